@@ -1,0 +1,231 @@
+"""Plan nodes: what a view means, and what a maintenance step computes.
+
+Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
+multisets of its inputs to a multiset.  *Maintenance* nodes (`Negate`, `Accumulate`, `Regroup`, `Replay`) say how its
+updates are found; they only occur in step plans.  Under a step plan every node yields *updates*: its columns plus
+``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project` and
+`Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
+
+Scalar expressions are Spark SQL text over the *output column names of the input*, quoted; column names are unique within a
+node (the planner renames), so no expression ever needs a qualifier.
+
+Source: design page "compute" (from SQL to a dataflow; a step; the table of rules).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """A leaf: the frame called ``frame``, its columns renamed.
+
+    In a view's plan ``frame`` is the name of an imported collection or internal stage; in a step plan it is that name
+    with a suffix for the phase (``Δ`` updates of the window, ``old`` contents before it, ``new`` both).
+    ``columns`` maps each output column to the frame's own: ``((output, stored), …)``.
+    """
+
+    frame: str
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return tuple(out for out, _ in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Rows of literals: ``rows[i][j]`` is the SQL text of column j; each is there from time 0 with diff 1."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Output columns as expressions over the input's: ``((name, sql), …)``."""
+
+    input: Node
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return tuple(out for out, _ in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The input's rows for which ``predicate`` is true (not null, not false)."""
+
+    input: Node
+    predicate: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return self.input.names
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Inner join of all inputs on the conjunction of ``on``; output columns are the inputs' in order, all distinct."""
+
+    inputs: tuple[Node, ...]
+    on: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return tuple(name for node in self.inputs for name in node.names)
+
+
+@dataclass(frozen=True, slots=True)
+class UnionAll:
+    """UNION ALL of inputs with the same columns (by position; names are the first input's)."""
+
+    inputs: tuple[Node, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return self.inputs[0].names
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One aggregate of a `Reduce`.
+
+    ``function`` is lower-case: ``count`` (``argument`` None: ``count(*)``), ``sum``, ``avg``, ``min``, ``max``.
+    ``type`` is Spark's type of the result, ``argument_type`` of the argument.
+    """
+
+    name: str
+    function: str
+    argument: str | None
+    distinct: bool
+    type: str
+    argument_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """GROUP BY: one row per distinct value of ``keys`` ``((name, sql), …)`` with the aggregates.
+
+    Without keys there is one row always (a global aggregate), even over no input.  DISTINCT is a Reduce over all columns
+    without aggregates.
+    """
+
+    input: Node
+    keys: tuple[tuple[str, str], ...]
+    aggregates: tuple[Aggregate, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns: keys, then aggregates."""
+        return tuple(name for name, _ in self.keys) + tuple(a.name for a in self.aggregates)
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A query that has no maintenance rule: ``sql`` over its inputs, which it calls by ``aliases``.
+
+    ``sql`` is a whole Spark SELECT in which each relation ``aliases[i]`` is the multiset ``inputs[i]``.  It is recomputed at
+    each time its inputs change, and diffed.  ``reason`` says to a person why (shown by explain).
+    """
+
+    inputs: tuple[Node, ...]
+    aliases: tuple[str, ...]
+    sql: str
+    names: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Negate:
+    """The input's updates with their diffs negated (maintenance)."""
+
+    input: Node
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return self.input.names
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """One stored accumulator: the running Σ diff × ``contribution`` of a group.
+
+    ``contribution`` is an SQL expression over the input that is never null and of exact ``type`` (bigint or decimal), so
+    that the sum does not depend on the order of rows (law D).
+    """
+
+    name: str
+    contribution: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Updates of the accumulator collection of a `Reduce` (maintenance; rule "Reduce, invertible").
+
+    ``delta`` yields the updates of the Reduce's input in the window, ``prior`` the stored accumulators (columns = ``names``,
+    one row per key, all at times <= the window's lower).  Output columns: keys, then accumulators; ``rows`` names the accumulator
+    that counts the group's rows: a group whose count is 0 has no row.
+    """
+
+    delta: Node
+    prior: Node
+    keys: tuple[tuple[str, str], ...]
+    accumulators: tuple[Accumulator, ...]
+    rows: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return tuple(name for name, _ in self.keys) + tuple(a.name for a in self.accumulators)
+
+
+@dataclass(frozen=True, slots=True)
+class Regroup:
+    """Updates of a `Reduce` found by recomputing each touched (key, time) (maintenance; rule "Reduce, other").
+
+    ``delta``: the updates of the Reduce's input in the window; ``new``: all its updates before the window's upper; ``prior``: the
+    stored output rows.  For float sums and averages the fold is over the sorted values (law D).
+    """
+
+    delta: Node
+    new: Node
+    prior: Node
+    keys: tuple[tuple[str, str], ...]
+    aggregates: tuple[Aggregate, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return tuple(name for name, _ in self.keys) + tuple(a.name for a in self.aggregates)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Updates of an `Opaque`: its query at each of ``times``, diffed with the one before (maintenance; "Recompute").
+
+    ``inputs`` yield all updates before the window's upper; ``prior`` the stored output.  At ``times[0]`` the stored rows are
+    withdrawn and the recomputed ones inserted (equal ones cancel); at each later time likewise against the time before.
+    """
+
+    inputs: tuple[Node, ...]
+    aliases: tuple[str, ...]
+    sql: str
+    names: tuple[str, ...]
+    prior: Node
+    times: tuple[int, ...] = field(default=())
+
+
+Node: TypeAlias = (
+    Get | Constant | Project | Filter | Join | UnionAll | Reduce | Opaque | Negate | Accumulate | Regroup | Replay
+)

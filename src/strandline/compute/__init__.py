@@ -1,0 +1,1 @@
+"""Views: from SQL to plans, from plans to exact steps, from steps to shards that correct themselves."""

@@ -1,0 +1,1 @@
+"""The sink of a view: mint, write, append; retract what is stored, insert what is computed."""

@@ -1,0 +1,1 @@
+"""Catalog, timestamps, project files and the wiring: the only place that names concrete classes."""

@@ -1,0 +1,90 @@
+"""Frontiers of time: what may still change.
+
+A time is a number of milliseconds, ``0 <= t < 2**63``.  A frontier is an antichain of times; since time is totally
+ordered it has one element or none.  ``Frontier(at)`` says that updates at ``t >= at`` may still come; the empty
+frontier (``at is None``) says that none will.  The order is the order of progress: minimum <= ... <= empty.
+
+Trap: the empty frontier is the *greatest* one.  A function of frontiers that forgets it wedges a sealed collection.
+
+Source: design pages "persist" and glossary (since, upper, frontier).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+TIME_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The times that may still change: all ``t >= at``; ``at is None``: none.
+
+    >>> Frontier(3).beyond(3), Frontier(3).beyond(2), EMPTY.beyond(9)
+    (True, False, False)
+    >>> Frontier(3) <= Frontier(4) <= EMPTY, EMPTY <= Frontier(4), EMPTY <= EMPTY
+    (True, False, True)
+    >>> str(Frontier(3)), str(EMPTY)
+    ('[3]', '[]')
+    """
+
+    at: int | None
+
+    def __post_init__(self) -> None:
+        if self.at is not None and not 0 <= self.at <= TIME_MAX:
+            raise ValueError(f"time {self.at} is outside 0 <= t < 2**63")
+
+    def beyond(self, time: int) -> bool:
+        """Tell whether ``time`` may still change."""
+        return self.at is not None and time >= self.at
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether nothing may change any more."""
+        return self.at is None
+
+    def __le__(self, other: Frontier) -> bool:
+        return other.at is None or (self.at is not None and self.at <= other.at)
+
+    def __lt__(self, other: Frontier) -> bool:
+        return self <= other and self != other
+
+    def advance(self, time: int) -> int:
+        """Return the first time at or after ``time`` that this frontier (as a since) can tell apart.
+
+        >>> Frontier(5).advance(3), Frontier(5).advance(8), EMPTY.advance(3) == TIME_MAX
+        (5, 8, True)
+        """
+        return TIME_MAX if self.at is None else max(time, self.at)
+
+    def __str__(self) -> str:
+        return "[]" if self.at is None else f"[{self.at}]"
+
+
+MINIMUM: Final = Frontier(0)
+EMPTY: Final = Frontier(None)
+
+
+def meet(frontiers: Iterable[Frontier]) -> Frontier:
+    """Return the greatest frontier that is ``<=`` all of them; of none at all, the empty frontier.
+
+    >>> str(meet([Frontier(4), EMPTY, Frontier(2)])), str(meet([]))
+    ('[2]', '[]')
+    """
+    times = [f.at for f in frontiers if f.at is not None]
+    return Frontier(min(times)) if times else EMPTY
+
+
+def join(frontiers: Iterable[Frontier]) -> Frontier:
+    """Return the least frontier that is ``>=`` all of them; of none at all, the minimum.
+
+    >>> str(join([Frontier(4), Frontier(2)])), str(join([Frontier(4), EMPTY])), str(join([]))
+    ('[4]', '[]', '[0]')
+    """
+    greatest = MINIMUM
+    for frontier in frontiers:
+        if greatest <= frontier:
+            greatest = frontier
+    return greatest

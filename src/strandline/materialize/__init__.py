@@ -1,0 +1,1 @@
+"""Exactly once, out: the transactional message protocol between the runtime and an endpoint's driver."""

@@ -1,0 +1,122 @@
+"""Batches: the updates between two frontiers, and the parts that hold them.
+
+A batch described by ``[lower, upper)`` holds exactly the shard's updates with ``lower <= time < upper``.  Its rows lie in
+*parts*: a Blob object that Spark reads (`BlobPart`), or bytes kept in the shard's state itself (`InlinePart`).  A batch carries
+what can be checked without reading it: how many updates, the sum of their diffs, and a digest of its content.
+
+`Digest` is Σ diff × hash(row), time excluded, in two 64-bit lanes.  It is a group homomorphism from multisets: equal
+contents have equal digests whatever the batching, and the digest of a union is the sum.  Trap: it says nothing about times.
+
+Source: design page "persist" (shard state, digest, limits).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import Frontier
+
+INLINE_PART_BYTES_MAX: Final = 16 << 10
+INLINE_SHARD_BYTES_MAX: Final = 256 << 10
+assert INLINE_PART_BYTES_MAX <= INLINE_SHARD_BYTES_MAX
+
+_LANE: Final = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Two sums modulo 2**64.
+
+    >>> Digest(2**64 - 1, 5) + Digest(2, 1)
+    Digest(low=1, high=6)
+    >>> Digest(3, 4) - Digest(3, 4) == NOTHING
+    True
+    """
+
+    low: int
+    high: int
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest((self.low + other.low) % _LANE, (self.high + other.high) % _LANE)
+
+    def __sub__(self, other: Digest) -> Digest:
+        return Digest((self.low - other.low) % _LANE, (self.high - other.high) % _LANE)
+
+
+NOTHING: Final = Digest(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class InlinePart:
+    """Updates kept in the state: ``data`` is the engine's (or `records`') encoding, covered by the state's own seal."""
+
+    data: bytes
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPart:
+    """Updates in one Blob object.
+
+    ``footer_crc`` is the CRC32C of the object's last bytes from the footer on (Parquet: footer, its length and the magic), checked on
+    every open together with ``size`` and ``rows``; the pages carry CRCs of their own.  ``sidecar`` is the key of Hadoop's checksum
+    file, kept and deleted with the part; empty where there is none.
+    """
+
+    key: str
+    size: int
+    rows: int
+    footer_crc: int
+    sidecar: str
+
+
+Part: TypeAlias = InlinePart | BlobPart
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A batch that is written and in no shard yet: plain data, so that one worker stages and another appends.
+
+    ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  Whoever staged it must append it, or give it
+    back to `Engine.discard` after a *definite* refusal; after an unknown outcome it must be left alone.
+    """
+
+    lower: Frontier
+    upper: Frontier
+    parts: tuple[Part, ...]
+    rows: int
+    diffs: int
+    digest: Digest
+    plain: bool
+
+    def __post_init__(self) -> None:
+        if not self.lower < self.upper:
+            raise InvalidUsage(f"a batch cannot span [{self.lower}, {self.upper}): it is empty")
+        if sum(p.rows for p in self.parts) != self.rows:
+            raise InvalidUsage(f"a batch of {self.rows} updates cannot lie in parts of {[p.rows for p in self.parts]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of a shard.  ``since``: its times may have been advanced to here by compaction."""
+
+    lower: Frontier
+    upper: Frontier
+    since: Frontier
+    parts: tuple[Part, ...]
+    rows: int
+    diffs: int
+    digest: Digest
+    plain: bool
+
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes of the state that this batch's inline parts take."""
+        return sum(p.size for p in self.parts if isinstance(p, InlinePart))

@@ -1,0 +1,119 @@
+"""The data plane, as persist and everything above see it: rows are opaque, jobs are asked for by name.
+
+Python decides, the JVM moves rows: whoever holds `Rows` may hand them on, never look inside.  `Engine` is the only way to Spark.
+What lies in a store is described by plain data (`Contents` to read, `Staged` written), so a request can be made by one process and
+served by another.
+
+Source: design pages "persist" (handles, stage) and "the house planned" (where things meet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NewType, Protocol
+
+import pyarrow as pa
+
+from strandline.algebra.nodes import Node
+from strandline.algebra.schema import Schema
+from strandline.persist.batch import Batch, Staged
+
+Rows = NewType("Rows", object)
+"""An update frame of the engine: a collection's columns plus ``__time BIGINT`` and ``__diff BIGINT``; lazy where it can be."""
+
+
+class Half(Enum):
+    """Which rows of a shard: those that are right, or those that record an error (see `algebra.schema.ERROR`)."""
+
+    OK = "ok"
+    ERR = "err"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Which updates to read: those of ``batches`` with ``lower <= time < upper``, times before ``advance`` moved up to it.
+
+    ``schema`` is the collection's; the ERR half is read with the one column ``__error``.  ``shard`` is for messages.
+    """
+
+    shard: str
+    schema: Schema
+    batches: tuple[Batch, ...]
+    lower: int
+    upper: int
+    advance: int
+    half: Half = Half.OK
+
+    @property
+    def rows(self) -> int:
+        """Updates in these batches: an upper bound on what is read, known without reading."""
+        return sum(b.rows for b in self.batches)
+
+    @property
+    def plain(self) -> bool:
+        """Whether every update is one inserted row, so that nothing needs to be consolidated."""
+        return all(b.plain for b in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class StageRequest:
+    """Where and how to write a batch.
+
+    ``prefix`` is a fresh Blob prefix that nothing else ever uses; ``sort`` the columns to sort by before ``__time`` (all columns
+    when empty); ``small`` a hint that the result is likely to fit in an inline part; ``inline_bytes_max`` how many inline
+    bytes the shard still has room for; ``normalised`` promises that the rows need neither normalising nor consolidating (bulk input of
+    a source that did the former at its door and whose updates are all insertions).
+    """
+
+    shard: str
+    schema: Schema
+    lower: int
+    upper: int
+    prefix: str
+    sort: tuple[str, ...] = ()
+    small: bool = False
+    inline_bytes_max: int = 0
+    normalised: bool = False
+
+
+class Engine(Protocol):
+    """Rows in, rows out.  Calls are async; the work runs on Spark.  Cancelling a call does not undo it."""
+
+    async def read(self, contents: Contents) -> Rows:
+        """Return the updates (lazy): columns of the half, ``__time``, ``__diff``; not consolidated.
+
+        Raises `CorruptionError` if a part is missing or its footer is not the one that was appended.
+        """
+        ...
+
+    async def evaluate(self, node: Node, frames: Mapping[str, Rows]) -> Rows:
+        """Return the updates of ``node`` (lazy), whose `Get` leaves name ``frames``; not consolidated."""
+        ...
+
+    async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
+        """Return all frames' updates in one (lazy), times advanced to ``advance``, those of a negated frame negated."""
+        ...
+
+    async def stage(self, rows: Rows, request: StageRequest) -> Staged:
+        """Normalise, consolidate, and write ``rows`` (one or two jobs); the result is durable and in no shard yet.
+
+        A frame may have the column ``__error``; else all rows are of the ok half.
+        """
+        ...
+
+    async def discard(self, staged: Staged) -> None:
+        """Delete the parts of a batch that was definitely refused.  Idempotent."""
+        ...
+
+    async def multiset(self, rows: Rows, schema: Schema) -> Rows:
+        """Return the plain rows (no time, no diff) that the updates sum up to, each as often as its count.
+
+        Raises (when the result is used) an error that names the row if a count is negative.
+        """
+        ...
+
+    async def collect(self, rows: Rows) -> pa.Table:
+        """Run the job and return all of it: only for what is known to be small."""
+        ...

@@ -1,0 +1,1 @@
+"""Sources: upstream messages become definite collections on one time, and are never read twice once durable."""

@@ -1,0 +1,1 @@
+"""What outside authors need to test against us: contracts, doubles, the simulation kernel."""
