@@ -1,0 +1,34 @@
+# Every target sets up what it needs (tools/setup): nothing else has to be typed on a fresh machine.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench long sim figures lock clean
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo:  ## the main job on real data: three views, DuckDB, a kill in the middle, a proof at the end
+	@tools/setup strandline demo
+
+test:  ## everything that CI runs, stage by stage
+	@tools/setup python tools/stages.py
+
+check:  ## format, lint, types, layers
+	@tools/setup --no-jdk python tools/stages.py check
+
+bench:  ## the benchmarks, as JSON; one of them: make bench NAME=persist
+	@tools/setup strandline bench $(NAME)
+
+long:  ## the tests that take too long for CI
+	@tools/setup python tools/stages.py long
+
+sim:  ## the simulation; one run again: make sim SEED=7; more of them: make sim N=100000
+	@STRANDLINE_SIM_SEED=$(SEED) STRANDLINE_SIM_RUNS=$(N) tools/setup --no-jdk python tools/stages.py simulation planted
+
+figures:  ## the reliability figures, one line each
+	@tools/setup python tools/stages.py --figures simulation planted properties damage kills
+
+lock:  ## write the lock files anew from pyproject.toml (needs uv)
+	@tools/lock
+
+clean:  ## forget what can be built again, .venv included
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
