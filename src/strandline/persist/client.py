@@ -1,0 +1,116 @@
+"""The door to persist: opens shards as writers, readers, holds and record shards.
+
+One `PersistClient` a process and location; handles to one shard share one `Machine`, so they see each other's commits at once.
+
+Source: design page "persist" (handles, modes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from strandline.algebra.schema import Schema
+from strandline.errors import StoreError
+from strandline.frontier.antichain import Frontier
+from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
+from strandline.persist.read import ReadHandle
+from strandline.persist.records import SCHEMA, RecordShard
+from strandline.persist.since import SinceHandle
+from strandline.persist.state import AppendOutcome, append, describe
+from strandline.persist.write import WriteHandle
+from strandline.store.blob import Blob
+from strandline.store.clock import Clock, Ids
+from strandline.store.consensus import Committed, Consensus
+
+
+class PersistClient:
+    """Opens shards of one location."""
+
+    def __init__(
+        self, clock: Clock, ids: Ids, blob: Blob, consensus: Consensus, *, rollup_every: int = ROLLUP_EVERY
+    ) -> None:
+        self.clock = clock
+        self.ids = ids
+        self.blob = blob
+        self.consensus = consensus
+        self._rollup_every = rollup_every
+        self._machines: dict[str, Machine] = {}
+
+    async def writer(self, shard: str, epoch: int, *, schema: str, owner: str = "") -> WriteHandle:
+        """Open ``shard`` for writing under ``epoch``, creating it if need be; older epochs are fenced from here on.
+
+        Raises:
+            FencedError: a newer epoch has been admitted.
+            InvalidUsage: the shard is registered with another schema or owner.
+        """
+        machine = await self._open(shard)
+        await machine.commit(lambda state: describe(state, schema, owner))
+        handle = WriteHandle(machine, self.ids, epoch, owner=owner)
+        await handle.admit()
+        return handle
+
+    async def records(self, shard: str, epoch: int) -> RecordShard:
+        """Open ``shard`` as a record shard for writing under ``epoch``."""
+        handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA)
+        return RecordShard(self._machines[shard], handle, self.blob)
+
+    async def reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
+        """Open ``shard`` for reading; None if it does not exist.  Writes nothing."""
+        machine = self._machine(shard)
+        if not await machine.open(create=False):
+            return None
+        return ReadHandle(machine, self.clock, schema, name)
+
+    async def since(self, shard: str, reader: str, epoch: int) -> SinceHandle:
+        """Register (or take over) the critical reader ``reader`` of ``shard`` under ``epoch``."""
+        handle = SinceHandle(await self._open(shard), reader, epoch)
+        await handle.register()
+        return handle
+
+    async def advance_many(self, writers: Sequence[tuple[WriteHandle, Frontier]]) -> list[AppendOutcome]:
+        """Advance each shard's upper from what is known here to the given one by an empty append, all in one durable flush.
+
+        This is what a tick costs for shards with nothing new.  The outcomes are independent of each other.
+        """
+        commands: list[tuple[Machine, Command[AppendOutcome]]] = []
+        for writer, upper in writers:
+            request = writer.request((), writer.state.upper, upper)
+            commands.append((self._machines[writer.shard], lambda state, request=request: append(state, request)))
+        return await commit_many(self.consensus, commands)
+
+    async def _open(self, shard: str) -> Machine:
+        machine = self._machine(shard)
+        await machine.open()
+        return machine
+
+    def _machine(self, shard: str) -> Machine:
+        if shard not in self._machines:
+            self._machines[shard] = Machine(
+                shard, self.clock, self.ids, self.blob, self.consensus, rollup_every=self._rollup_every
+            )
+        return self._machines[shard]
+
+
+async def commit_many(consensus: Consensus, commands: Sequence[tuple[Machine, Command[Any]]]) -> list[Any]:
+    """Commit one command on each of several machines; what does not succeed at once takes each machine's own path."""
+    prepared = []
+    for machine, command in commands:
+        before = machine.state
+        after, answer = command(before)
+        if after is not before:
+            prepared.append((machine, answer, *machine.prepare(before, after)))
+    answers: dict[str, Any] = {}
+    if prepared:
+        try:
+            outcomes = await consensus.compare_and_set_many([request for *_, request in prepared])
+        except StoreError:
+            outcomes = []  # unknown: each machine looks for itself below
+        for (machine, answer, later, _), outcome in zip(prepared, outcomes, strict=False):
+            if isinstance(outcome, Committed):
+                machine.adopt(later)
+                answers[machine.shard] = answer
+    return [
+        answers[machine.shard] if machine.shard in answers else await machine.commit(command)
+        for machine, command in commands
+    ]

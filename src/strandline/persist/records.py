@@ -1,0 +1,147 @@
+"""Record shards: definite collections of small byte records, for the control plane itself.
+
+Bindings of a source, committed transactions, a reader's file list: few, small, and decided by Python, so they do not go through the engine.  They
+are shards like all others (upper, since, epoch, tokens, laws); only their parts are encoded here, and read whole.
+
+Source: design pages "persist" (one spine for everything durable) and "sources" (remap collection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import xxhash
+
+from strandline.errors import CorruptionError
+from strandline.frontier.antichain import Frontier
+from strandline.persist.batch import (
+    INLINE_PART_BYTES_MAX,
+    NOTHING,
+    BlobPart,
+    Digest,
+    InlinePart,
+    Part,
+    Staged,
+)
+from strandline.persist.machine import Machine
+from strandline.persist.state import AppendOutcome, ShardState
+from strandline.persist.write import WriteHandle
+from strandline.store.blob import Blob
+from strandline.store.seal import Kind, crc32c, seal, unseal
+
+SCHEMA: Final = "records"
+"""What a record shard is described with, so that nobody opens it as a shard of rows, or the other way round."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Record:
+    """One update: at ``time`` the record ``data`` is there ``diff`` times more."""
+
+    data: bytes
+    time: int
+    diff: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[tuple[bytes, int, int]])
+
+
+def consolidate(records: Iterable[Record]) -> list[Record]:
+    """Return the records with equal ``(data, time)`` summed, zeros dropped, in order of time and data.
+
+    >>> consolidate([Record(b"a", 1, 1), Record(b"b", 0, 1), Record(b"a", 1, -1)])
+    [Record(data=b'b', time=0, diff=1)]
+    """
+    sums: dict[tuple[int, bytes], int] = {}
+    for record in records:
+        at = (record.time, record.data)
+        sums[at] = sums.get(at, 0) + record.diff
+    return [Record(data, time, diff) for (time, data), diff in sorted(sums.items()) if diff]
+
+
+def digest(records: Iterable[Record]) -> Digest:
+    """Return Σ diff × hash(data) in two lanes."""
+    total = NOTHING
+    for record in records:
+        low, high = (xxhash.xxh64_intdigest(record.data, seed) * record.diff for seed in (1, 2))
+        total = total + Digest(low % 2**64, high % 2**64)
+    return total
+
+
+class RecordShard:
+    """A record shard, opened for writing by `PersistClient.records`."""
+
+    def __init__(self, machine: Machine, writer: WriteHandle, blob: Blob) -> None:
+        self._machine = machine
+        self._writer = writer
+        self._blob = blob
+        self._read: dict[Frontier, list[Record]] = {}
+
+    @property
+    def shard(self) -> str:
+        """The shard's id."""
+        return self._machine.shard
+
+    @property
+    def state(self) -> ShardState:
+        """The newest state known here."""
+        return self._machine.state
+
+    @property
+    def upper(self) -> Frontier:
+        """The upper, as last seen."""
+        return self._machine.state.upper
+
+    async def refresh(self) -> Frontier:
+        """Fetch what others appended; return the upper."""
+        return (await self._machine.refresh()).upper
+
+    async def append(
+        self, records: Sequence[Record], expected: Frontier, new: Frontier, *, token: str | None = None
+    ) -> AppendOutcome:
+        """Append ``records`` (times within ``[expected, new)``) iff the upper is ``expected``; at most once by ``token``."""
+        net = consolidate(records)
+        staged = [await self._stage(net, expected, new)] if net else []
+        return await self._writer.compare_and_append(staged, expected, new, token=token)
+
+    async def contents(self, state: ShardState | None = None) -> list[Record]:
+        """Return all updates of ``state`` (default: the newest known here), consolidated, in order of time.
+
+        A batch is read once and remembered: the collection is append-only until compaction, and small.
+        """
+        records: list[Record] = []
+        for batch in (self.state if state is None else state).batches:
+            if not batch.parts:
+                continue
+            if batch.lower not in self._read:
+                self._read[batch.lower] = [r for part in batch.parts for r in await self._decode(part)]
+            records += self._read[batch.lower]
+        return consolidate(records)
+
+    async def _stage(self, records: list[Record], lower: Frontier, upper: Frontier) -> Staged:
+        body = _encoder.encode([(r.data, r.time, r.diff) for r in records])
+        part: Part
+        if len(body) <= min(INLINE_PART_BYTES_MAX, self._writer.inline_room):
+            part = InlinePart(body, len(records))
+        else:
+            key = self._writer.stage_prefix() + "records"
+            sealed = seal(Kind.RECORDS, key, body)
+            await self._blob.set(key, sealed)
+            part = BlobPart(key, len(sealed), len(records), crc32c(sealed), "")
+        diffs = sum(r.diff for r in records)
+        plain = all(r.diff == 1 for r in records)
+        return Staged(lower, upper, (part,), len(records), diffs, digest(records), plain)
+
+    async def _decode(self, part: Part) -> list[Record]:
+        match part:
+            case InlinePart(data, _):
+                body = data
+            case BlobPart(key=key):
+                found = await self._blob.get(key)
+                if found is None:
+                    raise CorruptionError(f"shard {self.shard!r}: part {key!r} is missing in Blob")
+                body = unseal(Kind.RECORDS, key, found)
+        return [Record(*fields) for fields in _decoder.decode(body)]

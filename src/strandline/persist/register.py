@@ -1,0 +1,97 @@
+"""Registers: one small durable value under a Consensus key, changed by compare-and-set.
+
+For what is a value and no collection: the catalog, a task's recovery log.  Every change carries a fresh token, so that after an unknown
+outcome the writer recognises its own value in the head.
+
+Source: design pages "persist" (after an indeterminate CAS the writer looks for its own token) and "environment" (catalog: CAS + epoch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from strandline.errors import Indeterminate, StoreError, Unavailable
+from strandline.store.clock import Clock, Ids
+from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
+from strandline.store.seal import Kind, seal, unseal
+
+RETRIES_MAX: Final = 64
+BACKOFF_S_MAX: Final = 1.0
+
+
+class Register:
+    """The value under ``key``: bytes, or None before the first write."""
+
+    def __init__(self, key: str, clock: Clock, ids: Ids, consensus: Consensus) -> None:
+        self.key = key
+        self._clock = clock
+        self._ids = ids
+        self._consensus = consensus
+
+    async def read(self) -> bytes | None:
+        """Return the newest value."""
+        _, body = await self._head()
+        return body
+
+    async def update(self, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
+        """Replace the value by ``change(value)`` and return the new one; a change to None (or an exception) leaves it alone.
+
+        ``change`` is evaluated anew when somebody else was faster.  Raises `Indeterminate` if the last attempt may still land.
+        """
+        for _ in range(RETRIES_MAX):
+            seqno, body = await self._head()
+            wanted = change(body)
+            if wanted is None:
+                return body
+            new = 0 if seqno is None else seqno + 1
+            token = self._ids.fresh("t")
+            data = seal(Kind.REGISTER, version_key(self.key, new), msgspec.msgpack.encode((token, wanted)))
+            if await self._install(CompareAndSet(self.key, seqno, Versioned(new, data)), token):
+                return wanted
+        raise Unavailable(f"register {self.key!r}: no change in {RETRIES_MAX} attempts; too many writers at once")
+
+    async def _install(self, request: CompareAndSet, token: str) -> bool:
+        """Send one version until its fate is known; tell whether it is in the history."""
+        unknown: StoreError | None = None
+        for attempt in range(RETRIES_MAX):
+            try:
+                if isinstance(await self._consensus.compare_and_set(request), Committed):
+                    return True
+                # The seqno is taken: for ever by another, or by an earlier attempt of ours whose answer was lost.
+                return unknown is not None and await self._is_ours(request.new.seqno, token)
+            except StoreError as error:
+                unknown = error if isinstance(error, Indeterminate) else unknown
+                await self._clock.sleep(min(BACKOFF_S_MAX, 0.005 * 2 ** min(attempt, 10)))
+        if unknown is not None:
+            raise Indeterminate(f"register {self.key!r}: a change may or may not have happened ({unknown})")
+        raise Unavailable(f"register {self.key!r}: Consensus refuses; try again later")
+
+    async def _is_ours(self, seqno: int, token: str) -> bool:
+        versions = await self._consensus.scan(self.key, seqno, 1)
+        return bool(versions) and versions[0].seqno == seqno and self._decode(versions[0])[0] == token
+
+    async def _head(self) -> tuple[int | None, bytes | None]:
+        last: StoreError | None = None
+        for attempt in range(RETRIES_MAX):
+            try:
+                head = await self._consensus.head(self.key)
+            except StoreError as error:
+                last = error
+                await self._clock.sleep(min(BACKOFF_S_MAX, 0.005 * 2 ** min(attempt, 10)))
+            else:
+                return (None, None) if head is None else (head.seqno, self._decode(head)[1])
+        raise Unavailable(f"register {self.key!r} cannot be read ({last}): try again later")
+
+    def _decode(self, version: Versioned) -> tuple[str, bytes]:
+        return _decoder.decode(unseal(Kind.REGISTER, version_key(self.key, version.seqno), version.data))
+
+
+def version_key(key: str, seqno: int) -> str:
+    """What a version is sealed for."""
+    return f"{key}/{seqno}"
+
+
+_decoder = msgspec.msgpack.Decoder(tuple[str, bytes])

@@ -1,0 +1,71 @@
+"""Critical readers: holds on a shard's since that survive their owner.
+
+A critical reader has no lease: only its owner moves it, forward, by `compare_and_downgrade` with the token (`opaque`) it left there last time.  An
+owner of an older epoch finds another token and knows that it has been succeeded.
+
+Source: design page "persist" (handles, SinceHandle).
+"""
+
+from __future__ import annotations
+
+from strandline.errors import FencedError
+from strandline.frontier.antichain import Frontier
+from strandline.persist.machine import Machine
+from strandline.persist.state import (
+    Downgraded,
+    OpaqueMismatch,
+    compare_and_downgrade,
+    expire_critical,
+    register_critical,
+)
+
+
+class SinceHandle:
+    """The hold ``reader`` on one shard, owned under ``epoch`` (which is its token).  Opened by `PersistClient.since`."""
+
+    def __init__(self, machine: Machine, reader: str, epoch: int) -> None:
+        self._machine = machine
+        self._reader = reader
+        self._epoch = epoch
+        self._opaque = 0
+        self.since = Frontier(0)
+
+    async def register(self) -> Frontier:
+        """Register the hold, or take it over from an older epoch; return where it holds.
+
+        Raises `FencedError` if a newer epoch holds it.
+        """
+        held = await self._machine.commit(lambda state: register_critical(state, self._reader))
+        if held.opaque > self._epoch:
+            raise self._fenced(held.opaque)
+        self._opaque = held.opaque
+        return await self.downgrade(held.since)
+
+    async def downgrade(self, since: Frontier) -> Frontier:
+        """Let go of all times before ``since``; return where the hold stands (it never goes back).
+
+        Raises `FencedError` if a newer epoch holds it.
+        """
+        expected = self._opaque
+        match await self._machine.commit(
+            lambda state: compare_and_downgrade(state, self._reader, expected, self._epoch, since)
+        ):
+            case Downgraded(stands):
+                self._opaque = self._epoch
+                self.since = stands
+                return stands
+            case OpaqueMismatch(opaque, stands) if opaque == self._epoch:
+                # Our own earlier downgrade, whose answer was lost: epochs are never shared.
+                self._opaque = self._epoch
+                return stands if since <= stands else await self.downgrade(since)
+            case OpaqueMismatch(opaque, _):
+                raise self._fenced(opaque)
+
+    async def expire(self) -> None:
+        """Give the hold up for good."""
+        await self._machine.commit(lambda state: expire_critical(state, self._reader))
+
+    def _fenced(self, opaque: int) -> FencedError:
+        return FencedError(
+            f"fenced: hold {self._reader!r} on shard {self._machine.shard!r} belongs to epoch {opaque}, not {self._epoch}"
+        )

@@ -1,0 +1,315 @@
+"""The state of a shard: a pure value, and every change of it a pure function.
+
+A shard is the durable form of one collection: a set of updates ``(row, time, diff)``.  For every ``t`` with
+``since <= t < upper`` the sum of diffs at times ``<= t`` is fixed for ever: that is what *definite* means.  The state names
+the batches that hold the updates; they are contiguous from the minimum to ``upper``.
+
+Each transition takes the state and returns ``(new state, answer)``; returning the very same state means "nothing to commit".
+Transitions are evaluated anew after a lost race or an unknown outcome, so each of them recognises its own earlier success: an
+append by its token, everything else by being monotone.
+
+Traps: ``since`` may legally exceed ``upper``.  Either may be empty: ``upper`` empty = closed, readable; ``since`` empty =
+unreadable, writable; both = tombstone.
+
+Source: design page "persist" (shard state, details that cost others years).  Laws: `persist/invariants.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
+from strandline.persist.batch import NOTHING, Batch, Digest, Staged
+
+FIRST_SEQNO: Final = 1
+WRITER_MEMORY_MS: Final = 24 * 3_600_000
+"""How long the last token of a writer of an older epoch is kept: longer than any retry can last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A writer's last append: what it looks for when it was not told the outcome."""
+
+    token: str
+    upper: Frontier
+    epoch: int
+    walltime_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Critical:
+    """A hold on since that no clock ever expires; ``opaque`` is its owner's fencing token."""
+
+    since: Frontier
+    opaque: int
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A sink's statement: at ``upper`` this shard held exactly what the dataflow ``fingerprint`` desired (by digest)."""
+
+    fingerprint: str
+    upper: Frontier
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """A full copy of the state at ``seqno``, in Blob under ``key``."""
+
+    seqno: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """All that is known of a shard at one version.  ``owner`` names the only room that may append, if not any writer."""
+
+    shard: str
+    seqno: int = 0
+    walltime_ms: int = 0
+    epoch: int = 0
+    since: Frontier = MINIMUM
+    upper: Frontier = MINIMUM
+    digest: Digest = NOTHING
+    schema: str = ""
+    owner: str = ""
+    batches: tuple[Batch, ...] = ()
+    writers: Mapping[str, Writer] = field(default_factory=dict)
+    criticals: Mapping[str, Critical] = field(default_factory=dict)
+    certificate: Certificate | None = None
+    rollups: tuple[Rollup, ...] = ()
+
+    @property
+    def tombstone(self) -> bool:
+        """Whether nobody can read or write it any more."""
+        return self.since.empty and self.upper.empty
+
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes of the state taken by inline parts."""
+        return sum(b.inline_bytes for b in self.batches)
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The append is durable, now or already before; ``upper`` is what it advanced the shard to."""
+
+    upper: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class UpperMismatch:
+    """The append was refused and changed nothing: the shard's upper is ``actual``.  The caller's move."""
+
+    actual: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The append was refused and changed nothing: epoch ``epoch`` has been admitted since.  Stop."""
+
+    epoch: int
+
+
+AppendOutcome: TypeAlias = Appended | UpperMismatch | Fenced
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A request to append.  ``token`` is never used twice by one writer, but for retries of this very request."""
+
+    writer: str
+    token: str
+    epoch: int
+    staged: tuple[Staged, ...]
+    expected: Frontier
+    new: Frontier
+    owner: str = ""
+    certify: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Downgraded:
+    """The hold is (at least) where it was asked to be; ``since`` is where it stands."""
+
+    since: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueMismatch:
+    """Another owner of the critical reader has written ``opaque`` since."""
+
+    opaque: int
+    since: Frontier
+
+
+# ---- transitions -----------------------------------------------------------------------------------------------------
+
+
+def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcome]:
+    """Append staged batches as one, iff the upper is as expected; at most once by (writer, token).
+
+    Raises `InvalidUsage` if the request could never succeed: bounds out of order, a batch outside them, a foreign owner.
+    """
+    last = state.writers.get(request.writer)
+    if last is not None and last.token == request.token:
+        return state, Appended(last.upper)  # it landed earlier and the answer was lost
+    if request.epoch < state.epoch:
+        return state, Fenced(state.epoch)
+    if state.upper != request.expected:
+        return state, UpperMismatch(state.upper)
+    _refuse_impossible(state, request)
+    batch = _combine(request)
+    after = replace(
+        state,
+        epoch=request.epoch,
+        upper=request.new,
+        digest=state.digest + batch.digest,
+        batches=_push(state.batches, batch),
+        writers=_remember(state, request),
+    )
+    if request.certify:
+        after = replace(after, certificate=Certificate(request.certify, request.new, after.digest))
+    return after, Appended(request.new)
+
+
+def admit(state: ShardState, epoch: int) -> tuple[ShardState, int]:
+    """Raise the epoch to ``epoch``, fencing all older writers; answer the epoch that now holds."""
+    if epoch <= state.epoch or state.tombstone:
+        return state, state.epoch
+    return replace(state, epoch=epoch), epoch
+
+
+def describe(state: ShardState, schema: str, owner: str) -> tuple[ShardState, None]:
+    """Register the schema and the owner of a fresh shard; the same again changes nothing.
+
+    Raises `InvalidUsage` if it is already described otherwise.
+    """
+    if (state.schema, state.owner) == (schema, owner) or state.tombstone:
+        return state, None
+    if state.schema or state.owner:
+        raise InvalidUsage(
+            f"shard {state.shard!r} is registered with schema {state.schema!r} and owner {state.owner!r}; "
+            f"it cannot be opened with {schema!r} and {owner!r}"
+        )
+    return replace(state, schema=schema, owner=owner), None
+
+
+def register_critical(state: ShardState, reader: str) -> tuple[ShardState, Critical]:
+    """Register a critical reader at the shard's since, or find it where it was."""
+    known = state.criticals.get(reader)
+    if known is not None:
+        return state, known
+    fresh = Critical(state.since, 0)
+    if state.tombstone:
+        return state, fresh
+    return replace(state, criticals={**state.criticals, reader: fresh}), fresh
+
+
+def compare_and_downgrade(
+    state: ShardState, reader: str, expected: int, opaque: int, since: Frontier
+) -> tuple[ShardState, Downgraded | OpaqueMismatch]:
+    """Move a critical hold forward iff its token is ``expected``, and leave ``opaque`` there.  It never goes back.
+
+    Raises `InvalidUsage` if the reader is not registered.
+    """
+    if state.tombstone:
+        return state, Downgraded(EMPTY)
+    held = state.criticals.get(reader)
+    if held is None:
+        raise InvalidUsage(f"shard {state.shard!r} has no critical reader {reader!r}; register it first")
+    if held.opaque != expected:
+        return state, OpaqueMismatch(held.opaque, held.since)
+    moved = Critical(join((held.since, since)), opaque)
+    if moved == held:
+        return state, Downgraded(held.since)
+    return _with_criticals(state, {**state.criticals, reader: moved}), Downgraded(moved.since)
+
+
+def expire_critical(state: ShardState, reader: str) -> tuple[ShardState, None]:
+    """Drop a critical reader.  That alone never advances the shard's since: the next downgrade does."""
+    if reader not in state.criticals:
+        return state, None
+    return replace(state, criticals={r: c for r, c in state.criticals.items() if r != reader}), None
+
+
+def add_rollup(state: ShardState, rollup: Rollup) -> tuple[ShardState, bool]:
+    """Name a rollup; answer whether it is (now) named.  One that is not newer than the newest is not wanted."""
+    if rollup in state.rollups:
+        return state, True
+    if state.rollups and rollup.seqno <= state.rollups[-1].seqno:
+        return state, False
+    return replace(state, rollups=(*state.rollups, rollup)), True
+
+
+def open_at(state: ShardState, epoch: int, as_of: int) -> tuple[ShardState, Frontier]:
+    """Start the history of an empty shard at ``as_of``: reads before it are refused.  Answer the shard's since.
+
+    A view's first step appends its initial contents at the ``as_of`` of its dataflow.  A shard that has a history keeps it.
+    """
+    start = Frontier(as_of)
+    if state.upper != MINIMUM or start <= state.since or epoch < state.epoch:
+        return state, state.since
+    return replace(state, since=start, epoch=epoch), start
+
+
+def _with_criticals(state: ShardState, criticals: Mapping[str, Critical]) -> ShardState:
+    since = join((state.since, meet(c.since for c in criticals.values())))
+    return replace(state, criticals=criticals, since=since)
+
+
+def _refuse_impossible(state: ShardState, request: Append) -> None:
+    if request.owner != state.owner:
+        raise InvalidUsage(
+            f"shard {state.shard!r} may only be appended to by {state.owner or 'a plain writer'!r}, "
+            f"not by {request.owner or 'a plain writer'!r}"
+        )
+    if not request.expected < request.new:
+        raise InvalidUsage(f"shard {state.shard!r}: an append must advance the upper {request.expected}, not to {request.new}")
+    for staged in request.staged:
+        if not (request.expected <= staged.lower and staged.upper <= request.new):
+            raise InvalidUsage(
+                f"shard {state.shard!r}: a batch staged for [{staged.lower}, {staged.upper}) "
+                f"does not fit the append [{request.expected}, {request.new})"
+            )
+
+
+def _combine(request: Append) -> Batch:
+    digest = NOTHING
+    for staged in request.staged:
+        digest = digest + staged.digest
+    return Batch(
+        lower=request.expected,
+        upper=request.new,
+        since=MINIMUM,
+        parts=tuple(part for staged in request.staged for part in staged.parts),
+        rows=sum(staged.rows for staged in request.staged),
+        diffs=sum(staged.diffs for staged in request.staged),
+        digest=digest,
+        plain=all(staged.plain for staged in request.staged),
+    )
+
+
+def _push(batches: Sequence[Batch], batch: Batch) -> tuple[Batch, ...]:
+    # Empty appends coalesce, so that an idle shard's state does not grow; a batch with parts ends the run.
+    if batches and not batches[-1].parts and not batch.parts:
+        return (*batches[:-1], replace(batches[-1], upper=batch.upper))
+    return (*batches, batch)
+
+
+def _remember(state: ShardState, request: Append) -> dict[str, Writer]:
+    horizon = state.walltime_ms - WRITER_MEMORY_MS
+    kept = {
+        name: writer
+        for name, writer in state.writers.items()
+        if writer.epoch >= state.epoch or writer.walltime_ms >= horizon
+    }
+    kept[request.writer] = Writer(request.token, request.new, request.epoch, state.walltime_ms)
+    return kept

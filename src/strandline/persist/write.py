@@ -1,0 +1,111 @@
+"""The writing handle of a shard.
+
+`WriteHandle.compare_and_append` appends staged batches as one, at the expected upper, at most once, under the writer's epoch.  The three
+outcomes are values: `Appended`, `UpperMismatch` (the caller's view is stale), `Fenced` (stop).
+
+Whose move is a staged batch: after `Appended` it is the shard's; after `UpperMismatch` or `Fenced` it is the caller's to discard or to
+use elsewhere; after an exception (`Indeterminate`) it is nobody's: it may be in the shard, so it must be left alone.
+
+Source: design page "persist" (handles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.frontier.antichain import Frontier
+from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, Staged
+from strandline.persist.machine import Machine
+from strandline.persist.state import Append, AppendOutcome, Fenced, ShardState, admit, append, open_at
+from strandline.store.clock import Ids
+from strandline.errors import FencedError
+
+
+class WriteHandle:
+    """One writer of one shard, under one epoch.  Opened by `PersistClient.writer`."""
+
+    def __init__(self, machine: Machine, ids: Ids, epoch: int, *, owner: str = "") -> None:
+        self._machine = machine
+        self._ids = ids
+        self._writer = ids.fresh("w")
+        self._owner = owner
+        self.epoch = epoch
+
+    @property
+    def shard(self) -> str:
+        """The shard's id."""
+        return self._machine.shard
+
+    @property
+    def state(self) -> ShardState:
+        """The newest state known here."""
+        return self._machine.state
+
+    async def refresh(self) -> ShardState:
+        """Fetch and return the newest state."""
+        return await self._machine.refresh()
+
+    def stage_prefix(self) -> str:
+        """Return a Blob prefix for one batch's parts; it is never given again."""
+        return f"{self.shard}/parts/{self._ids.fresh('b')}/"
+
+    @property
+    def inline_room(self) -> int:
+        """Bytes that inline parts may still take in this shard's state."""
+        return max(0, INLINE_SHARD_BYTES_MAX - self.state.inline_bytes)
+
+    async def compare_and_append(
+        self,
+        staged: Sequence[Staged],
+        expected: Frontier,
+        new: Frontier,
+        *,
+        token: str | None = None,
+        certify: str = "",
+    ) -> AppendOutcome:
+        """Append ``staged`` as one batch of ``[expected, new)`` iff the shard's upper is ``expected``.
+
+        An empty ``staged`` advances the upper alone; an empty ``new`` closes the shard.  ``token`` makes the request recognisable across
+        restarts of the caller (default: a fresh one, recognisable across retries).  ``certify`` is the fingerprint of the dataflow that
+        states, by this append, that the shard now holds what it desired.
+
+        Raises:
+            Indeterminate: it may have happened; open the shard again and look.
+            InvalidUsage: the request can never succeed.
+        """
+        request = self.request(staged, expected, new, token=token, certify=certify)
+        return await self._machine.commit(lambda state: append(state, request))
+
+    def request(
+        self,
+        staged: Sequence[Staged],
+        expected: Frontier,
+        new: Frontier,
+        *,
+        token: str | None = None,
+        certify: str = "",
+    ) -> Append:
+        """Return what `compare_and_append` would commit (for `advance_many`, which commits several shards at once)."""
+        fresh = self._ids.fresh("t") if token is None else token
+        return Append(self._writer, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify)
+
+    async def admit(self) -> None:
+        """Raise the shard's epoch to this handle's, so that older writers are fenced from here on.
+
+        Raises `FencedError` if a newer epoch has been admitted already.
+        """
+        holds = await self._machine.commit(lambda state: admit(state, self.epoch))
+        if holds > self.epoch:
+            raise fenced(self.shard, Fenced(holds), self.epoch)
+
+    async def open_at(self, as_of: int) -> Frontier:
+        """Start an empty shard's history at ``as_of``; return its since (unchanged if it has a history)."""
+        return await self._machine.commit(lambda state: open_at(state, self.epoch, as_of))
+
+
+def fenced(shard: str, outcome: Fenced, epoch: int) -> FencedError:
+    """Return the error that tells a fenced writer to stop."""
+    return FencedError(
+        f"fenced: shard {shard!r} has admitted epoch {outcome.epoch}, this writer has {epoch}; "
+        "another environment has taken over"
+    )
