@@ -1,0 +1,200 @@
+"""The house has floors, and no arrow runs up: which module may import which, read from the source.
+
+Every import counts: at the top of a module, inside a function, and under ``TYPE_CHECKING`` (a type is knowledge too).
+The floors are those of ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+
+#: Lowest first.  A room imports only rooms on lower floors; rooms on one floor do not know of each other.
+FLOORS = (
+    ("errors",),
+    ("frontier", "algebra", "store"),
+    ("persist",),
+    ("engine", "materialize"),
+    ("sources", "compute"),
+    ("environment",),
+    ("client", "datasource"),
+    ("",),  # the package itself, which only names what is public
+    ("cli", "console", "__main__"),
+    ("testing",),  # shipped for outside authors; may know everything, nothing knows it
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+#: Libraries that tie code to one outside system → the modules that may import them.
+CLIENTS = ("store", "materialize.drivers", "sources", "testing")
+TIED = {
+    "pyspark": ("engine", "environment.wiring", "testing"),
+    "py4j": ("engine",),
+    "duckdb": (*CLIENTS, "cli.demo"),  # the demo's proof reads the endpoint with the endpoint's own client
+    "sqlite3": CLIENTS,
+    "psycopg": CLIENTS,
+    "redis": CLIENTS,
+    "boto3": CLIENTS,
+    "fsspec": CLIENTS,
+    "kafka": CLIENTS,
+    "confluent_kafka": CLIENTS,
+    "deltalake": CLIENTS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """Module ``importer`` (relative to the package, ``persist.machine``) imports the module ``imported`` (absolute)."""
+
+    importer: str
+    imported: str
+    for_types_only: bool = False
+
+    @property
+    def inside(self) -> str | None:
+        """What is imported, relative to the package; None if it is someone else's."""
+        first, _, rest = self.imported.partition(".")
+        return rest if first == "strandline" else None
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def imports_of(module: str, text: str, known: frozenset[str]) -> Iterator[Import]:
+    """Yield what the source ``text`` of ``module`` imports; ``from a import b`` is ``a.b`` where that is a module."""
+
+    def visit(node: ast.AST, *, for_types: bool) -> Iterator[Import]:
+        match node:
+            case ast.Import(names):
+                for name in names:
+                    yield Import(module, name.name, for_types)
+            case ast.ImportFrom(origin, names) if origin is not None:
+                for name in names:
+                    whole = f"{origin}.{name.name}"
+                    yield Import(module, whole if whole in known else origin, for_types)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, for_types=for_types or _is_type_checking(node))
+
+    return visit(ast.parse(text), for_types=False)
+
+
+def modules() -> Mapping[str, Path]:
+    """Return every module of the package by its name relative to the package, a package by its own name."""
+    found = {}
+    for path in sorted((SOURCE / "strandline").rglob("*.py")):
+        parts = path.relative_to(SOURCE / "strandline").with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def all_imports() -> list[Import]:
+    """Return every import in the package."""
+    here = modules()
+    known = frozenset(f"strandline.{name}".rstrip(".") for name in here)
+    return [each for name, path in here.items() for each in imports_of(name, path.read_text(), known)]
+
+
+def upward(imports: list[Import]) -> list[str]:
+    """Return the imports that go up, or to a neighbour on the same floor."""
+    faults = []
+    for each in imports:
+        if each.inside is None:
+            continue
+        below, above = each.inside.partition(".")[0], each.importer.partition(".")[0]
+        if below != above and not FLOOR[below] < FLOOR[above]:
+            faults.append(f"{each.importer or 'strandline'} imports {each.imported}")
+    return faults
+
+
+def misplaced(imports: list[Import]) -> list[str]:
+    """Return the imports of a tied library by a module that must not know it."""
+    faults = []
+    for each in imports:
+        allowed = TIED.get(each.imported.partition(".")[0])
+        if allowed is None or (each.for_types_only and each.imported.startswith("pyspark")):
+            continue
+        if not any(each.importer == room or each.importer.startswith(f"{room}.") for room in allowed):
+            faults.append(f"{each.importer} imports {each.imported}")
+    return faults
+
+
+def circle(imports: list[Import]) -> list[str]:
+    """Return the modules of one import circle, or nothing."""
+    graph: dict[str, set[str]] = {}
+    for each in imports:
+        if each.inside is not None and each.inside != each.importer:
+            graph.setdefault(each.importer, set()).add(each.inside)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_every_room_has_a_floor() -> None:
+    """A room without a floor could import anything, and the contract would be silent about it."""
+    rooms = {name.partition(".")[0] for name in modules()}
+    assert rooms <= FLOOR.keys(), f"give a floor to: {sorted(rooms - FLOOR.keys())}"
+
+
+def test_no_arrow_runs_up() -> None:
+    """An upward import ties what must be simulated or replaced to what uses it: the lower room cannot stand alone."""
+    assert upward(all_imports()) == []
+
+
+def test_modules_form_no_circle() -> None:
+    """In a circle no module can be understood, tested or loaded first."""
+    assert circle(all_imports()) == []
+
+
+def test_libraries_stay_in_their_rooms() -> None:
+    """Spark or a database's client outside its room would make that code impossible to simulate."""
+    assert misplaced(all_imports()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("persist.machine", "from strandline.engine import session"),
+        ("engine.parts", "import strandline.materialize.fsm"),
+        ("sources.ingest", "def later():\n    from strandline.compute.tick import tick"),
+        ("compute.step", "if TYPE_CHECKING:\n    from strandline.environment.oracle import Oracle"),
+        ("cli.demo", "from strandline.testing import doubles"),
+        ("errors", "import strandline"),
+    ],
+)
+def test_the_check_sees_a_planted_upward_import(module: str, text: str) -> None:
+    """A check that sees nothing would let the contract rot unnoticed."""
+    assert len(upward(list(imports_of(module, text, frozenset())))) == 1
+
+
+def test_the_check_lets_honest_imports_pass() -> None:
+    """A check that refuses what is allowed would be switched off."""
+    text = "import os\nfrom strandline.persist.batch import Batch\nfrom strandline import errors\n"
+    assert upward(list(imports_of("engine.parts", text, frozenset({"strandline.errors"})))) == []
+
+
+def test_the_check_sees_a_planted_circle() -> None:
+    """A check that sees nothing would let a circle grow unnoticed."""
+    ring = [Import("a", "strandline.b"), Import("b", "strandline.c"), Import("c", "strandline.a")]
+    assert set(circle(ring)) == {"a", "b", "c"}
+    assert circle(ring[:2]) == []
+
+
+@pytest.mark.parametrize("text", ["import pyspark", "from pyspark.sql import functions", "import duckdb"])
+def test_the_check_sees_a_planted_library(text: str) -> None:
+    """A check that sees nothing would let Spark seep into the pure rooms."""
+    assert len(misplaced(list(imports_of("compute.step", text, frozenset())))) == 1
+
+
+def test_types_of_spark_may_be_named_anywhere() -> None:
+    """The public face returns Spark's DataFrame; an annotation loads nothing."""
+    text = "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"
+    assert misplaced(list(imports_of("client", text, frozenset()))) == []

@@ -1,0 +1,293 @@
+"""Run the tests stage by stage, cheapest first, and account for every one of them.
+
+A *stage* is a set of tests that is run by one pytest process of its own, so that a Spark session, real servers or
+killed processes never disturb anything else.  `stage_of` is a function of a test's path and markers: every test is in
+exactly one stage, by construction.  The runner collects the tests first, so a test that is collected and then neither
+passed, failed nor was skipped makes the run fail: nothing is lost silently, and every skip is printed with its name
+and reason.
+
+Warning: this file is also a pytest plugin (``-p stages``); it must import nothing but pytest and the standard library.
+
+    python tools/stages.py                    all stages but `long` (what `make test` runs)
+    python tools/stages.py unit spark         these stages
+    python tools/stages.py --figures damage   print only the reliability figures that the tests recorded
+
+A test records a figure with ``record_property("FIGURE", "name value goal pass|miss")``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree as ET
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+#: Every stage in running order, with what it holds.
+STAGES: Final = {
+    "check": "format, lint, types, layers, tidiness",
+    "unit": "unit tests, doctests, scripts, cases",
+    "properties": "properties under Hypothesis",
+    "simulation": "the whole system in one thread, faults from a seed",
+    "planted": "planted bugs, which the simulation must catch",
+    "spark": "tests on a Spark session",
+    "servers": "tests against real servers",
+    "kills": "real processes killed at random moments",
+    "demo": "a slice of the main job",
+    "damage": "corruption and fuzz",
+    "long": "what takes too long for CI",
+}
+NOT_IN_CI: Final = frozenset({"long"})
+
+#: The first marker that a test has decides; a test without any of them belongs where its path says.
+STAGE_BY_MARKER: Final = {
+    "slow": "long",
+    "demo": "demo",
+    "kill": "kills",
+    "server": "servers",
+    "spark": "spark",
+    "fuzz": "damage",
+    "property": "properties",
+}
+STAGE_BY_PATH: Final = {
+    "tests/simulation/planted/": "planted",
+    "tests/simulation/": "simulation",
+    "tests/test_layers.py": "check",
+    "tests/test_tidy.py": "check",
+}
+CHECK_COMMANDS: Final = (
+    ("ruff", "format", "--check", "--quiet", "."),
+    ("ruff", "check", "--quiet", "."),
+    ("mypy",),
+)
+
+STAGE_MINUTES_MAX: Final = 30
+"""After this a stage's processes are killed and it counts as failed: a test that hangs must not hold CI for ever."""
+
+PYTEST_NO_TESTS: Final = 5
+
+
+def stage_of(path: str, markers: Iterable[str]) -> str:
+    """Return the one stage of a test in the file ``path`` (relative to the root, with ``/``) that has ``markers``.
+
+    >>> stage_of("tests/persist/test_machine.py", []), stage_of("tests/simulation/planted/test_gc.py", ["parametrize"])
+    ('unit', 'planted')
+    >>> stage_of("tests/engine/test_parts.py", ["spark", "kill"])
+    'kills'
+    """
+    held = frozenset(markers)
+    for marker, stage in STAGE_BY_MARKER.items():
+        if marker in held:
+            return stage
+    for start, stage in STAGE_BY_PATH.items():
+        if path.startswith(start):
+            return stage
+    return "unit"
+
+
+# --- the plugin, inside each pytest process ---------------------------------------------------------------------------
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare ``--stage`` and ``--stage-census``."""
+    group = parser.getgroup("stages")
+    group.addoption("--stage", help="run only the tests of this stage")
+    group.addoption("--stage-census", metavar="FILE", help="write how many tests each file gives each stage")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the stage that was asked for; write the census if that was asked for."""
+    placed = [(item, _place(item)) for item in items]
+    if census := config.getoption("--stage-census"):
+        counts: dict[str, dict[str, int]] = {}
+        for _, (path, stage) in placed:
+            files = counts.setdefault(stage, {})
+            files[path] = files.get(path, 0) + 1
+        Path(census).write_text(json.dumps(counts))
+    if wanted := config.getoption("--stage"):
+        config.hook.pytest_deselected(items=[item for item, (_, stage) in placed if stage != wanted])
+        items[:] = [item for item, (_, stage) in placed if stage == wanted]
+
+
+def _place(item: pytest.Item) -> tuple[str, str]:
+    path = item.path.relative_to(ROOT).as_posix()
+    return path, stage_of(path, (marker.name for marker in item.iter_markers()))
+
+
+# --- the runner -------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Tally:
+    """What came of some tests: counts, what to say about skips, figures."""
+
+    passed: int = 0
+    failed: int = 0
+    skips: list[str] = field(default_factory=list)
+    figures: list[str] = field(default_factory=list)
+
+    @property
+    def counted(self) -> int:
+        """How many tests are accounted for."""
+        return self.passed + self.failed + len(self.skips)
+
+    def add(self, other: Tally) -> None:
+        """Count the tests of ``other`` too."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skips += other.skips
+        self.figures += other.figures
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {len(self.skips)} skipped"
+
+
+def run(command: list[str], *, quiet: bool = False) -> int:
+    """Run ``command`` at the root without standard input; return its exit status, 124 if it ran out of time."""
+    out = subprocess.DEVNULL if quiet else None
+    python_path = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        env={**os.environ, "PYTHONPATH": python_path},
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(timeout=STAGE_MINUTES_MAX * 60)
+        except subprocess.TimeoutExpired:
+            print(f"stages: stopped after {STAGE_MINUTES_MAX} minutes: {' '.join(command)}", flush=True)
+            return 124
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the session that ``process`` led: no test may leave a process running."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def pytest_command(*arguments: str) -> list[str]:
+    """Return the command that runs pytest with this file as a plugin."""
+    return [sys.executable, "-m", "pytest", "-p", "stages", "-q", "--no-header", *arguments]
+
+
+def take_census(directory: Path) -> tuple[dict[str, dict[str, int]], bool]:
+    """Collect all tests once: stage → file → number of tests, and whether every file could be collected."""
+    found = directory / "census.json"
+    collect = ("--collect-only", "-qq", "-p", "no:randomly")
+    status = run(pytest_command(*collect, f"--stage-census={found}"), quiet=True)
+    complete = status in {0, PYTEST_NO_TESTS}
+    if not complete:
+        run(pytest_command(*collect, "--stage=none of them"))  # once more, aloud: only the errors are left to print
+    counts: dict[str, dict[str, int]] = json.loads(found.read_text()) if found.exists() else {}
+    return counts, complete
+
+
+def read_report(report: Path) -> Tally:
+    """Read a JUnit report: one test case each, the skips with their reasons, the figures that tests recorded."""
+    tally = Tally()
+    for case in ET.parse(report).iter("testcase"):
+        name = f"{case.get('classname')}::{case.get('name')}"
+        skip = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            tally.failed += 1
+        elif skip is not None:
+            tally.skips.append(f"{name}: {skip.get('message') or skip.get('type')}")
+        else:
+            tally.passed += 1
+        for each in case.iter("property"):
+            if each.get("name") == "FIGURE":
+                tally.figures.append(f"FIGURE {each.get('value')}")
+    return tally
+
+
+def run_tests(stage: str, files: dict[str, int], directory: Path, *, quiet: bool) -> Tally:
+    """Run the tests of ``stage``, which ``files`` hold, in one pytest process."""
+    if not files:
+        return Tally()
+    report = directory / f"{stage}.xml"
+    command = pytest_command(f"--stage={stage}", f"--junitxml={report}", *sorted(files))
+    status = run(command, quiet=quiet)
+    tally = read_report(report) if report.exists() else Tally()
+    lost = sum(files.values()) - tally.counted
+    if lost > 0:
+        print(f"stages: {lost} tests of stage {stage} were collected and not run", flush=True)
+        tally.failed += lost
+    if status != 0 and not tally.failed:
+        print(f"stages: pytest ended with status {status} in stage {stage}", flush=True)
+        tally.failed += 1
+    return tally
+
+
+def run_commands() -> Tally:
+    """Run format, lint and types; each counts as one test."""
+    tally = Tally()
+    for command in CHECK_COMMANDS:
+        if run([sys.executable, "-m", *command]) == 0:
+            tally.passed += 1
+        else:
+            print(f"stages: failed: {' '.join(command)}", flush=True)
+            tally.failed += 1
+    return tally
+
+
+def run_stage(stage: str, files: dict[str, int], directory: Path, *, quiet: bool) -> Tally:
+    """Run one stage and say what came of it, in how many minutes."""
+    if not quiet:
+        print(f"\n=== {stage}: {STAGES[stage]}", flush=True)
+    begun = time.monotonic()
+    tally = Tally()
+    if stage == "check":
+        tally.add(run_commands())
+    tally.add(run_tests(stage, files, directory, quiet=quiet))
+    minutes = (time.monotonic() - begun) / 60
+    if not quiet:
+        print(f"--- {stage}: {tally if tally.counted else '0 tests'} in {minutes:.1f} min", flush=True)
+        for skip in tally.skips:
+            print(f"    skipped {skip}", flush=True)
+    return tally
+
+
+def main(arguments: list[str]) -> int:
+    """Run the stages that ``arguments`` name (all but `long`, if none); return the exit status."""
+    parser = argparse.ArgumentParser(prog="tools/stages.py", description="Run the tests stage by stage.")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=" ".join(STAGES))
+    parser.add_argument("--figures", action="store_true", help="print only the reliability figures")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.stages) - set(STAGES)):
+        parser.error(f"there is no stage {unknown[0]!r}; there are: {' '.join(STAGES)}")
+    wanted = [stage for stage in STAGES if (stage in options.stages if options.stages else stage not in NOT_IN_CI)]
+
+    begun = time.monotonic()
+    total = Tally()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        counts, complete = take_census(directory)
+        if not complete:
+            print("stages: some tests cannot be collected (see above); the others run all the same", flush=True)
+            total.failed += 1
+        for stage in wanted:
+            total.add(run_stage(stage, counts.get(stage, {}), directory, quiet=options.figures))
+    print(*total.figures, sep="\n", end="\n" if total.figures else "")
+    missed = [figure for figure in total.figures if not figure.endswith(" pass")]
+    if not options.figures:
+        print(f"\ntotal: {(time.monotonic() - begun) / 60:.1f} min", flush=True)
+    print(total, flush=True)
+    return 1 if total.failed or missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
