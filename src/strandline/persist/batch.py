@@ -84,8 +84,9 @@ Part: TypeAlias = InlinePart | BlobPart
 class Staged:
     """A batch that is written and in no shard yet: plain data, so that one worker stages and another appends.
 
-    ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  Whoever staged it must append it, or give it
-    back to `Engine.discard` after a *definite* refusal; after an unknown outcome it must be left alone.
+    ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of the err half.
+    Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal; after an unknown outcome it
+    must be left alone.
     """
 
     lower: Frontier
@@ -95,6 +96,7 @@ class Staged:
     diffs: int
     digest: Digest
     plain: bool
+    errors: int = 0
 
     def __post_init__(self) -> None:
         if not self.lower < self.upper:
