@@ -68,8 +68,8 @@ STAGE_BY_PATH: Final = {
     "tests/test_tidy.py": "check",
 }
 CHECK_COMMANDS: Final = (
-    ("ruff", "format", "--check", "--quiet", "."),
-    ("ruff", "check", "--quiet", "."),
+    ("ruff", "format", "--check", "."),
+    ("ruff", "check", "--quiet", "--output-format=concise", "."),
     ("mypy",),
 )
 
@@ -179,7 +179,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def pytest_command(*arguments: str) -> list[str]:
+def call_pytest(*arguments: str) -> list[str]:
     """Return the command that runs pytest with this file as a plugin."""
     return [sys.executable, "-m", "pytest", "-p", "stages", "-q", "--no-header", *arguments]
 
@@ -188,10 +188,10 @@ def take_census(directory: Path) -> tuple[dict[str, dict[str, int]], bool]:
     """Collect all tests once: stage → file → number of tests, and whether every file could be collected."""
     found = directory / "census.json"
     collect = ("--collect-only", "-qq", "-p", "no:randomly")
-    status = run(pytest_command(*collect, f"--stage-census={found}"), quiet=True)
+    status = run(call_pytest(*collect, f"--stage-census={found}"), quiet=True)
     complete = status in {0, PYTEST_NO_TESTS}
     if not complete:
-        run(pytest_command(*collect, "--stage=none of them"))  # once more, aloud: only the errors are left to print
+        run(call_pytest(*collect, "--stage=none of them"))  # once more, aloud: only the errors are left to print
     counts: dict[str, dict[str, int]] = json.loads(found.read_text()) if found.exists() else {}
     return counts, complete
 
@@ -219,7 +219,7 @@ def run_tests(stage: str, files: dict[str, int], directory: Path, *, quiet: bool
     if not files:
         return Tally()
     report = directory / f"{stage}.xml"
-    command = pytest_command(f"--stage={stage}", f"--junitxml={report}", *sorted(files))
+    command = call_pytest(f"--stage={stage}", f"--junitxml={report}", *sorted(files))
     status = run(command, quiet=quiet)
     tally = read_report(report) if report.exists() else Tally()
     lost = sum(files.values()) - tally.counted

@@ -81,7 +81,7 @@ def test_no_collected_test_is_lost(
     (tmp_path / "test_it.py").write_text(body)
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    monkeypatch.setattr(stages, "pytest_command", lambda *given: [sys.executable, "-m", "pytest", *given])
+    monkeypatch.setattr(stages, "call_pytest", lambda *given: [sys.executable, "-m", "pytest", *given])
     monkeypatch.setattr(
         stages,
         "run",
