@@ -8,6 +8,7 @@ Source: design page "persist" (handles, modes).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from strandline.algebra.schema import Schema
@@ -17,7 +18,7 @@ from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import SCHEMA, RecordShard
 from strandline.persist.since import SinceHandle
-from strandline.persist.state import AppendOutcome, append, describe
+from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe
 from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
@@ -73,11 +74,10 @@ class PersistClient:
 
         This is what a tick costs for shards with nothing new.  The outcomes are independent of each other.
         """
-        commands: list[tuple[Machine, Command[AppendOutcome]]] = []
-        for writer, upper in writers:
-            request = writer.request((), writer.state.upper, upper)
-            commands.append((self._machines[writer.shard], lambda state, request=request: append(state, request)))
-        return await commit_many(self.consensus, commands)
+        requests = [(w.shard, w.request((), w.state.upper, upper)) for w, upper in writers]
+        return await commit_many(
+            self.consensus, [(self._machines[shard], partial(_append, request)) for shard, request in requests]
+        )
 
     async def _open(self, shard: str) -> Machine:
         machine = self._machine(shard)
@@ -90,6 +90,10 @@ class PersistClient:
                 shard, self.clock, self.ids, self.blob, self.consensus, rollup_every=self._rollup_every
             )
         return self._machines[shard]
+
+
+def _append(request: Append, state: ShardState) -> tuple[ShardState, AppendOutcome]:
+    return append(state, request)
 
 
 async def commit_many(consensus: Consensus, commands: Sequence[tuple[Machine, Command[Any]]]) -> list[Any]:

@@ -78,6 +78,15 @@ class StageRequest:
     normalised: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """What is left of an update frame: how many rows too few and too many, and a few of them with their ``__diff``."""
+
+    missing: int
+    extra: int
+    sample: pa.Table
+
+
 class Engine(Protocol):
     """Rows in, rows out.  Calls are async; the work runs on Spark.  Cancelling a call does not undo it."""
 
@@ -116,4 +125,26 @@ class Engine(Protocol):
 
     async def collect(self, rows: Rows) -> pa.Table:
         """Run the job and return all of it: only for what is known to be small."""
+        ...
+
+    async def local(self, table: pa.Table, schema: Schema, *, time: int, diff: int) -> Rows:
+        """Return rows that Python holds as an update frame, columns taken by name and cast to ``schema``.
+
+        Raises `InvalidUsage` naming the column that is missing, unknown or of a type that cannot be cast.
+        """
+        ...
+
+    async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
+        """Return the answer of plain Spark to ``sql`` over the multisets of ``relations``, as insertions at ``time`` (lazy).
+
+        Raises `DefinitionError` if Spark refuses the text.
+        """
+        ...
+
+    async def times(self, rows: Rows) -> tuple[int, ...]:
+        """Return the distinct times of the updates, ascending (one small job, or none for inline rows)."""
+        ...
+
+    async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
+        """Return what the updates do not cancel to, times ignored; floats compared to ``significant`` decimal digits if given."""
         ...

@@ -136,12 +136,13 @@ class RecordShard:
         return Staged(lower, upper, (part,), len(records), diffs, digest(records), plain)
 
     async def _decode(self, part: Part) -> list[Record]:
-        match part:
-            case InlinePart(data, _):
-                body = data
-            case BlobPart(key=key):
-                found = await self._blob.get(key)
-                if found is None:
-                    raise CorruptionError(f"shard {self.shard!r}: part {key!r} is missing in Blob")
-                body = unseal(Kind.RECORDS, key, found)
-        return [Record(*fields) for fields in _decoder.decode(body)]
+        if isinstance(part, InlinePart):
+            return _records(part.data)
+        found = await self._blob.get(part.key)
+        if found is None:
+            raise CorruptionError(f"shard {self.shard!r}: part {part.key!r} is missing in Blob")
+        return _records(unseal(Kind.RECORDS, part.key, found))
+
+
+def _records(body: bytes) -> list[Record]:
+    return [Record(*fields) for fields in _decoder.decode(body)]

@@ -1,0 +1,166 @@
+"""The sink of one shard: keeps it equal to what its dataflow desires, whoever else writes there.
+
+`Sink.advance` is given the desired updates of one step.  It mints a description, writes ``desired − persist`` as a staged batch, and appends it.  If
+somebody else has appended meanwhile, the batch is given up, the negation of what they wrote is owed, and mint goes on from the shard's real upper.
+
+Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, the upper, the digest of the shard.
+On opening, a certificate that still describes the shard means that its content is what this dataflow desired, and the sink goes on without
+recomputing.  Otherwise it asks for an *audit*: one full recomputation, diffed against what is stored.
+
+Law K2: for every t < upper, content at t = desired at t, but for what others wrote and the next append withdraws (K3).
+Trap: after an exception from the append the outcome is unknown; the sink must be opened again before it is used.
+
+Source: design page "compute" (the sink: mint · write · append; certificates; owed).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.algebra.schema import Schema
+from strandline.compute.sink.correction import Correction
+from strandline.compute.sink.mint import Description, mint
+from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
+from strandline.persist.plane import Engine, Rows, StageRequest
+from strandline.persist.batch import Staged
+from strandline.persist.read import contents
+from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
+from strandline.persist.write import WriteHandle, fenced
+
+
+@dataclass
+class Counters:
+    """What a sink has done since it was opened; shown by ``strandline status``."""
+
+    appends: int = 0
+    conflicts: int = 0
+    audits: int = 0
+    rows: int = 0
+
+
+class Sink:
+    """The one writer of a view's shard (or of an internal stage's) in this process."""
+
+    def __init__(self, engine: Engine, writer: WriteHandle, schema: Schema, fingerprint: str, sort: tuple[str, ...]) -> None:
+        self._engine = engine
+        self.writer = writer
+        self.schema = schema
+        self.fingerprint = fingerprint
+        self._sort = sort
+        self._correction = Correction(engine, schema)
+        self._last_lower: int | None = None
+        self.counters = Counters()
+        self.desired: int | None = None
+        """All desired updates before this time have been computed; None: nothing is known, an audit is due."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the shard has no history yet."""
+        return self.writer.state.upper == MINIMUM
+
+    @property
+    def owes(self) -> bool:
+        """Whether an append is due even if nothing changes upstream."""
+        return not self._correction.empty
+
+    async def open(self) -> None:
+        """Look at the shard, and trust it iff its certificate still describes it.  After it, ``desired`` is None iff an audit is due."""
+        state = await self.writer.refresh()
+        self._correction.clear()
+        self._last_lower = None
+        self.desired = _certified(state, self.fingerprint)
+
+    async def start(self, as_of: int) -> None:
+        """Begin the history of a fresh shard at ``as_of``: the first step's window starts there."""
+        assert self.fresh, f"shard {self.writer.shard!r} has a history"
+        await self.writer.open_at(as_of)
+        self.desired = as_of
+
+    async def audit(self, desired: Rows, at: int) -> None:
+        """Owe the difference between the full desired contents at time ``at`` and what is stored."""
+        state = await self.writer.refresh()
+        self._correction.clear()
+        self._correction.add(desired)
+        self._correction.withdraw(await self._stored(state, 0, _time(state.upper)))
+        self.counters.audits += 1
+        self.desired = at + 1
+
+    async def prior(self) -> Rows:
+        """Return what rules call *prior*: the contents before this step as this sink will have left them: stored + owed."""
+        state = self.writer.state
+        stored = await self._stored(state, 0, _time(state.upper))
+        lower = self.desired or 0
+        owed = [await self._correction.rows(lower)] if self.owes else []
+        return await self._engine.union(self.schema, [stored, *owed], advance=0, negate=[False] * (1 + len(owed)))
+
+    async def advance(self, delta: Rows | None, upper: Frontier, *, small: bool) -> None:
+        """Append the desired updates of ``[desired, upper)`` (None: there are none), and whatever is owed besides.
+
+        ``small`` is a hint that they are few.  Returns when they are durable, or when the shard is ahead of ``upper`` (then they are owed).
+
+        Raises:
+            FencedError: a newer epoch has taken over.
+            Indeterminate: the append may have happened; open the sink again.
+        """
+        if delta is not None:
+            self._correction.add(delta)
+        self.desired = _time(upper)
+        while description := mint(
+            allowed=True, desired=upper, shard=self.writer.state.upper, last_lower=self._last_lower
+        ):
+            self._last_lower = description.lower
+            staged = await self._write(description, small=small)
+            outcome = await self.writer.compare_and_append(
+                [staged] if staged else [], Frontier(description.lower), description.upper, certify=self.fingerprint
+            )
+            match outcome:
+                case Appended():
+                    self._correction.clear()
+                    self.counters.appends += 1
+                    self.counters.rows += staged.rows if staged else 0
+                case UpperMismatch(actual):
+                    self.counters.conflicts += 1
+                    await self._give_up(staged)
+                    state = self.writer.state
+                    self._correction.withdraw(await self._stored(state, description.lower, _time(actual)))
+                case Fenced():
+                    await self._give_up(staged)
+                    raise fenced(self.writer.shard, outcome, self.writer.epoch)
+
+    async def _write(self, description: Description, *, small: bool) -> Staged | None:
+        if self._correction.empty:
+            return None
+        rows = await self._correction.rows(description.lower)
+        staged = await self._engine.stage(
+            rows,
+            StageRequest(
+                shard=self.writer.shard,
+                schema=self.schema,
+                lower=description.lower,
+                upper=_time(description.upper),
+                prefix=self.writer.stage_prefix(),
+                sort=self._sort,
+                small=small,
+                inline_bytes_max=self.writer.inline_room,
+            ),
+        )
+        return staged if staged.parts else None
+
+    async def _give_up(self, staged: Staged | None) -> None:
+        if staged is not None:
+            await self._engine.discard(staged)
+
+    async def _stored(self, state: ShardState, lower: int, upper: int) -> Rows:
+        return await self._engine.read(contents(state, self.schema, lower, upper, advance=lower))
+
+
+def _certified(state: ShardState, fingerprint: str) -> int | None:
+    certificate = state.certificate
+    if certificate is None or state.upper.at is None:
+        return None
+    describes = (certificate.fingerprint, certificate.upper, certificate.digest) == (fingerprint, state.upper, state.digest)
+    return state.upper.at if describes else None
+
+
+def _time(frontier: Frontier) -> int:
+    return TIME_MAX if frontier.at is None else frontier.at

@@ -1,0 +1,197 @@
+"""The catalog: which items a location holds, in which shards, and who may write.
+
+One value in one register (`persist/register.py`), changed by compare-and-set, so a definition is there whole or not at all.  ``epoch`` is the generation
+of the environment that writes: every change requires to be of the current one, so an environment that was succeeded cannot change anything.
+
+Shard ids are fresh for every item ever created: a dropped name that is used again is another collection.
+
+Source: design pages "environment" (catalog) and "persist" (names; modes and locks).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from strandline.algebra.schema import Column, Schema
+from strandline.errors import CorruptionError, DefinitionError, FencedError
+from strandline.persist.register import Register
+
+KEY: Final = "catalog"
+
+
+class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    shard: str
+
+    @property
+    def schema(self) -> Schema:
+        """The item's columns."""
+        return Schema(tuple(Column(name, kind) for name, kind in self.columns))
+
+
+class Table(_Item, frozen=True, tag="table"):
+    """A collection written by INSERT, UPDATE and DELETE."""
+
+
+class Source(_Item, frozen=True, tag="source"):
+    """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards."""
+
+    connector: str
+    options: dict[str, str]
+    remap: str
+    progress: str
+
+
+class View(_Item, frozen=True, tag="view"):
+    """A materialized view.  ``stages`` maps the fingerprint of each internal stage to its shard; ``shard`` is the last one's.
+
+    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.
+    """
+
+    sql: str
+    imports: tuple[str, ...]
+    stages: dict[str, str]
+    conf: dict[str, str]
+
+
+class BoundTable(msgspec.Struct, frozen=True):
+    """One collection of a materialization: where it goes, and by which key."""
+
+    collection: str
+    table: str
+    key: tuple[str, ...]
+
+
+class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
+    """A task that keeps an endpoint's tables equal to collections.  Secrets in ``options`` are references, never values."""
+
+    name: str
+    endpoint: str
+    options: dict[str, str]
+    bindings: tuple[BoundTable, ...]
+    id: str
+
+
+Collected: TypeAlias = Table | Source | View
+Item: TypeAlias = Table | Source | View | Materialization
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The environment that writes: who, where, since when."""
+
+    deployment: str
+    host: str
+    pid: int
+    process_started_ms: int
+    opened_ms: int
+    reentrant: bool
+
+    def __str__(self) -> str:
+        return f"deployment {self.deployment!r}, process {self.pid} on host {self.host!r}"
+
+
+class Catalog(msgspec.Struct, frozen=True):
+    """All items by name, and the current generation."""
+
+    format: int = 1
+    epoch: int = 0
+    holder: Holder | None = None
+    items: dict[str, Item] = {}
+
+    def collection(self, name: str) -> Collected:
+        """Return the table, source or view called ``name`` (names are compared without case).
+
+        Raises `DefinitionError` with candidates if there is none.
+        """
+        found = self.find(name)
+        if found is None or isinstance(found, Materialization):
+            raise unknown("collection", name, (n for n, i in self.items.items() if not isinstance(i, Materialization)))
+        return found
+
+    def find(self, name: str) -> Item | None:
+        """Return the item called ``name``, or None."""
+        return self.items.get(name.lower())
+
+    def dependents(self, name: str) -> list[str]:
+        """Return the names of items that read ``name``."""
+        return sorted(
+            item.name
+            for item in self.items.values()
+            if (isinstance(item, View) and name.lower() in item.imports)
+            or (isinstance(item, Materialization) and any(b.collection == name.lower() for b in item.bindings))
+        )
+
+    def of_kind(self, kind: type[Item]) -> list[Item]:
+        """Return all items of one class, in the order they were created."""
+        return [item for item in self.items.values() if isinstance(item, kind)]
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> DefinitionError:
+    """Return the error for a name that nothing has.
+
+    >>> str(unknown("view", "delay", ["delays", "routes"]))
+    "there is no view 'delay'; did you mean 'delays'?"
+    """
+    close = difflib.get_close_matches(name.lower(), sorted(known), n=3)
+    hint = f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    return DefinitionError(f"there is no {kind} {name!r}{hint}")
+
+
+_decoder = msgspec.json.Decoder(Catalog)
+
+
+class CatalogStore:
+    """The durable catalog of a location."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self.current = Catalog()
+
+    async def read(self) -> Catalog:
+        """Fetch the newest catalog."""
+        self.current = _decode(await self._register.read())
+        return self.current
+
+    async def change(self, epoch: int, edit: Callable[[Catalog], Catalog]) -> Catalog:
+        """Replace the catalog by ``edit(catalog)``, under ``epoch``.
+
+        Raises:
+            FencedError: a newer generation has taken over.
+            whatever ``edit`` raises; then nothing changed.
+        """
+
+        def step(body: bytes | None) -> bytes:
+            before = _decode(body)
+            if before.epoch != epoch:
+                raise FencedError(
+                    f"fenced: this environment is generation {epoch}, the location belongs to generation {before.epoch} "
+                    f"({before.holder})"
+                )
+            return msgspec.json.encode(edit(before))
+
+        self.current = _decode(await self._register.update(step))
+        return self.current
+
+    async def succeed(self, admit: Callable[[Catalog], Holder]) -> Catalog:
+        """Begin a new generation for the holder that ``admit`` returns; it raises to refuse."""
+
+        def step(body: bytes | None) -> bytes:
+            before = _decode(body)
+            return msgspec.json.encode(msgspec.structs.replace(before, epoch=before.epoch + 1, holder=admit(before)))
+
+        self.current = _decode(await self._register.update(step))
+        return self.current
+
+
+def _decode(body: bytes | None) -> Catalog:
+    if body is None:
+        return Catalog()
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise CorruptionError(f"the catalog cannot be read by this version of strandline: {error}") from error

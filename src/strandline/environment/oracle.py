@@ -1,0 +1,44 @@
+"""The timestamp oracle: every time that exists in an environment comes from here.
+
+Times are milliseconds of the wall clock, but only ever go forward: across calls, restarts and clock steps.  What was given out before a restart is
+known from the uppers of the shards (a tick seals its time everywhere), so the oracle stores nothing of its own.
+
+Source: design page "environment" (catalog, time, safety).
+"""
+
+from __future__ import annotations
+
+from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import TIME_MAX
+from strandline.store.clock import Clock
+
+
+class Oracle:
+    """Gives out times, each later than all before; ``floor`` is the first that is free."""
+
+    def __init__(self, clock: Clock, floor: int) -> None:
+        self._clock = clock
+        self._floor = floor
+
+    @property
+    def floor(self) -> int:
+        """The first time that was never given out."""
+        return self._floor
+
+    def next(self, wanted: int | None = None) -> int:
+        """Return a time at or after the wall clock (or exactly ``wanted``) that nobody was given before.
+
+        Raises `InvalidUsage` if ``wanted`` is past.
+        """
+        if wanted is None:
+            time = max(self._clock.now_ms(), self._floor)
+        elif not self._floor <= wanted < TIME_MAX:
+            raise InvalidUsage(f"time {wanted} cannot be used: the next free one is {self._floor}")
+        else:
+            time = wanted
+        self._floor = time + 1
+        return time
+
+    def passed(self, upper: int) -> None:
+        """Never give out a time before ``upper`` from now on."""
+        self._floor = max(self._floor, upper)
