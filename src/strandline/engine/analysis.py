@@ -1,0 +1,118 @@
+"""The authority on types: Spark analyses a query over empty relations, and no job runs.
+
+What Spark refuses becomes a `DefinitionError` that says where in the caller's text, and which names were near.  The analyst works in a
+session of its own, so that the temporary views it needs meet nobody else's.
+
+Source: design page "the map" (decision 10: Spark stays the authority on types and functions).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark.errors import PySparkException, QueryContextType
+from pyspark.sql import SparkSession
+
+from strandline.algebra.schema import Schema, quote
+from strandline.engine.ddl import schema_of
+from strandline.engine.session import adopt
+from strandline.errors import DefinitionError, Position
+
+_OPEN: Final = "SELECT * FROM (\n"
+_CLOSE: Final = "\n)"
+"""Between these a text can only be a query: a command, which Spark would run as soon as it reads it, does not parse."""
+_PARSE_POSITION: Final = re.compile(r"\(line (\d+), pos(?:ition)? (\d+)\)")
+_STATE_AND_TRACE: Final = re.compile(r"\s*SQLSTATE:.*", re.DOTALL)
+_CANDIDATES_MAX: Final = 5
+
+
+class SparkAnalyst:
+    """Answers what a query's columns are.  Safe to call from several threads; one analysis at a time."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = adopt(session)
+        self._lock = threading.Lock()
+
+    def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
+        """Return the schema of the query ``sql``, in which the names of ``relations`` stand for collections.
+
+        Raises:
+            DefinitionError: Spark cannot parse or resolve it, or a column has a type that no collection can hold.
+        """
+        with self._lock:
+            try:
+                for name, schema in relations.items():
+                    self._empty(schema).createOrReplaceTempView(quote(name))
+                return schema_of(self._session.sql(_OPEN + sql + _CLOSE).schema)
+            except PySparkException as error:
+                raise _refusal(error, sql, list(relations)) from error
+            finally:
+                for name in relations:
+                    self._session.catalog.dropTempView(quote(name))
+
+    def parse_ddl(self, ddl: str) -> Schema:
+        """Return the schema that a column list writes: ``a INT, b ARRAY<STRING>``."""
+        with self._lock:
+            try:
+                return schema_of(self._session.createDataFrame([], ddl).schema)
+            except PySparkException as error:
+                raise _refusal(error, ddl, []) from error
+
+    def _empty(self, schema: Schema):  # type: ignore[no-untyped-def]
+        return self._session.createDataFrame([], schema.ddl)
+
+
+def _refusal(error: PySparkException, sql: str, names: Sequence[str]) -> DefinitionError:
+    """Return what Spark said in one sentence, with the position in the caller's ``sql``."""
+    condition = error.getCondition() or ""
+    parameters = error.getMessageParameters() or {}
+    position = _position(error, sql)
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        near = _candidates(parameters.get("proposal", "").replace("`", "").split(", "))
+        return DefinitionError(f"unknown column {_bare(parameters.get('objectName'))}{near}", position)
+    if condition == "TABLE_OR_VIEW_NOT_FOUND":
+        missing = _bare(parameters.get("relationName"))
+        near = _candidates(difflib.get_close_matches(missing, names, n=_CANDIDATES_MAX, cutoff=0.5))
+        return DefinitionError(f"unknown relation {missing}{near}", position)
+    return DefinitionError(_sentence(str(error)), position)
+
+
+def _position(error: PySparkException, sql: str) -> Position | None:
+    for context in error.getQueryContext():
+        if context.contextType() is QueryContextType.SQL and context.objectType() == "":
+            return _at(sql, context.startIndex() - len(_OPEN))
+    found = _PARSE_POSITION.search(str(error))
+    if found is None:
+        return None
+    line, column = int(found[1]) - 1, int(found[2]) + 1  # our opening is one line; Spark counts columns from 0
+    last = sql.count("\n") + 1
+    return Position(line, column) if 1 <= line <= last else _at(sql, len(sql))
+
+
+def _at(sql: str, index: int) -> Position | None:
+    if not 0 <= index <= len(sql):
+        return None
+    before = sql[:index]
+    return Position(before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
+
+
+def _candidates(names: Sequence[str]) -> str:
+    near = [name for name in names if name][:_CANDIDATES_MAX]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _bare(name: str | None) -> str:
+    return (name or "").replace("`", "")
+
+
+def _sentence(text: str) -> str:
+    """Return Spark's sentence without its error class, its state code and the trace and plan that follow.
+
+    >>> _sentence("[PARSE_SYNTAX_ERROR] Syntax error at or near 'FORM'. SQLSTATE: 42601 (line 1, pos 9)")
+    "Syntax error at or near 'FORM'."
+    """
+    return _STATE_AND_TRACE.sub("", re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", text.strip())).splitlines()[0]

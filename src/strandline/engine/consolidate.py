@@ -1,0 +1,103 @@
+"""Consolidation and digests as SQL text: what every path that stages rows has in common.
+
+*Consolidate*: add up the diffs of equal (row, time), drop what adds up to zero.  *Digest*: Σ diff × hash(row), in two lanes
+(`persist.batch.Digest`).  The hash is Spark's ``xxhash64`` behind a lane's own first literal, over a null bitmap (``xxhash64`` skips
+NULLs, so (NULL, 1) and (1, NULL) would clash), the columns and ``__error``; time is excluded.  It depends on the normalised row
+alone, so inline, driver-written and Spark-written parts of equal rows have equal digests.
+
+Sums are exact without modular arithmetic (ANSI refuses to overflow): each 64-bit hash is split into two 32-bit halves
+centred on zero, whose weighted sums fit a bigint as long as Σ|diff| of a batch is below 2**32, and Python puts them together modulo
+2**64.  More than that raises Spark's overflow error; it is never a wrong digest.
+
+Source: design page "persist" (shard state, digest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.engine import types
+from strandline.persist.batch import Digest
+
+LANES: Final = ("__hash_low", "__hash_high")
+_SEEDS: Final = (1, 2)
+_BITS: Final = 63  # bits of one word of the null bitmap: the sign bit is left alone
+_HALF: Final = 32
+_MASK: Final = (1 << _HALF) - 1
+_CENTRE: Final = 1 << (_HALF - 1)
+_LANE: Final = 1 << (2 * _HALF)
+
+
+def normal_columns(schema: Schema, present: Sequence[str], *, normalise: bool) -> list[str]:
+    """Return the select list of an update frame that has the columns ``present``: columns, error (if there), time, diff.
+
+    A column that is not present is NULL: rows of the err half need none of them.
+    """
+    lower = {name.lower() for name in present}
+    selected = []
+    for name, kind in types.columns(schema):
+        quoted = quote(name)
+        if name.lower() not in lower:
+            value = f"CAST(NULL AS {_type(schema, name)})"
+        else:
+            value = types.normalised(quoted, kind) if normalise else quoted
+        selected.append(value if value == quoted else f"{value} AS {quoted}")
+    return [*selected, *([ERROR] if ERROR in lower else []), TIME, DIFF]
+
+
+def row_hashes(schema: Schema, *, has_error: bool) -> tuple[str, str]:
+    """Return SQL of the two 64-bit hashes of a normalised row."""
+    columns = types.columns(schema)
+    flags = [f"{quote(name)} IS NULL" for name, _ in columns] + [f"{ERROR} IS NULL" if has_error else "true"]
+    values = [types.hashed(quote(name), kind) for name, kind in columns] + ([ERROR] if has_error else [])
+    terms = ", ".join(_bitmap(flags) + values)
+    low, high = (f"xxhash64({seed}L, {terms})" for seed in _SEEDS)
+    return low, high
+
+
+def digest_sums(hashes: tuple[str, str]) -> dict[str, str]:
+    """Return the aggregates, by name, from which `digest_of` makes the digest of a bulk batch."""
+    sums = {}
+    for lane, value in zip(LANES, hashes, strict=True):
+        sums[f"{lane}_upper"] = f"sum({DIFF} * shiftright({value}, {_HALF}))"
+        sums[f"{lane}_lower"] = f"sum({DIFF} * (({value} & {_MASK}L) - {_CENTRE}L))"
+    return sums
+
+
+def digest_of(sums: Mapping[str, int | None], diffs: int) -> Digest:
+    """Return the digest from the values of `digest_sums` (NULL over no rows) and Σ diff."""
+    low, high = (
+        ((sums[f"{lane}_upper"] or 0) << _HALF) + (sums[f"{lane}_lower"] or 0) + _CENTRE * diffs for lane in LANES
+    )
+    return Digest(low % _LANE, high % _LANE)
+
+
+def digest_of_table(table: pa.Table) -> Digest:
+    """Return the digest of collected rows that carry their hashes in the columns `LANES`."""
+    diffs = _unsigned(table[DIFF])
+    low, high = (pc.sum(pc.multiply(diffs, _unsigned(table[lane]))).as_py() or 0 for lane in LANES)
+    return Digest(low, high)
+
+
+def sort_columns(schema: Schema, sort: Sequence[str]) -> list[str]:
+    """Return the order of rows in a part: ``sort``, or all columns, then time.  Every type we keep has an order."""
+    return [*(quote(name) for name in (sort or schema.names)), TIME]
+
+
+def _bitmap(flags: Sequence[str]) -> list[str]:
+    words = [flags[start : start + _BITS] for start in range(0, len(flags), _BITS)]
+    return ["(" + " | ".join(f"if({flag}, {1 << bit}L, 0L)" for bit, flag in enumerate(word)) + ")" for word in words]
+
+
+def _unsigned(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same 64 bits as unsigned numbers, whose products and sums wrap modulo 2**64."""
+    return pa.chunked_array([chunk.view(pa.uint64()) for chunk in column.chunks], type=pa.uint64())
+
+
+def _type(schema: Schema, name: str) -> str:
+    return next(c.type for c in schema if c.name == name)

@@ -1,0 +1,141 @@
+"""Small tables of updates in Arrow: their schema, their bytes as inline parts or one Parquet file, their reading and adding up.
+
+An inline part is an Arrow IPC stream, zstd-compressed as a whole (most of a small stream is metadata, which compresses well),
+of the collection's columns, ``__error`` if any row has one, ``__time`` and ``__diff``.  The shard's state seals it.  `parquet` writes the same
+rows in the layout that Spark's writer gives a part, page CRCs included, for what is small and yet too large to inline.
+
+Source: design pages "the map" (decision 2: small results skip Spark's writer) and "persist" (limits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.engine import types
+from strandline.errors import CollectionError, CorruptionError, InvalidUsage
+from strandline.persist.batch import InlinePart
+from strandline.persist.plane import Half
+
+_CODEC: Final = "zstd"
+_OURS: Final = (pa.field(ERROR, pa.string()), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64()))
+_TIME_AND_DIFF: Final = frozenset({TIME, DIFF})
+NEGATIVE: Final = "a row is there"
+"""How the sentence about a negative count begins, by which it is known again in Spark's message."""
+
+
+def update_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a collection's updates: its columns, ``__error``, ``__time``, ``__diff``."""
+    columns = [pa.field(name, types.arrow(kind)) for name, kind in types.columns(schema)]
+    return pa.schema([*columns, *_OURS])
+
+
+def encode(table: pa.Table) -> bytes:
+    """Return the bytes of an inline part."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, _CODEC) as compressed, pa.ipc.new_stream(compressed, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def decode(shard: str, part: InlinePart, schema: Schema) -> pa.Table:
+    """Return the updates of an inline part under ``schema`` (a column it was written without is NULL)."""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(part.data), _CODEC) as raw, pa.ipc.open_stream(raw) as reader:
+            table = reader.read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(f"shard {shard!r}: an inline part cannot be decoded ({error})") from error
+    if table.num_rows != part.rows:
+        raise CorruptionError(f"shard {shard!r}: an inline part has {table.num_rows} rows; {part.rows} were expected")
+    return conform(table, update_schema(schema))
+
+
+def conform(table: pa.Table, target: pa.Schema) -> pa.Table:
+    """Return ``table`` with exactly the columns of ``target``: by name without case, missing ones NULL, safely cast."""
+    index = {name.lower(): position for position, name in enumerate(table.column_names)}
+    arrays = []
+    for field in target:
+        position = index.get(field.name.lower())
+        if position is None:
+            arrays.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)], type=field.type))
+        else:
+            arrays.append(table.column(position).cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=target)
+
+
+def without_idle_error(table: pa.Table) -> pa.Table:
+    """Return ``table`` without ``__error`` when no row has one: most batches, and absent is read as NULL."""
+    if ERROR in table.column_names and table[ERROR].null_count == table.num_rows:
+        return table.drop_columns([ERROR])
+    return table
+
+
+def parquet(table: pa.Table) -> bytes:
+    """Return ``table`` as one Parquet file: zstd, page CRCs, statistics."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression=_CODEC, write_page_checksum=True, write_statistics=True, store_schema=False)
+    return bytes(sink.getvalue())
+
+
+def select(table: pa.Table, *, half: Half, lower: int, upper: int, advance: int) -> pa.Table:
+    """Return the updates of a half with ``lower <= time < upper``, times advanced; the columns of that half."""
+    if half is Half.OK:
+        wanted, kept = pc.is_null(table[ERROR]), [n for n in table.column_names if n != ERROR]
+    else:
+        wanted, kept = pc.is_valid(table[ERROR]), [ERROR, TIME, DIFF]
+    times = table[TIME]
+    wanted = pc.and_(wanted, pc.and_(pc.greater_equal(times, lower), pc.less(times, upper)))
+    return advanced(table.filter(wanted).select(kept), advance)
+
+
+def advanced(table: pa.Table, advance: int) -> pa.Table:
+    """Return ``table`` with no time before ``advance``."""
+    times = pc.max_element_wise(table[TIME], pa.scalar(advance, pa.int64()))
+    return table.set_column(table.schema.get_field_index(TIME), TIME, times)
+
+
+def negated(table: pa.Table) -> pa.Table:
+    """Return ``table`` with every diff negated."""
+    return table.set_column(table.schema.get_field_index(DIFF), DIFF, pc.negate_checked(table[DIFF]))
+
+
+def data_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of an update frame other than time and diff."""
+    return [name for name in names if name not in _TIME_AND_DIFF]
+
+
+def can_group(table: pa.Table) -> bool:
+    """Tell whether Arrow can group by every column: it cannot by nested ones."""
+    return not any(pa.types.is_nested(field.type) for field in table.schema)
+
+
+def multiset(table: pa.Table) -> pa.Table:
+    """Return the rows that the updates sum up to, each as often as its count.
+
+    Raises:
+        CollectionError: a count is negative; the message names the row.
+    """
+    names = data_columns(table.column_names)
+    if not names:
+        raise InvalidUsage("a frame without columns has no rows to count")
+    canonical = pa.table({name: _canonical(table[name]) for name in names} | {DIFF: table[DIFF]})
+    sums = canonical.group_by(names).aggregate([(DIFF, "sum")])
+    counts = sums[f"{DIFF}_sum"].to_pylist()
+    rows = sums.select(names)
+    for position, count in enumerate(counts):
+        if count < 0:
+            raise CollectionError(f"{NEGATIVE} {count} times: {rows.slice(position, 1).to_pylist()[0]}")
+    return rows.take(pa.array([p for p, count in enumerate(counts) for _ in range(count)], pa.int64()))
+
+
+def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats with −0.0 as 0.0 and one NaN, as grouping compares bytes; all else as it is."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan = pa.scalar(float("nan"), column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))
