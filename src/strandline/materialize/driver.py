@@ -1,0 +1,139 @@
+"""Driver: the endpoint's side of the protocol, as the runtime calls it.
+
+A driver is asked four things.  `Driver.spec`: what configuration it takes.  `Driver.validate`: for every column of
+every binding, whether the endpoint can, may, or must have it, and why.  `Driver.apply`: make the endpoint's resources
+fit the bindings.  `Driver.open`: start a session, a stream of messages in the grammar of `messages` (checked by
+`grammar.Conversation` on either side).  The same shape is spoken over a wire: unary calls, then one session.
+
+Source: design page "materialize" (drivers are products; the wire).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from typing import Any, Protocol
+
+from strandline.errors import DefinitionError
+from strandline.materialize.messages import Request, Response
+from strandline.materialize.state import StateUpdate
+from strandline.materialize.task import MaterializationSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSpec:
+    """What a driver takes: JSON Schemas of the endpoint's and of a resource's configuration."""
+
+    config_schema: Mapping[str, Any]
+    resource_schema: Mapping[str, Any]
+    documentation_url: str
+
+
+@unique
+class ConstraintKind(IntEnum):
+    """What the endpoint says of one column.  The numbers are the wire's."""
+
+    FIELD_REQUIRED = 1
+    LOCATION_REQUIRED = 2
+    LOCATION_RECOMMENDED = 3
+    FIELD_OPTIONAL = 4
+    FIELD_FORBIDDEN = 5
+    INCOMPATIBLE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A verdict on one column, with the reason a person is given."""
+
+    kind: ConstraintKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """The verdicts on one binding: a constraint for each column of its schema."""
+
+    constraints: Mapping[str, Constraint]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What `Driver.apply` did, in words (empty: nothing).
+
+    With a ``state`` it is not finished: keep that, and apply again.
+    """
+
+    action: str = ""
+    state: StateUpdate | None = None
+
+
+class Session(Protocol):
+    """One conversation with the endpoint.
+
+    The first message is `Open`; messages are sent and received one at a time.
+    """
+
+    async def send(self, message: Request) -> None:
+        """Hand the driver a message.
+
+        Raises:
+            ProtocolViolation: the grammar does not allow it here.
+            FencedError: a newer session has taken over; nothing of this one was or will be committed.
+            Unavailable: the endpoint does not answer; open a new session later.
+        """
+        ...
+
+    async def receive(self) -> Response:
+        """Return the driver's next message, waiting for it.  Raises as `send` does."""
+        ...
+
+    async def close(self) -> None:
+        """End the conversation; what was not committed is forgotten.  May be called at any moment, and twice."""
+        ...
+
+
+class Driver(Protocol):
+    """An endpoint.
+
+    Every call may raise `ConfigError` (the configuration is wrong) or `Unavailable` (try again later).
+    """
+
+    async def spec(self) -> DriverSpec:
+        """Return what configuration this driver takes."""
+        ...
+
+    async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
+        """Return the endpoint's verdict on each binding; changes nothing."""
+        ...
+
+    async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
+        """Make the endpoint's resources fit ``spec``.  Idempotent; repeated until it returns no state.
+
+        Raises:
+            DefinitionError: a resource is there and does not fit.
+        """
+        ...
+
+    async def open(self) -> Session:
+        """Start a conversation."""
+        ...
+
+
+REFUSALS = (ConstraintKind.FIELD_FORBIDDEN, ConstraintKind.INCOMPATIBLE)
+
+
+def require_all(spec: MaterializationSpec, verdicts: tuple[Validated, ...]) -> None:
+    """Check that every column of every binding may be stored: we materialize collections whole.
+
+    Raises:
+        DefinitionError: naming the binding, the column and the driver's reason.
+    """
+    for binding, verdict in zip(spec.bindings, verdicts, strict=True):
+        for column in binding.schema:
+            constraint = verdict.constraints[column.name]
+            if constraint.kind in REFUSALS:
+                raise DefinitionError(
+                    f"{binding.collection!r} cannot be materialized into {binding.resource!r}: "
+                    f"column {column.name!r}: {constraint.reason}"
+                )

@@ -1,0 +1,383 @@
+"""The vocabulary of the runtime's state machine: its states, what can happen, and what it may ask for.
+
+A state holds only what is valid in it; an action is one I/O.  `fsm` says how they follow each other.
+
+Source: design page "materialize" (head and tail).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from strandline.materialize.messages import Acknowledged, Flushed, Loaded, Opened, StartedCommit
+from strandline.materialize.state import StateUpdate
+from strandline.materialize.task import Checkpoint, Extent, Progress
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Head states
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """No session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Open was sent; ``logged`` is what the log remembers."""
+
+    logged: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No transaction.  ``progress`` is durable, ``position`` may be ahead of it while nothing changes.
+
+    ``progress.extent`` is there iff a transaction must be replayed exactly; ``doubtful``: parts of it may be in an
+    endpoint that cannot tell, so which rows exist must be asked.
+    """
+
+    progress: Progress
+    position: Checkpoint
+    doubtful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extending:
+    """The changes up to ``upper`` are being read.
+
+    Not yet of ``unread``; ``filled`` have some; in ``loading`` the endpoint was asked which of their keys it has.
+    """
+
+    progress: Progress
+    position: Checkpoint
+    upper: int
+    doubtful: bool
+    unread: frozenset[int]
+    filled: tuple[int, ...] = ()
+    loading: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PersistingQuiet:
+    """Nothing changed; the log is being told that the position moved."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Flushing:
+    """Flush was sent."""
+
+    progress: Progress
+    position: Checkpoint
+    upper: int
+    filled: tuple[int, ...]
+    loading: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistingExtent:
+    """The extent is being made durable, before the first Store."""
+
+    progress: Progress
+    extent: Extent
+    filled: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """Rows are being sent; ``remaining`` bindings, the first of them right now."""
+
+    progress: Progress
+    extent: Extent
+    remaining: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartingCommit:
+    """StartCommit was sent."""
+
+    progress: Progress
+    committing: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class PersistingCommit:
+    """The log's commit: checkpoint and driver state in one record."""
+
+    progress: Progress
+    committing: Progress
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tail states
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The previous transaction is acknowledged and its state durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """StartedCommit came, Acknowledge is not sent yet; a transactional driver may have answered ``early``."""
+
+    early: Acknowledged | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledging:
+    """Acknowledge was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersistingState:
+    """Acknowledged came with a state that the log is being given."""
+
+
+Head: TypeAlias = (
+    Closed
+    | Opening
+    | Idle
+    | Extending
+    | PersistingQuiet
+    | Flushing
+    | PersistingExtent
+    | Storing
+    | StartingCommit
+    | PersistingCommit
+)
+Tail: TypeAlias = Done | Committing | Acknowledging | PersistingState
+
+HEADS: Final[tuple[type[Any], ...]] = (
+    Closed,
+    Opening,
+    Idle,
+    Extending,
+    PersistingQuiet,
+    Flushing,
+    PersistingExtent,
+    Storing,
+    StartingCommit,
+    PersistingCommit,
+)
+TAILS: Final[tuple[type[Any], ...]] = (Done, Committing, Acknowledging, PersistingState)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Both machines, over the bindings named by ``state_keys``."""
+
+    state_keys: tuple[str, ...]
+    head: Head = field(default_factory=Closed)
+    tail: Tail = field(default_factory=Done)
+
+    @property
+    def awaits_driver(self) -> bool:
+        """Tell whether only a message of the driver can move this on."""
+        match self.head:
+            case Opening() | Flushing() | StartingCommit():
+                return True
+            case Idle():
+                return isinstance(self.tail, Acknowledging)
+            case Extending(unread=unread):
+                return not unread and isinstance(self.tail, Acknowledging)
+            case _:
+                return False
+
+    def due(self, upper: int) -> int | None:
+        """Return where the next transaction ends if the collections are complete up to ``upper``, or None."""
+        if not isinstance(self.head, Idle):
+            return None
+        replay = self.head.progress.extent
+        if replay is not None:
+            return replay.upper if replay.upper <= upper else None
+        reached = [self.head.position.of(key) or 0 for key in self.state_keys]
+        return upper if upper > min(reached) and upper >= max(reached) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Events besides the driver's messages, and actions
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin, from what the log remembers."""
+
+    logged: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """A transaction up to ``upper`` is due (see `Machine.due`)."""
+
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The changes of a binding were read and reduced to ``rows`` rows to store."""
+
+    binding: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The rows of a binding were handed to the driver."""
+
+    binding: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuietPersisted:
+    """The log holds what `PersistQuiet` said."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentPersisted:
+    """The log holds what `PersistExtent` said."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPersisted:
+    """The log holds what `PersistCommit` said: the transaction is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePersisted:
+    """The log holds what `PersistState` said."""
+
+
+Event: TypeAlias = (
+    Start
+    | Extend
+    | Read
+    | Sent
+    | QuietPersisted
+    | ExtentPersisted
+    | CommitPersisted
+    | StatePersisted
+    | Opened
+    | Acknowledged
+    | Loaded
+    | Flushed
+    | StartedCommit
+)
+EVENTS: Final[tuple[type[Any], ...]] = (
+    Start,
+    Opened,
+    Extend,
+    Read,
+    QuietPersisted,
+    Loaded,
+    Flushed,
+    ExtentPersisted,
+    Sent,
+    StartedCommit,
+    CommitPersisted,
+    Acknowledged,
+    StatePersisted,
+)
+TAIL_EVENTS: Final = (Acknowledged, StatePersisted)
+
+
+@dataclass(frozen=True, slots=True)
+class SendOpen:
+    """Send `Open`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendAcknowledge:
+    """Send `Acknowledge`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChanges:
+    """Read a binding's changes over ``[lower, upper)`` and reduce them to rows; answer with `Read`."""
+
+    binding: int
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendLoad:
+    """Send `Load` for every key that was read of a binding."""
+
+    binding: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFlush:
+    """Send `Flush`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendStore:
+    """Send `Store` with a binding's rows; answer with `Sent`."""
+
+    binding: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendStartCommit:
+    """Send `StartCommit`."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class PersistQuiet:
+    """Write the log: ``progress`` moved, nothing was committed."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class PersistExtent:
+    """Write the log: the extent in flight, and the driver's state."""
+
+    progress: Progress
+    state: StateUpdate | None
+
+
+@dataclass(frozen=True, slots=True)
+class PersistCommit:
+    """Write the log: the commit."""
+
+    progress: Progress
+    state: StateUpdate | None
+
+
+@dataclass(frozen=True, slots=True)
+class PersistState:
+    """Write the log: the driver's state alone."""
+
+    state: StateUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Move the since hold of a binding: its changes are asked for from ``time`` on, never from before."""
+
+    binding: int
+    time: int
+
+
+Action: TypeAlias = (
+    SendOpen
+    | SendAcknowledge
+    | ReadChanges
+    | SendLoad
+    | SendFlush
+    | SendStore
+    | SendStartCommit
+    | PersistQuiet
+    | PersistExtent
+    | PersistCommit
+    | PersistState
+    | Hold
+)

@@ -1,0 +1,102 @@
+"""From net changes to rows to store: what a window did to each key.
+
+Over a collection whose rows have a key, the net changes of a window hold at most one ``-old`` and one ``+new`` per key:
+
+    -old +new   store new, the key exists
+    +new        store new, the key does not exist
+    -old        delete, the key exists
+
+Anything else (a row that is there twice, two rows with one key) is an error that names the key: a table has one row per
+key, and letting the last one win would only hide that the key is none.
+
+Keys are compared as values: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0.
+
+Source: design page "materialize" (documents and reductions).  The naive truth: `spec.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.algebra.schema import DIFF
+from strandline.errors import DefinitionError
+from strandline.materialize.messages import DELETE, EXISTS
+from strandline.materialize.task import Binding
+
+_ONES: Final = (1, -1)
+
+
+def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
+    """Return what to store for net ``changes`` (the binding's columns plus ``__diff``), as `messages.Store` has it.
+
+    Raises:
+        DefinitionError: two rows have one key; the message names the binding and the key.
+    """
+    diffs = changes[DIFF].to_numpy()
+    ids = key_ids([changes[name] for name in binding.key])
+    plus, minus = (np.bincount(ids[diffs == sign], minlength=len(changes)) for sign in _ONES)
+    doubled = ~np.isin(diffs, _ONES) | (plus[ids] > 1) | (minus[ids] > 1)
+    if doubled.any():
+        raise _not_a_key(binding, changes, int(np.flatnonzero(doubled)[0]))
+    inserted = diffs == 1
+    exists, gone = minus[ids] > 0, plus[ids] == 0
+    kept = pa.array(inserted | gone)
+    rows = changes.select(list(binding.schema.names))
+    rows = rows.append_column(EXISTS, pa.array(exists)).append_column(DELETE, pa.array(~inserted))
+    return rows.filter(kept)
+
+
+def keys_of(binding: Binding, rows: pa.Table) -> pa.Table:
+    """Return the key columns of ``rows``, in the key's order: what a `messages.Load` carries."""
+    return rows.select(list(binding.key))
+
+
+def with_existence(binding: Binding, rows: pa.Table, loaded: pa.Table) -> pa.Table:
+    """Return ``rows`` with `EXISTS` as the endpoint answered it: true for exactly the keys of ``loaded``.
+
+    A row to delete that is not there is dropped: there is nothing to do.
+    """
+    both = [
+        pa.chunked_array([*rows[name].chunks, *loaded[name].cast(rows[name].type).chunks], rows[name].type)
+        for name in binding.key
+    ]
+    ids = key_ids(both)
+    exists = np.isin(ids[: len(rows)], ids[len(rows) :])
+    rows = rows.set_column(rows.schema.get_field_index(EXISTS), EXISTS, pa.array(exists))
+    return rows.filter(pa.array(exists | ~rows[DELETE].to_numpy()))
+
+
+def key_ids(columns: list[pa.ChunkedArray]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return a number below the row count for each row, equal for two rows iff they agree in every column."""
+    ids: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        codes = _codes(column)
+        # Both factors are at most the row count, so the product fits as long as the rows do in memory.
+        _, ids = np.unique(ids * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
+    return ids
+
+
+def _codes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return a small number per value, equal iff the values are."""
+    array = column.combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if pa.types.is_nested(array.type):
+        # Arrow cannot compare nested values: their texts tell them apart.
+        array = pa.array([repr(value) for value in array.to_pylist()], pa.string())
+    elif pa.types.is_floating(array.type):
+        array = pc.add(array, pa.scalar(0, array.type))  # -0.0 becomes 0.0
+    codes = array.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False)
+    return np.asarray(codes, np.int64)
+
+
+def _not_a_key(binding: Binding, changes: pa.Table, row: int) -> DefinitionError:
+    key = ", ".join(f"{name} = {changes[name][row].as_py()!r}" for name in binding.key)
+    return DefinitionError(
+        f"{binding.collection!r} into {binding.resource!r}: more than one row has the key ({key}); "
+        f"KEY ({', '.join(binding.key)}) does not tell its rows apart"
+    )

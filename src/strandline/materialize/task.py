@@ -1,0 +1,203 @@
+"""What a materialization is, and how far it has come: plain values that both sides of the protocol speak of.
+
+A `MaterializationSpec` binds collections to resources (tables) of one endpoint.  A `Checkpoint` says, for each binding,
+the time before which everything is in its resource: resource = collection at every time in ``[T - 1, ...)`` up to the
+next change. A checkpoint is kept under *state keys* (resource + backfill counter), so a binding whose counter was
+bumped, or that is new, is simply not in it and starts from nothing, while the others go on.
+
+Trap: a state key names a resource, not the data behind it.  If a collection is dropped and made again under the same
+name, its times begin anew: whoever makes it bumps the binding's ``backfill``, or the checkpoint would speak of the old
+one.
+
+Source: design page "materialize" (the cycle; state key; the four patterns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from strandline.algebra.schema import Schema
+from strandline.errors import CorruptionError, DefinitionError
+
+U32_MAX: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """The split's share of the key hashes, both ends inclusive.
+
+    >>> KeyRange(0, 9).overlaps(KeyRange(9, 12)), WHOLE.covers(KeyRange(0, 9)), KeyRange(0, 9).covers(WHOLE)
+    (True, True, False)
+    """
+
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.begin <= self.end <= U32_MAX:
+            raise ValueError(f"key range [{self.begin}, {self.end}] is not within 0 <= begin <= end < 2**32")
+
+    def overlaps(self, other: KeyRange) -> bool:
+        """Tell whether a key hash lies in both."""
+        return self.begin <= other.end and other.begin <= self.end
+
+    def covers(self, other: KeyRange) -> bool:
+        """Tell whether every key hash of ``other`` lies here too."""
+        return self.begin <= other.begin and other.end <= self.end
+
+
+WHOLE: Final = KeyRange(0, U32_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One collection, the resource kept equal to it, and the columns that tell its rows apart.
+
+    >>> from strandline.algebra.schema import Column
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
+    't.v2'
+    """
+
+    collection: str
+    resource: str
+    key: tuple[str, ...]
+    schema: Schema
+    backfill: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            raise DefinitionError(
+                f"{self.collection!r} cannot be materialized into {self.resource!r}: its rows have no key; "
+                "declare one with KEY (column, ...)"
+            )
+        for name in self.key:
+            if name not in self.schema.names:
+                raise DefinitionError(
+                    f"{self.collection!r} has no column {name!r} to be its KEY; it has {', '.join(self.schema.names)}"
+                )
+        if len(set(self.key)) != len(self.key):
+            raise DefinitionError(f"{self.collection!r}: a column is twice in KEY ({', '.join(self.key)})")
+
+    @property
+    def state_key(self) -> str:
+        """The name of this binding's progress: another counter is another name."""
+        return f"{self.resource}.v{self.backfill}"
+
+
+@dataclass(frozen=True, slots=True)
+class MaterializationSpec:
+    """A task: a name, its bindings, and the endpoint's own configuration (JSON; never a secret's value)."""
+
+    name: str
+    bindings: tuple[Binding, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.bindings:
+            raise DefinitionError(f"materialization {self.name!r} has no bindings")
+        seen: dict[str, str] = {}
+        for binding in self.bindings:
+            folded = binding.resource.casefold()
+            if folded in seen:
+                raise DefinitionError(
+                    f"materialization {self.name!r}: resources {seen[folded]!r} and {binding.resource!r} are one "
+                    "(names are compared without case)"
+                )
+            seen[folded] = binding.resource
+
+    @property
+    def state_keys(self) -> tuple[str, ...]:
+        """The state key of each binding, in their order."""
+        return tuple(b.state_key for b in self.bindings)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Per state key, the time before which everything is in the resource.  Empty: nothing is anywhere yet.
+
+    >>> c = Checkpoint((("t.v0", 5), ("u.v0", 5))).advance(("t.v1", "w.v0"), 9)
+    >>> c.times
+    (('t.v1', 9), ('u.v0', 5), ('w.v0', 9))
+    >>> c.of("t.v0"), c.time(("t.v1", "w.v0")), c.time(("t.v1", "x.v0")), Checkpoint.decode(c.encode()) == c
+    (None, 9, 0, True)
+    """
+
+    times: tuple[tuple[str, int], ...] = ()
+
+    def of(self, state_key: str) -> int | None:
+        """Return the time of one binding, or None if nothing of it was ever committed."""
+        return dict(self.times).get(state_key)
+
+    def time(self, state_keys: Sequence[str]) -> int:
+        """Return the time before which *all* of these are complete: 0 while one of them has not begun."""
+        times = dict(self.times)
+        return min(times.get(key, 0) for key in state_keys)
+
+    def advance(self, state_keys: Sequence[str], upper: int) -> Checkpoint:
+        """Return the checkpoint after all of these reached ``upper``.
+
+        What is known of other resources is kept (a binding that was removed may come back); another backfill of the
+        same resource is not, since its rows are gone.
+        """
+        ours = {resource_of(key) for key in state_keys}
+        kept = {key: time for key, time in self.times if resource_of(key) not in ours}
+        return Checkpoint(tuple(sorted({**kept, **dict.fromkeys(state_keys, upper)}.items())))
+
+    def mentions(self, resource: str) -> bool:
+        """Tell whether anything was ever committed to ``resource``, under whatever backfill."""
+        return any(resource_of(key) == resource for key, _ in self.times)
+
+    def encode(self) -> str:
+        """Return the JSON text that endpoints and the recovery log keep: an object of times by state key."""
+        return msgspec.json.encode(dict(self.times)).decode()
+
+    @staticmethod
+    def decode(text: str) -> Checkpoint:
+        """Return what `encode` wrote.  Raises `CorruptionError` for anything else."""
+        try:
+            return Checkpoint(tuple(sorted(msgspec.json.decode(text, type=dict[str, int]).items())))
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(f"a checkpoint is not an object of times by state key ({error}): {text!r}") from error
+
+
+NOTHING: Final = Checkpoint()
+
+
+def resource_of(state_key: str) -> str:
+    """Return the resource that a state key belongs to.
+
+    >>> resource_of("a.v1.v12")
+    'a.v1'
+    """
+    return state_key.rpartition(".v")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What one transaction covers: all changes of every binding from its time in ``start`` up to ``upper``.
+
+    It follows the checkpoint ``base``, and nothing changed from there to ``start``.  (``start`` is kept because since
+    holds may have moved there: what lies before it may no longer be readable.)
+    """
+
+    base: Checkpoint
+    start: Checkpoint
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a task has come, as its recovery log keeps it.
+
+    ``checkpoint`` is the last one committed.  ``position`` is the same or later: nothing has changed between the two,
+    so the endpoint is right there as well although it was not told.  ``extent`` is the transaction whose first rows may
+    have been sent; it counts only while ``checkpoint == extent.base``.
+    """
+
+    checkpoint: Checkpoint = NOTHING
+    position: Checkpoint = NOTHING
+    extent: Extent | None = None
