@@ -1,0 +1,185 @@
+"""tools/setup on machines that lack something: it finds what is there, and says in one sentence what is not.
+
+The machines are pretended: a PATH of our own with stand-ins for `id`, `apt-get`, `python3` and JDKs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LOCKS = ("requirements-build.lock", "requirements.lock")
+ORDINARY = (
+    "bash",
+    "cat",
+    "cut",
+    "dirname",
+    "env",
+    "flock",
+    "grep",
+    "head",
+    "mkdir",
+    "mv",
+    "readlink",
+    "sed",
+    "sha256sum",
+)
+
+
+def script(path: Path, body: str) -> None:
+    """Write an executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+
+
+def jdk(home: Path, version: str, modules: str = "jdk.incubator.vector@17") -> Path:
+    """Pretend a JDK at ``home``."""
+    answer = (
+        f"""case $1 in -version) echo 'openjdk version "{version}"' >&2;; *) echo java.base; echo '{modules}';; esac"""
+    )
+    script(home / "bin" / "java", answer)
+    return home
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A checkout with its environment installed; the user is not root, there is no Java, and no package to be had."""
+
+    root: Path
+
+    @property
+    def bin(self) -> Path:
+        """The only directory on the PATH."""
+        return self.root / "system-bin"
+
+    def setup(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run tools/setup."""
+        environment = {"PATH": str(self.bin), "STRANDLINE_JDKS": str(self.root / "jvm"), **variables}
+        command = ["bash", str(self.root / "tools" / "setup"), *arguments]
+        return subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A pretended machine, as `Machine` says."""
+    made = Machine(tmp_path)
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools" / "setup", tmp_path / "tools" / "setup")
+    for name in (*LOCKS, "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    made.bin.mkdir()
+    for name in ORDINARY:
+        where = shutil.which(name)
+        assert where is not None, name
+        (made.bin / name).symlink_to(where)
+    script(made.bin / "id", "echo 1000")
+    script(made.bin / "apt-get", "exit 100")
+    script(tmp_path / ".venv" / "bin" / "python", f'exec "{sys.executable}" "$@"')
+    locks = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in LOCKS)).hexdigest()
+    project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    (tmp_path / ".venv" / ".locked").write_text(f"{locks}\n")
+    (tmp_path / ".venv" / ".project").write_text(f"{tmp_path} {project}\n")
+    return made
+
+
+def java_home(machine: Machine, **variables: str) -> str:
+    """Return the JAVA_HOME that a command run by tools/setup sees."""
+    done = machine.setup("bash", "-c", 'echo "$JAVA_HOME"', **variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_user_without_a_jdk_is_told_so_in_one_sentence(machine: Machine) -> None:
+    """Spark's own complaint about a missing Java is a page of stack traces."""
+    done = machine.setup("true")
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "setup: A JDK >= 17 with jdk.incubator.vector is missing and only root can install it: "
+        "run 'apt-get install openjdk-17-jdk-headless' as root and try again."
+    )
+
+
+def test_root_without_a_package_server_is_told_what_was_tried(machine: Machine) -> None:
+    """An installation that fails must not go on and fail later in a stranger way."""
+    script(machine.bin / "id", "echo 0")
+    done = machine.setup("true")
+    assert done.returncode == 1
+    assert "none of these could be installed: openjdk-17-jdk-headless default-jdk-headless" in done.stderr
+
+
+def test_root_gets_the_jdk_that_can_be_had(machine: Machine) -> None:
+    """A newer Debian has no JDK 17: the default one must do."""
+    script(machine.bin / "id", "echo 0")
+    home = machine.root / "jvm" / "default"
+    jdk(machine.root / "elsewhere", "21.0.1")
+    (machine.root / "jvm").mkdir()
+    link = f"{shutil.which('ln')} -s '{machine.root}/elsewhere' '{home}'"
+    install = f"case $* in *default-jdk*) {link};; update*) ;; *) exit 100;; esac"
+    script(machine.bin / "apt-get", install)
+    assert java_home(machine) == str(home)
+
+
+def test_a_jdk_that_is_too_old_or_too_slim_is_passed_over(machine: Machine) -> None:
+    """Spark would start on neither: the failure would come minutes later, and say nothing of Java's version."""
+    old, slim = (
+        jdk(machine.root / "old", "11.0.2"),
+        jdk(machine.root / "jvm" / "a-slim", "17.0.2", modules="java.logging"),
+    )
+    (machine.bin / "java").symlink_to(old / "bin" / "java")
+    good = jdk(machine.root / "jvm" / "b-good", "17.0.2")
+    assert java_home(machine, JAVA_HOME=str(slim)) == str(good)
+
+
+def test_the_jdk_that_the_user_names_comes_first(machine: Machine) -> None:
+    """Who sets JAVA_HOME means it, also when another one was found before."""
+    jdk(machine.root / "jvm" / "found", "17.0.2")
+    mine = jdk(machine.root / "mine", "21")
+    assert java_home(machine) == str(machine.root / "jvm" / "found")
+    assert java_home(machine, JAVA_HOME=str(mine)) == str(mine)
+
+
+def test_an_old_python_is_refused_in_one_sentence(machine: Machine) -> None:
+    """A syntax error deep in a library would be the other way to say it."""
+    script(machine.root / ".venv" / "bin" / "python", "exit 1")
+    script(machine.bin / "python3", "exit 1")
+    done = machine.setup("--no-jdk", "true")
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "setup: Python >= 3.11 is missing: install it, or name one with PYTHON=/path/to/python, and try again."
+    )
+
+
+def test_an_interrupted_installation_is_done_again(machine: Machine) -> None:
+    """Half an environment that counts as whole fails in ways that nobody can explain."""
+    (machine.root / ".venv" / ".locked").unlink()
+    calls = machine.root / "calls"
+    pip = f'echo "$@" >>"{calls}"; test ! -e "{machine.root}/broken"'
+    script(
+        machine.root / ".venv" / "bin" / "python",
+        f'case "$*" in *install*) {pip};; *) exec "{sys.executable}" "$@";; esac',
+    )
+    (machine.root / "broken").touch()
+    assert machine.setup("--no-jdk").returncode != 0
+    assert not (machine.root / ".venv" / ".locked").exists()
+    (machine.root / "broken").unlink()
+    calls.unlink()
+    assert machine.setup("--no-jdk").returncode == 0
+    assert [line.count("--require-hashes") for line in calls.read_text().splitlines()] == [1, 1]
+    calls.unlink()
+    assert machine.setup("--no-jdk").returncode == 0
+    assert not calls.exists(), "what is installed is not installed again"
+
+
+def test_a_command_s_exit_status_is_handed_on(machine: Machine) -> None:
+    """`make test` would be green whatever the tests say."""
+    assert machine.setup("--no-jdk", "bash", "-c", "exit 3").returncode == 3
