@@ -1,8 +1,8 @@
 """Consensus: per key, a sequence of versions that changes by compare-and-set alone.
 
 Implementations must be linearizable per key.  A version is ``(seqno, data)``.  The first version of a key may have
-any seqno >= 0; every later one is exactly its predecessor's plus one.  Truncation forgets old versions, never the
-head, so a writer that holds an old seqno is refused for ever.
+any seqno from 0 to `SEQNO_MAX`; every later one is exactly its predecessor's plus one.  Truncation forgets old
+versions, never the head, so a writer that holds an old seqno is refused for ever.
 
 Source: design page "persist".  Contract suite: `strandline.testing.consensus_contract`.
 """
@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from strandline.errors import InvalidUsage
+
+SEQNO_MAX: Final = 2**63 - 1
+"""Every implementation holds seqnos of 63 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class CompareAndSet:
                 f"key {self.key!r}: seqno {self.new.seqno} cannot follow {self.expected}; "
                 f"the next one is {self.expected + 1}"
             )
+        if self.new.seqno > SEQNO_MAX:
+            raise InvalidUsage(f"key {self.key!r}: seqno {self.new.seqno} is beyond {SEQNO_MAX}")
 
 
 class Consensus(Protocol):
@@ -79,11 +84,11 @@ class Consensus(Protocol):
         ...
 
     async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
-        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
+        """Return at most ``limit`` versions with ``seqno >= start``, ascending.  A negative limit is `InvalidUsage`."""
         ...
 
     async def truncate(self, key: str, seqno: int) -> int:
-        """Delete the versions before ``seqno``; return how many.  ``seqno`` beyond the head is `InvalidUsage`."""
+        """Delete the versions before ``seqno``; return how many.  No head, or one before ``seqno``: `InvalidUsage`."""
         ...
 
     async def list_keys(self) -> list[str]:

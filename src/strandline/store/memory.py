@@ -1,0 +1,92 @@
+"""Blob and Consensus in memory: for tests, for the simulation, and for locations that need not survive.
+
+Both are plain and deterministic, and none of their methods ever suspends: a coroutine over them can be driven without
+an event loop (`strandline.testing.simulation.run_sync`).  Two handles that are given the same ``place`` are two handles
+to one place.
+
+Source: design page "persist" (implementations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.errors import InvalidUsage
+from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.keys import check_key, check_prefix
+
+
+class MemoryBlob:
+    """A `Blob` over a dictionary."""
+
+    def __init__(self, place: dict[str, bytes] | None = None) -> None:
+        self._place = {} if place is None else place
+
+    async def get(self, key: str) -> bytes | None:
+        """Return what is stored under ``key``, or None."""
+        check_key(key)
+        return self._place.get(key)
+
+    async def set(self, key: str, data: bytes) -> None:
+        """Store ``data``."""
+        check_key(key)
+        self._place[key] = bytes(data)
+
+    async def delete(self, key: str) -> bool:
+        """Remove ``key``; tell whether it was there."""
+        check_key(key)
+        return self._place.pop(key, None) is not None
+
+    async def list(self, prefix: str) -> list[str]:
+        """Return the keys that start with ``prefix``, sorted."""
+        check_prefix(prefix)
+        return sorted(key for key in self._place if key.startswith(prefix))
+
+
+class MemoryConsensus:
+    """A `Consensus` over a dictionary: per key its live versions, which are consecutive, oldest first."""
+
+    def __init__(self, place: dict[str, list[Versioned]] | None = None) -> None:
+        self._place = {} if place is None else place
+
+    async def head(self, key: str) -> Versioned | None:
+        """Return the newest version, or None if the key was never set."""
+        versions = self._place.get(key)
+        return versions[-1] if versions else None
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        """Install a version iff the head is as expected."""
+        versions = self._place.get(request.key)
+        if request.expected != (versions[-1].seqno if versions else None):
+            return Mismatch()
+        self._place.setdefault(request.key, []).append(request.new)
+        return Committed()
+
+    async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
+        """Do each request as if alone."""
+        return [await self.compare_and_set(request) for request in requests]
+
+    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
+        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
+        if limit < 0:
+            raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+        versions = self._place.get(key)
+        if not versions:
+            return []
+        first = max(0, start - versions[0].seqno)
+        return versions[first : first + limit]
+
+    async def truncate(self, key: str, seqno: int) -> int:
+        """Delete the versions before ``seqno``; return how many."""
+        versions = self._place.get(key)
+        if not versions:
+            raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
+        if seqno > versions[-1].seqno:
+            raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {versions[-1].seqno}")
+        gone = max(0, seqno - versions[0].seqno)
+        del versions[:gone]
+        return gone
+
+    async def list_keys(self) -> list[str]:
+        """Return all keys, sorted."""
+        return sorted(self._place)
