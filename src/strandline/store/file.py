@@ -1,0 +1,235 @@
+"""Blob in a directory of local files: a key is the path of a file below the root.
+
+Durability is a matter of order.  A file's bytes, its name, and the names of the directories above it are four different
+things to a file system, and each needs its own fsync:
+
+1. write the bytes into a temporary file in the target's directory, and fsync the file (else the name may survive a
+   power cut and the bytes not);
+2. rename it to the target (readers see all of it or nothing), and fsync the directory (else the name may be lost);
+3. fsync every directory from there up to the root.  Not only those made just now: another process may have made one and
+   not yet got to its fsync.  To fsync a directory that has not changed costs next to nothing.
+
+A temporary file's name holds ``~``, which no key may: a crash leaves garbage that nobody can take for an object.
+
+What blocks and what runs in a thread: whatever ends in an fsync takes milliseconds on a busy disk, and a listing walks
+a tree, so these leave the event loop.  ``get`` does not: what is read through Blob is a few KiB and mostly in the page
+cache, and a hop to a thread and back costs more than the read.
+
+Warning: no key may be the directory of another one (``a`` and ``a/b``): that is `InvalidUsage` here.
+
+Source: design page "persist" (implementations of Blob).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+from strandline.errors import ConfigError, Determinate, Indeterminate, InvalidUsage
+from strandline.store.keys import SEGMENT_CHARS_MAX, check_key, check_prefix, is_key
+
+T = TypeVar("T")
+
+NAME_CHARS_MAX: Final = 255
+TEMPORARY_MARK: Final = "~"
+TEMPORARY_SUFFIX_CHARS_MAX: Final = 20
+"""The mark and a counter."""
+assert SEGMENT_CHARS_MAX + TEMPORARY_SUFFIX_CHARS_MAX <= NAME_CHARS_MAX
+
+DIRECTORY_RACES_MAX: Final = 100
+"""How often a set makes its directory again because a concurrent delete found it empty."""
+
+
+class FileBlob:
+    """A `Blob` in the files below ``root``, which is made if it is not there.
+
+    ``fsync=False`` gives up durability (never atomicity): for places that need not outlive the machine's next crash.
+
+    Raises:
+        ConfigError: ``root`` cannot be made or is not a directory.
+    """
+
+    def __init__(self, root: Path, fsync: bool = True) -> None:
+        self._root = root.absolute()
+        self._fsync = fsync
+        try:
+            missing = list(itertools.takewhile(lambda path: not path.exists(), (self._root, *self._root.parents)))
+            self._root.mkdir(parents=True, exist_ok=True)
+            for directory in missing:
+                self._sync_path(directory.parent)
+        except OSError as error:
+            raise ConfigError(f"{self._root} cannot hold a location's objects: {error}") from error
+
+    def path(self, key: str) -> Path:
+        """Return the file that holds ``key``, there or not: for Spark, which reads and writes files itself."""
+        check_key(key)
+        return self._root / key
+
+    async def get(self, key: str) -> bytes | None:
+        """Return what is stored under ``key``, or None."""
+        try:
+            return self.path(key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise Determinate(f"blob {key!r} cannot be read: {error}") from error
+
+    async def set(self, key: str, data: bytes) -> None:
+        """Store ``data``: when this returns, it survives a power cut.
+
+        Raises:
+            Determinate: nothing was stored; a full disk, for example.
+            Indeterminate: the rename, or an fsync after it, failed: the object may be there, or be gone after a crash.
+        """
+        path = self.path(key)
+        await self._blocking(lambda: self._set(path, key, data))
+
+    async def delete(self, key: str) -> bool:
+        """Remove ``key``, durably (who deletes may forget the key next); tell whether it was there.
+
+        A directory that is empty after this is removed too.
+        """
+        path = self.path(key)
+        return await self._blocking(lambda: self._delete(path, key))
+
+    async def list(self, prefix: str) -> list[str]:
+        """Return the keys that start with ``prefix``, sorted."""
+        check_prefix(prefix)
+        return await asyncio.to_thread(lambda: sorted(self._keys(prefix)))
+
+    async def sync_tree(self, prefix: str) -> None:
+        """Make durable what somebody else wrote below the directory ``prefix``.
+
+        Files first, then their directories, then those above, up to the root.  Only after this has returned may an
+        append name parts that Spark wrote.
+
+        Raises:
+            InvalidUsage: there is no such directory.
+            Indeterminate: some file may not be durable.  A second fsync proves nothing after a first one failed (the
+                kernel forgets what it could not write): write the files again, elsewhere.
+        """
+        directory = self.path(prefix.removesuffix("/"))
+        if not directory.is_dir():
+            raise InvalidUsage(f"nothing is stored below {prefix!r}")
+        await self._blocking(lambda: self._sync_tree(directory, prefix))
+
+    async def _blocking(self, call: Callable[[], T]) -> T:
+        """Run a call that takes as long as an fsync does: in a thread, or at once where nothing is fsynced."""
+        return await asyncio.to_thread(call) if self._fsync else call()
+
+    def _set(self, path: Path, key: str, data: bytes) -> None:
+        try:
+            temporary = self._write_temporary(path, data)
+        except NotADirectoryError as error:
+            raise InvalidUsage(f"blob {key!r} lies below another object: {error}") from error
+        except OSError as error:
+            raise Determinate(f"blob {key!r} was not stored: {error}") from error
+        try:
+            os.replace(temporary, path)
+            self._sync_upwards(path.parent)
+        except IsADirectoryError as error:
+            temporary.unlink(missing_ok=True)
+            raise InvalidUsage(f"blob {key!r} is a directory of other objects: {error}") from error
+        except OSError as error:
+            raise Indeterminate(f"blob {key!r} may not have been stored: {error}") from error
+
+    def _write_temporary(self, path: Path, data: bytes) -> Path:
+        """Write and fsync a new file beside ``path``; leave nothing behind on failure."""
+        descriptor, temporary = self._create_temporary(path)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                if self._fsync:
+                    os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return temporary
+
+    def _create_temporary(self, path: Path) -> tuple[int, Path]:
+        """Create a file of a name that nobody uses, whoever else writes here: creation is exclusive."""
+        number = races = 0
+        while True:
+            temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{number}")
+            try:
+                return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), temporary
+            except FileExistsError:
+                number += 1  # another writer's, or left by a crash
+            except FileNotFoundError:
+                races += 1
+                if races > DIRECTORY_RACES_MAX:
+                    raise
+                with contextlib.suppress(FileExistsError):  # somebody else makes and removes it: look again
+                    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def _delete(self, path: Path, key: str) -> bool:
+        if path.is_dir():
+            return False
+        try:
+            path.unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise Indeterminate(f"blob {key!r} may not have been deleted: {error}") from error
+        try:
+            self._sync_deepest(path.parent)
+        except OSError as error:
+            raise Indeterminate(f"blob {key!r} may come back after a crash: {error}") from error
+        if path.parent != self._root:
+            with contextlib.suppress(OSError):  # mostly: it is not empty; and an empty directory does no harm
+                path.parent.rmdir()
+        return True
+
+    def _keys(self, prefix: str) -> Iterator[str]:
+        """Walk the deepest directory that holds every key with this prefix."""
+        top = self._root / prefix.rpartition("/")[0]
+        for directory, _, names in os.walk(top):
+            relative = Path(directory).relative_to(self._root).as_posix()
+            for name in names:
+                key = name if relative == "." else f"{relative}/{name}"
+                if key.startswith(prefix) and is_key(key):
+                    yield key
+
+    def _sync_tree(self, top: Path, prefix: str) -> None:
+        try:
+            for directory, _, names in os.walk(top, topdown=False, onerror=_refuse):
+                for name in sorted(names):
+                    self._sync_path(Path(directory, name))
+                self._sync_path(Path(directory))
+            self._sync_upwards(top.parent)
+        except OSError as error:
+            raise Indeterminate(f"files below {prefix!r} may not be durable: {error}") from error
+
+    def _sync_upwards(self, directory: Path) -> None:
+        for ancestor in (directory, *directory.parents):
+            self._sync_path(ancestor)
+            if ancestor == self._root:
+                return
+
+    def _sync_deepest(self, directory: Path) -> None:
+        """Fsync the directory, or the deepest one above it that a concurrent delete has not removed."""
+        for ancestor in (directory, *directory.parents):
+            with contextlib.suppress(FileNotFoundError):
+                self._sync_path(ancestor)
+                return
+
+    def _sync_path(self, path: Path) -> None:
+        """Fsync a file or a directory that is not open."""
+        if not self._fsync:
+            return
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _refuse(error: OSError) -> None:
+    """Make `os.walk` raise what it would skip: an unread directory holds files that were not made durable."""
+    raise error
