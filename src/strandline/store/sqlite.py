@@ -1,0 +1,249 @@
+"""Consensus in one SQLite file: several processes of one machine, no server.
+
+WAL mode with ``synchronous=FULL``: a commit returns once the log is fsynced.  A write takes the file's only write lock
+*before* it looks at the head (``BEGIN IMMEDIATE``), so what it saw still holds when it commits; that makes every key
+linearizable, across processes too.
+
+What a failure means follows from the moment it came.  Before ``COMMIT`` is issued nothing can have happened, provided
+that the transaction is rolled back for certain; so a busy or full database is `Determinate`.  From ``COMMIT`` on, the
+log may hold the transaction or may not, and SQLite itself will only know when the file is next opened; so everything is
+`Indeterminate`, and the connection is dropped with whatever it believed.
+
+Every call runs in a thread: a commit fsyncs, and any call may wait for the lock.  One connection per instance, one
+call at a time.
+
+Warning: SQLite's locks do not hold on network file systems.
+
+Source: design page "persist" (implementations of Consensus); https://www.sqlite.org/wal.html.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from strandline.errors import (
+    ConfigError,
+    CorruptionError,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    StoreError,
+    StrandlineError,
+)
+from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Mismatch, Versioned
+
+T = TypeVar("T")
+
+BUSY_SECONDS_MAX: Final = 10.0
+"""How long a call waits for another process's transaction, each of which is one small write and one fsync."""
+OPEN_ATTEMPTS_MAX: Final = 20
+FORMAT: Final = 1
+"""Kept in the file's ``user_version``; 0 is a file that nobody has used."""
+
+_CREATE: Final = """
+    CREATE TABLE IF NOT EXISTS versions (
+        key TEXT NOT NULL, seqno INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (key, seqno)
+    )
+"""
+_HEAD: Final = "SELECT seqno, data FROM versions WHERE key = ? ORDER BY seqno DESC LIMIT 1"
+_INSTALL: Final = """
+    INSERT INTO versions (key, seqno, data)
+    SELECT ?1, ?2, ?3 WHERE (SELECT max(seqno) FROM versions WHERE key = ?1) IS ?4
+"""
+_SCAN: Final = "SELECT seqno, data FROM versions WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
+_TRUNCATE: Final = "DELETE FROM versions WHERE key = ? AND seqno < ?"
+_KEYS: Final = "SELECT DISTINCT key FROM versions"
+
+
+class SQLiteConsensus:
+    """A `Consensus` in the file ``path``, which is made if it is not there; its directory must exist.
+
+    Raises:
+        ConfigError: the file cannot be opened as a database that several processes share.
+        CorruptionError: there is a file, and it is no database of ours or no longer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        try:
+            self._transact(self._initialize)
+        except StoreError as error:
+            self.close()
+            raise ConfigError(f"{path} cannot be used as a consensus database: {error.__cause__}") from error
+        except StrandlineError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection.  A later call opens it again."""
+        with self._guard:
+            self._drop()
+
+    async def head(self, key: str) -> Versioned | None:
+        """Return the newest version, or None if the key was never set."""
+        rows = await self._read(_HEAD, (key,))
+        return Versioned(*rows[0]) if rows else None
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        """Install a version iff the head is as expected."""
+        (outcome,) = await self.compare_and_set_many([request])
+        return outcome
+
+    async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
+        """Do each request as if alone, in one transaction and with one fsync.
+
+        An error is then every request's: none of them happened (`Determinate`), or all those that matched may have.
+        """
+
+        def install(connection: sqlite3.Connection) -> list[Committed | Mismatch]:
+            return [_install(connection, request) for request in requests]
+
+        return await self._write(install)
+
+    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
+        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
+        if limit < 0:
+            raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+        if start > SEQNO_MAX:
+            return []
+        rows = await self._read(_SCAN, (key, max(start, 0), min(limit, SEQNO_MAX)))
+        return [Versioned(*row) for row in rows]
+
+    async def truncate(self, key: str, seqno: int) -> int:
+        """Delete the versions before ``seqno``; return how many."""
+
+        def delete(connection: sqlite3.Connection) -> int:
+            (head,) = connection.execute("SELECT max(seqno) FROM versions WHERE key = ?", (key,)).fetchone()
+            if head is None:
+                raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
+            if seqno > head:
+                raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {head}")
+            return connection.execute(_TRUNCATE, (key, max(seqno, 0))).rowcount
+
+        return await self._write(delete)
+
+    async def list_keys(self) -> list[str]:
+        """Return all keys, sorted."""
+        return sorted(key for (key,) in await self._read(_KEYS, ()))
+
+    async def _read(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
+        def read() -> list[tuple[Any, ...]]:
+            with self._guard:
+                try:
+                    return self._connected().execute(query, values).fetchall()
+                except sqlite3.Error as error:
+                    raise self._nothing_happened(error) from error
+
+        return await asyncio.to_thread(read)
+
+    async def _write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        def write() -> T:
+            with self._guard:
+                return self._transact(change)
+
+        return await asyncio.to_thread(write)
+
+    def _transact(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            connection = self._connected()
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise self._nothing_happened(error) from error
+        try:
+            result = change(connection)
+        except sqlite3.Error as error:
+            self._roll_back(connection)
+            raise self._nothing_happened(error) from error
+        except BaseException:
+            self._roll_back(connection)
+            raise
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._drop()
+            raise Indeterminate(f"{self._path}: a commit may have failed: {_told(error)}") from error
+        return result
+
+    def _nothing_happened(self, error: sqlite3.Error) -> StrandlineError:
+        """Return what to raise for an error that came before any COMMIT was issued."""
+        if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return CorruptionError(f"{self._path} is not the database that was stored: {_told(error)}")
+        return Determinate(f"{self._path} did not answer: {_told(error)}")
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        """Leave no transaction open: a later COMMIT on this connection must not carry it."""
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._drop()
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_SECONDS_MAX, isolation_level=None, check_same_thread=False
+            )
+            try:
+                _share_durably(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _initialize(self, connection: sqlite3.Connection) -> None:
+        (form,) = connection.execute("PRAGMA user_version").fetchone()
+        if form not in (0, FORMAT):
+            raise ConfigError(
+                f"{self._path} has format {form}, made by another version of Strandline; this one: {FORMAT}"
+            )
+        connection.execute(_CREATE)
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _install(connection: sqlite3.Connection, request: CompareAndSet) -> Committed | Mismatch:
+    new = request.new
+    installed = connection.execute(_INSTALL, (request.key, new.seqno, new.data, request.expected)).rowcount
+    return Committed() if installed else Mismatch()
+
+
+def _share_durably(connection: sqlite3.Connection) -> None:
+    """Set what every connection to the file needs.
+
+    Two processes that turn a fresh file to WAL at once may be told that it is busy, without the usual wait; so wait by
+    asking for the write lock, and look again.
+    """
+    connection.execute("PRAGMA synchronous = FULL")
+    for attempt in range(OPEN_ATTEMPTS_MAX):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if _primary_code(error) != sqlite3.SQLITE_BUSY or attempt == OPEN_ATTEMPTS_MAX - 1:
+                raise
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if mode != "wal":
+        raise ConfigError(f"SQLite cannot keep a write-ahead log here: the journal mode is {mode!r}")
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """Return SQLite's result code without its extension; errors of the Python module itself have none."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _told(error: sqlite3.Error) -> str:
+    return f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
