@@ -100,7 +100,7 @@ def _violation(state: Head | Tail, event: Event) -> ProtocolViolation:
 # Head rules
 
 
-def _start(machine: Machine, head: Closed, event: Start) -> Step:
+def _start(machine: Machine, _head: Closed, event: Start) -> Step:
     return replace(machine, head=Opening(event.logged)), (SendOpen(),)
 
 
@@ -108,10 +108,8 @@ def _opened(machine: Machine, head: Opening, event: Opened) -> Step:
     logged = head.logged
     base = logged.checkpoint if event.checkpoint is None else event.checkpoint
     replay = logged.extent if logged.extent is not None and logged.extent.base == base else None
-    if replay is not None:
-        position = replay.start
-    else:
-        position = logged.position if logged.checkpoint == base else base
+    reached = logged.position if logged.checkpoint == base else base
+    position = reached if replay is None else replay.start
     doubtful = replay is not None and event.checkpoint is None
     idle = Idle(Progress(base, position, replay), position, doubtful)
     return replace(machine, head=idle, tail=Acknowledging()), (SendAcknowledge(),)
@@ -157,7 +155,7 @@ def _close(machine: Machine, head: Extending) -> Step:
     return replace(machine, head=PersistingQuiet(quiet)), (PersistQuiet(quiet),)
 
 
-def _quiet_persisted(machine: Machine, head: PersistingQuiet, event: QuietPersisted) -> Step:
+def _quiet_persisted(machine: Machine, head: PersistingQuiet, _event: QuietPersisted) -> Step:
     return replace(machine, head=Idle(head.progress, head.progress.position)), _holds(machine, head.progress)
 
 
@@ -176,7 +174,7 @@ def _flushed(machine: Machine, head: Flushing, event: Flushed) -> Step:
     )
 
 
-def _extent_persisted(machine: Machine, head: PersistingExtent, event: ExtentPersisted) -> Step:
+def _extent_persisted(machine: Machine, head: PersistingExtent, _event: ExtentPersisted) -> Step:
     return _store(machine, head.progress, head.extent, head.filled)
 
 
@@ -203,7 +201,7 @@ def _started_commit(machine: Machine, head: StartingCommit, event: StartedCommit
     )
 
 
-def _commit_persisted(machine: Machine, head: PersistingCommit, event: CommitPersisted) -> Step:
+def _commit_persisted(machine: Machine, head: PersistingCommit, _event: CommitPersisted) -> Step:
     assert isinstance(machine.tail, Committing), "the tail began to commit when the head did"
     idle = Idle(replace(head.committing, extent=None), head.committing.position)
     rotated = replace(machine, head=idle, tail=Acknowledging())
@@ -223,13 +221,13 @@ def _acknowledged_early(machine: Machine, tail: Committing, event: Acknowledged)
     return replace(machine, tail=Committing(event)), ()
 
 
-def _acknowledged(machine: Machine, tail: Acknowledging, event: Acknowledged) -> Step:
+def _acknowledged(machine: Machine, _tail: Acknowledging, event: Acknowledged) -> Step:
     if event.state is not None:
         return replace(machine, tail=PersistingState()), (PersistState(event.state),)
     return _done(machine)
 
 
-def _state_persisted(machine: Machine, tail: PersistingState, event: StatePersisted) -> Step:
+def _state_persisted(machine: Machine, _tail: PersistingState, _event: StatePersisted) -> Step:
     return _done(machine)
 
 

@@ -1,0 +1,214 @@
+"""DuckDB: the endpoint is authoritative (pattern 1), its rows and its checkpoint are committed in one transaction.
+
+The table `strandline_checkpoints` has a row per materialization and key range: the fence of whoever opened it last, and
+the checkpoint of what is committed (an object of times by state key; everything before these times is in the tables).
+
+*Open*, in one transaction: raise the fence of every range that overlaps ours, take the checkpoint of the narrowest
+range that covers it, add our exact range if it is not there.  *Commit*, in one transaction: ``UPDATE ... SET checkpoint
+WHERE fence = mine`` must change exactly one row, else somebody has fenced us off and nothing is committed; then the
+rows.  If the outcome of COMMIT is not known, the checkpoint row is looked at: it tells, because the fence is ours
+alone.
+
+A binding that the committed checkpoint does not know begins from nothing, so its table is emptied in the transaction
+that stores its first rows: readers see the old contents until they see the new ones.
+
+Warning: rows are kept in memory from Store to StartCommit, so that the file is locked for the commit only.
+
+Source: design page "materialize" (the four patterns, 1).   Laws: M2, M3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from strandline.errors import DefinitionError, ProtocolViolation, Unavailable
+from strandline.materialize.driver import Applied, Constraint, ConstraintKind, DriverSpec, Session, Validated
+from strandline.materialize.drivers import duckdb_checkpoints, duckdb_tables
+from strandline.materialize.drivers.duckdb_checkpoints import Claim
+from strandline.materialize.drivers.duckdb_file import DuckDBFile, sentence
+from strandline.materialize.drivers.duckdb_tables import Target
+from strandline.materialize.drivers.duckdb_types import comparable, duckdb_type
+from strandline.materialize.grammar import Conversation
+from strandline.materialize.messages import (
+    Acknowledge,
+    Acknowledged,
+    Flush,
+    Flushed,
+    Load,
+    Loaded,
+    Open,
+    Opened,
+    Request,
+    Response,
+    StartCommit,
+    StartedCommit,
+    Store,
+)
+from strandline.materialize.task import NOTHING, Binding, Checkpoint, KeyRange, MaterializationSpec
+
+DOCUMENTATION: Final = "https://duckdb.org/docs/"
+
+
+class _OutcomeUnknownError(Exception):
+    """COMMIT failed: the transaction may be in the file or not."""
+
+
+class DuckDBDriver:
+    """The driver of one DuckDB file."""
+
+    def __init__(self, file: DuckDBFile) -> None:
+        self._file = file
+
+    async def spec(self) -> DriverSpec:
+        """Return what configuration this driver takes."""
+        text = {"type": "string", "minLength": 1}
+        return DriverSpec(
+            {"type": "object", "properties": {"path": text}, "required": ["path"]},
+            {"type": "object", "properties": {"table": text}, "required": ["table"]},
+            DOCUMENTATION,
+        )
+
+    async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
+        """Return the verdict on each binding's columns; does not open the file."""
+        for binding in spec.bindings:
+            duckdb_tables.check_names(binding)
+        return tuple(Validated({c.name: _verdict(b, c.name, c.type) for c in b.schema}) for b in spec.bindings)
+
+    async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
+        """Create the tables that are missing, recreate those whose backfill was bumped, check the others."""
+
+        def work(connection: duckdb.DuckDBPyConnection) -> list[str]:
+            connection.begin()
+            try:
+                committed = duckdb_checkpoints.of_task(connection, spec.name)
+                actions = [duckdb_tables.fit(connection, binding, committed) for binding in spec.bindings]
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+            return [action for action in actions if action]
+
+        return Applied("; ".join(await self._file.run(work)))
+
+    async def open(self) -> Session:
+        """Start a conversation; the file is not touched before `Open`."""
+        return DuckDBSession(self._file)
+
+
+def _verdict(binding: Binding, name: str, spark: str) -> Constraint:
+    try:
+        kind = duckdb_type(spark)
+    except DefinitionError as error:
+        return Constraint(ConstraintKind.INCOMPATIBLE, str(error))
+    if name not in binding.key:
+        return Constraint(ConstraintKind.FIELD_OPTIONAL, f"stored as {kind.text}")
+    if not comparable(spark):
+        return Constraint(ConstraintKind.INCOMPATIBLE, f"a {spark} cannot be part of a key: maps have no equality")
+    return Constraint(ConstraintKind.LOCATION_REQUIRED, f"part of the key, stored as {kind.text}")
+
+
+class DuckDBSession:
+    """One conversation: holds rows in memory, touches the file at Open, Load and StartCommit."""
+
+    def __init__(self, file: DuckDBFile) -> None:
+        self._file = file
+        self._said = Conversation()
+        self._answers: deque[Response] = deque()
+        self._bindings: tuple[Binding, ...] = ()
+        self._held: Claim | None = None
+        self._committed: Checkpoint = NOTHING
+        self._stores: list[Store] = []
+
+    async def send(self, message: Request) -> None:
+        """Take a message and do what it says."""
+        self._said = self._said.then(message)
+        match message:
+            case Open(spec=spec, range=range_):
+                self._bindings = spec.bindings
+                self._held, self._committed = await self._claim(spec.name, range_)
+                self._answer(Opened(self._committed))
+                self._answer(Acknowledged())  # nothing is ever left staged
+            case Acknowledge():
+                pass
+            case Load():
+                await self._load(message)
+            case Flush():
+                self._answer(Flushed())
+            case Store():
+                self._stores.append(message)
+            case StartCommit(checkpoint):
+                await self._commit(checkpoint)
+                self._answer(StartedCommit())
+                self._answer(Acknowledged())
+
+    async def receive(self) -> Response:
+        """Return the next answer; there is one for everything that has one."""
+        if not self._answers:
+            raise ProtocolViolation("an answer was waited for that the protocol does not give here")
+        return self._answers.popleft()
+
+    async def close(self) -> None:
+        """Forget what was not committed."""
+        self._stores.clear()
+        self._answers.clear()
+
+    def _answer(self, message: Response) -> None:
+        self._said = self._said.then(message)
+        self._answers.append(message)
+
+    async def _claim(self, name: str, wanted: KeyRange) -> tuple[Claim, Checkpoint]:
+        def work(connection: duckdb.DuckDBPyConnection) -> tuple[Claim, Checkpoint]:
+            connection.begin()
+            try:
+                claimed = duckdb_checkpoints.claim(connection, name, wanted)
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+            return claimed
+
+        return await self._file.run(work)
+
+    async def _load(self, message: Load) -> None:
+        binding = self._bindings[message.binding]
+
+        def work(connection: duckdb.DuckDBPyConnection) -> pa.Table:
+            return duckdb_tables.load(connection, Target.of(connection, binding), message.keys)
+
+        found = await self._file.run(work)
+        if len(found):
+            self._answer(Loaded(message.binding, found))
+
+    async def _commit(self, checkpoint: Checkpoint) -> None:
+        held = self._held
+        assert held is not None, "the grammar lets nothing be committed before Open"
+        try:
+            await self._file.run(lambda connection: self._transact(connection, held, checkpoint))
+        except _OutcomeUnknownError as unknown:
+            if await self._file.run(lambda connection: duckdb_checkpoints.look(connection, held)) != checkpoint:
+                raise Unavailable(f"{self._file} did not commit: {unknown}") from unknown
+        self._committed = checkpoint
+        self._stores.clear()
+
+    def _transact(self, connection: duckdb.DuckDBPyConnection, held: Claim, checkpoint: Checkpoint) -> None:
+        """Do the whole transaction, in a worker thread."""
+        connection.begin()
+        try:
+            duckdb_checkpoints.advance(connection, held, checkpoint)
+            targets = [Target.of(connection, binding) for binding in self._bindings]
+            for target in targets:
+                if self._committed.of(target.binding.state_key) is None:
+                    duckdb_tables.empty(connection, target)
+            for message in self._stores:
+                duckdb_tables.store(connection, targets[message.binding], message.rows)
+        except BaseException:
+            connection.rollback()
+            raise
+        try:
+            connection.commit()
+        except duckdb.Error as error:
+            raise _OutcomeUnknownError(sentence(error)) from error

@@ -1,0 +1,116 @@
+"""A DuckDB file that others want to read too: opened for one piece of work, then let go.
+
+DuckDB locks the file for the process that has it open.  So nothing here keeps a connection: `DuckDBFile.run` connects,
+works, and closes, and in between anybody may read.  A lock that somebody else holds is waited for, with back-off, up to
+a limit.
+
+DuckDB blocks, so the work runs in a thread.
+
+Source: DuckDB "Concurrency"; design page "materialize" (pattern 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import duckdb
+
+from strandline.errors import ConfigError, DefinitionError, Unavailable
+from strandline.store.clock import Clock
+
+T = TypeVar("T")
+
+PAUSE_FIRST_S: Final = 0.02
+PAUSE_MAX_S: Final = 1.0
+LOCK_WAIT_S: Final = 15.0
+assert PAUSE_FIRST_S < PAUSE_MAX_S < LOCK_WAIT_S
+
+_HOLDER: Final = re.compile(r"lock is held in (?P<program>.*?) ?\(PID (?P<pid>\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[T]):
+    """The work's result."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class _Locked:
+    """Somebody else has the file; the work was not begun."""
+
+    holder: str
+
+
+class DuckDBFile:
+    """One file.  ``connect`` is DuckDB's own, or a double of it."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        path: Path,
+        *,
+        lock_wait_s: float = LOCK_WAIT_S,
+        connect: Callable[[str], duckdb.DuckDBPyConnection] = duckdb.connect,
+    ) -> None:
+        self._clock = clock
+        self._path = path
+        self._lock_wait_s = lock_wait_s
+        self._connect = connect
+
+    def __str__(self) -> str:
+        return f"DuckDB file {self._path}"
+
+    async def run(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> T:
+        """Return what ``work`` returns, given a connection that is closed afterwards.
+
+        Raises:
+            ConfigError: the file cannot be opened, whoever asks.
+            Unavailable: it is locked, or does not answer; try again later.
+            DefinitionError: DuckDB refused a statement or a value.
+        """
+        waited, pause = 0.0, PAUSE_FIRST_S
+        while True:
+            outcome = await asyncio.to_thread(self._attempt, work)
+            if isinstance(outcome, _Done):
+                return outcome.value
+            if waited >= self._lock_wait_s:
+                raise Unavailable(f"{self} is locked by {outcome.holder}; close it there and try again")
+            await self._clock.sleep(pause)
+            waited, pause = waited + pause, min(2 * pause, PAUSE_MAX_S)
+
+    def _attempt(self, work: Callable[[duckdb.DuckDBPyConnection], T]) -> _Done[T] | _Locked:
+        try:
+            connection = self._connect(str(self._path))
+        except duckdb.ConnectionException:
+            return _Locked("another connection of this process that opened it in another mode")
+        except duckdb.IOException as error:
+            holder = _HOLDER.search(str(error))
+            if holder is not None:
+                return _Locked(f"process {holder['pid']} ({holder['program']})")
+            if "lock" in str(error).lower():
+                return _Locked("another process")
+            raise ConfigError(f"{self} cannot be opened: {sentence(error)}") from error
+        try:
+            return _Done(work(connection))
+        except (duckdb.ProgrammingError, duckdb.DataError, duckdb.IntegrityError) as error:
+            raise DefinitionError(f"{self} refused what it was given: {sentence(error)}") from error
+        except duckdb.Error as error:
+            raise Unavailable(f"{self} failed: {sentence(error)}") from error
+        finally:
+            connection.close()
+
+
+def sentence(error: Exception) -> str:
+    r"""Return the first line of what DuckDB says, without its own headings.
+
+    >>> sentence(ValueError("IO Error: Cannot open file: No such file\n\nLINE 1: ..."))
+    'Cannot open file: No such file'
+    """
+    first = str(error).strip().partition("\n")[0]
+    return re.sub(r"^(?:[A-Z][\w-]* )+Error: ", "", first)

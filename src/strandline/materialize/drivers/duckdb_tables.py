@@ -1,0 +1,235 @@
+"""The tables that a materialization fills: made, checked, loaded from, stored into.
+
+Every function works inside the caller's transaction.  Rows arrive as Arrow tables whose columns are renamed ``c0, c1,
+...``: a name that somebody chose never goes anywhere but through `sql.identifier`.
+
+Source: design page "materialize" (pattern 1; drivers are products).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.errors import CorruptionError, DefinitionError
+from strandline.materialize.drivers.duckdb_checkpoints import TABLE
+from strandline.materialize.drivers.duckdb_types import duckdb_type
+from strandline.materialize.drivers.sql import Sql, compose, identifier, joined
+from strandline.materialize.messages import DELETE, EXISTS
+from strandline.materialize.task import Binding, Checkpoint
+
+_ROWS = identifier("strandline_rows")
+"""The name under which an Arrow table is registered, in a schema of its own (`temp`)."""
+_TABLES = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND NOT temporary AND NOT internal"
+_COLUMNS = """
+SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? AND schema_name = 'main' AND database_name = ?
+ORDER BY column_index"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A binding's table, its statements."""
+
+    binding: Binding
+    table: Sql
+    columns: Sql
+    placed: Sql
+    match: Sql
+
+    @staticmethod
+    def of(connection: duckdb.DuckDBPyConnection, binding: Binding) -> Target:
+        """Return the target of ``binding`` in the database that ``connection`` has open."""
+        ((database,),) = connection.execute("SELECT current_database()").fetchall()
+        names = binding.schema.names
+        return Target(
+            binding,
+            compose("{d}.main.{t}", d=identifier(database), t=identifier(binding.resource)),
+            joined(", ", map(identifier, names)),
+            joined(", ", (identifier(f"c{i}") for i in range(len(names)))),
+            joined(
+                " AND ",
+                (
+                    compose("t.{k} IS NOT DISTINCT FROM r.{c}", k=identifier(k), c=identifier(f"c{names.index(k)}"))
+                    for k in binding.key
+                ),
+            ),
+        )
+
+
+def fold(name: str) -> str:
+    """Return ``name`` as DuckDB compares it: ASCII letters without case.
+
+    >>> fold("Ab\u00c4")
+    'ab\u00c4'
+    """
+    return "".join(char.lower() if char.isascii() else char for char in name)
+
+
+def check_names(binding: Binding) -> None:
+    """Raise `DefinitionError` if the resource or a column has a name that no table or column can have here."""
+    identifier(binding.resource)
+    if fold(binding.resource) == TABLE:
+        raise DefinitionError(f"{binding.resource!r} cannot be filled: the driver keeps its checkpoints there")
+    for column in binding.schema:
+        identifier(column.name)
+
+
+def fit(connection: duckdb.DuckDBPyConnection, binding: Binding, committed: Sequence[Checkpoint]) -> str:
+    """Make the binding's table be there and fit; return what was done in words, or nothing.
+
+    ``committed`` are the task's checkpoints: a table that one of them mentions is ours.
+
+    Raises:
+        DefinitionError: the table is gone although it was filled; or is there with other columns; or holds rows that
+        are
+            not ours.
+    """
+    target = Target.of(connection, binding)
+    filled = any(checkpoint.of(binding.state_key) is not None for checkpoint in committed)
+    ours = any(checkpoint.mentions(binding.resource) for checkpoint in committed)
+    found = [name for (name,) in connection.execute(_TABLES).fetchall() if fold(name) == fold(binding.resource)]
+    if not found:
+        if filled:
+            raise DefinitionError(
+                f"table {binding.resource!r} is gone, though it was filled from {binding.collection!r}: "
+                "bump the binding's backfill to fill it again"
+            )
+        _create(connection, target)
+        return f"created table {binding.resource!r}"
+    there, wanted = _columns(connection, found[0]), _wanted(connection, binding)
+    if there != wanted:
+        if filled or not ours:
+            raise DefinitionError(
+                f"table {binding.resource!r} has the columns ({_text(there)}), "
+                f"but {binding.collection!r} needs ({_text(wanted)}): drop the table, or choose another name"
+            )
+        connection.execute(compose("DROP TABLE {t}", t=target.table).text)
+        _create(connection, target)
+        return f"recreated table {binding.resource!r} for its new columns (backfill {binding.backfill})"
+    if not ours and connection.execute(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table).text).fetchall():
+        raise DefinitionError(
+            f"table {binding.resource!r} holds rows that this materialization did not write: "
+            "drop the table, or choose another name"
+        )
+    return ""
+
+
+def _create(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
+    connection.execute(compose("CREATE TABLE {t} ({c})", t=target.table, c=_declared(target.binding)).text)
+
+
+def _declared(binding: Binding) -> Sql:
+    return joined(
+        ", ",
+        (compose("{name} {type}", name=identifier(c.name), type=duckdb_type(c.type)) for c in binding.schema),
+    )
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, table: str, database: str | None = None) -> list[tuple[str, str]]:
+    ((current,),) = connection.execute("SELECT current_database()").fetchall()
+    return [(name, kind) for name, kind in connection.execute(_COLUMNS, [table, database or current]).fetchall()]
+
+
+def _wanted(connection: duckdb.DuckDBPyConnection, binding: Binding) -> list[tuple[str, str]]:
+    """Return the columns as DuckDB itself would list them: it has many spellings of one type."""
+    scratch = identifier("strandline_scratch")
+    connection.execute(compose("CREATE TEMP TABLE {s} ({c})", s=scratch, c=_declared(binding)).text)
+    try:
+        return _columns(connection, "strandline_scratch", "temp")
+    finally:
+        connection.execute(compose("DROP TABLE temp.main.{s}", s=scratch).text)
+
+
+def _text(columns: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+def load(connection: duckdb.DuckDBPyConnection, target: Target, keys: pa.Table) -> pa.Table:
+    """Return the stored rows that have one of ``keys``, under the binding's column names."""
+    names = target.binding.schema.names
+    _register(connection, keys.rename_columns([f"c{names.index(k)}" for k in target.binding.key]))
+    found = connection.sql(
+        compose(
+            "SELECT {c} FROM {t} AS t SEMI JOIN {r} AS r ON {m}",
+            c=_qualified(target),
+            t=target.table,
+            r=_ROWS,
+            m=target.match,
+        ).text
+    ).to_arrow_table()
+    connection.unregister("strandline_rows")
+    return found.rename_columns(list(names))
+
+
+def _qualified(target: Target) -> Sql:
+    names = target.binding.schema.names
+    return joined(", ", (compose("t.{n} AS {c}", n=identifier(n), c=identifier(f"c{i}")) for i, n in enumerate(names)))
+
+
+def empty(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
+    """Remove every row."""
+    connection.execute(compose("DELETE FROM {t}", t=target.table).text)
+
+
+def store(connection: duckdb.DuckDBPyConnection, target: Target, rows: pa.Table) -> None:
+    """Replace, insert and delete ``rows``, each of which says whether its key is there; it must be so.
+
+    Raises:
+        DefinitionError: a key that should be new is there already; the message names it.
+        CorruptionError: rows that should be there are not: somebody else changed the table.
+    """
+    names = target.binding.schema.names
+    expected = int(pc.sum(rows[EXISTS]).as_py() or 0)
+    present, gone = identifier("present"), identifier("gone")
+    placed = rows.select([*names, EXISTS, DELETE]).rename_columns(
+        [*(f"c{i}" for i in range(len(names))), "present", "gone"]
+    )
+    _register(connection, placed)
+    _refuse_known(connection, target, present)
+    parts = {"t": target.table, "r": _ROWS, "m": target.match, "present": present, "gone": gone}
+    deleted = connection.execute(
+        compose("DELETE FROM {t} AS t USING {r} AS r WHERE r.{present} AND {m}", **parts).text
+    ).fetchall()
+    if deleted != [(expected,)]:
+        raise CorruptionError(
+            f"table {target.binding.resource!r}: of {expected} rows to replace or delete {deleted[0][0]} were there: "
+            "somebody else changed the table; bump the binding's backfill to fill it again"
+        )
+    connection.execute(
+        compose(
+            "INSERT INTO {t} ({c}) SELECT {p} FROM {r} WHERE NOT {gone}", c=target.columns, p=target.placed, **parts
+        ).text
+    )
+    connection.unregister("strandline_rows")
+
+
+def _refuse_known(connection: duckdb.DuckDBPyConnection, target: Target, present: Sql) -> None:
+    known = connection.execute(
+        compose(
+            "SELECT {p} FROM {r} AS r SEMI JOIN {t} AS t ON {m} WHERE NOT r.{present} LIMIT 1",
+            p=joined(", ", (compose("r.{c}", c=c) for c in _key_places(target))),
+            r=_ROWS,
+            t=target.table,
+            m=target.match,
+            present=present,
+        ).text
+    ).fetchall()
+    if known:
+        key = ", ".join(f"{name} = {value!r}" for name, value in zip(target.binding.key, known[0], strict=True))
+        raise DefinitionError(
+            f"{target.binding.collection!r} into {target.binding.resource!r}: a second row has the key ({key}); either "
+            f"KEY ({', '.join(target.binding.key)}) does not tell its rows apart, or somebody else wrote to the table"
+        )
+
+
+def _key_places(target: Target) -> list[Sql]:
+    names = target.binding.schema.names
+    return [identifier(f"c{names.index(k)}") for k in target.binding.key]
+
+
+def _register(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> None:
+    connection.register("strandline_rows", rows)
