@@ -1,0 +1,129 @@
+"""The durable sequence of a files source: which file came when, and what it was.
+
+A directory has no order of its own that lasts: names sort, but a later file may have an earlier name; modification
+times tie, and tools set them at will.  So the order in which files are first seen is written down, one record a file,
+before any binding may cover it; offset n of the source is the n-th file of the sequence, for ever.  In the record
+shard a file's number is its time, so the shard's upper is the next number and two instances that see a new file at
+once cannot both number it.
+
+Each record holds what the file was: size, modification time and a checksum of its content.
+
+Source: design page "sources" (files by a durable sequence over the listing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from strandline.errors import CorruptionError
+from strandline.frontier.antichain import Frontier
+from strandline.persist.records import Record, RecordShard
+from strandline.persist.state import Appended, Fenced, UpperMismatch
+from strandline.persist.write import fenced
+
+CHECK_WHOLE_BYTES_MAX: Final = 64 << 20
+"""A file up to this size is summed whole; of a larger one only both ends, so that this costs no pass over it."""
+CHECK_END_BYTES: Final = 4 << 20
+_CHUNK_BYTES: Final = 1 << 20
+assert 2 * CHECK_END_BYTES <= CHECK_WHOLE_BYTES_MAX
+assert CHECK_END_BYTES % _CHUNK_BYTES == 0
+
+
+class FileVersion(msgspec.Struct, frozen=True, array_like=True):
+    """One file as it was: ``name`` is relative to the source's root, ``check`` its `content_check`."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    check: int
+
+    def __str__(self) -> str:
+        modified = datetime.fromtimestamp(self.mtime_ns / 1e9, UTC).isoformat(timespec="milliseconds")
+        return f"{self.size} bytes, modified {modified}, CRC32C {self.check:08x}"
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(FileVersion)
+
+
+class FileSequence:
+    """The files of one source by number, as last seen, and the way to add more.  Opened by `open`."""
+
+    def __init__(self, shard: RecordShard, epoch: int) -> None:
+        self._shard = shard
+        self._epoch = epoch
+        self._files: list[FileVersion] = []
+        self._numbers: dict[str, int] = {}
+
+    @classmethod
+    async def open(cls, shard: RecordShard, epoch: int) -> FileSequence:
+        """Return the sequence kept in ``shard`` (opened under ``epoch``)."""
+        opened = cls(shard, epoch)
+        await opened.refresh()
+        return opened
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, number: int) -> FileVersion:
+        return self._files[number]
+
+    def number_of(self, name: str) -> int | None:
+        """Return the number of the file called ``name``, or None if it has none."""
+        return self._numbers.get(name)
+
+    async def refresh(self) -> None:
+        """Fetch what others registered."""
+        await self._shard.refresh()
+        upper = self._shard.upper.at
+        if upper == len(self._files):
+            return
+        records = await self._shard.contents()
+        if [record.time for record in records] != list(range(len(records))) or upper != len(records):
+            raise CorruptionError(f"file sequence {self._shard.shard!r}: its numbers are not 0 to {upper}, each once")
+        self._extend([_decoder.decode(record.data) for record in records[len(self._files) :]])
+
+    async def register(self, files: Sequence[FileVersion]) -> None:
+        """Number ``files`` in the order given, durably; what another instance numbered meanwhile keeps that number.
+
+        Raises:
+            FencedError: a newer epoch has taken over.
+            Indeterminate: some may be numbered; `refresh` and look.
+        """
+        while new := [file for file in files if file.name not in self._numbers]:
+            first = len(self._files)
+            records = [Record(_encoder.encode(file), first + i, 1) for i, file in enumerate(new)]
+            match await self._shard.append(records, Frontier(first), Frontier(first + len(new))):
+                case Appended():
+                    self._extend(new)
+                case UpperMismatch():
+                    await self.refresh()
+                case Fenced() as outcome:
+                    raise fenced(self._shard.shard, outcome, self._epoch)
+
+    def _extend(self, files: Sequence[FileVersion]) -> None:
+        for file in files:
+            self._numbers[file.name] = len(self._files)
+            self._files.append(file)
+
+
+def content_check(path: Path, size: int) -> int:
+    """Return the CRC32C of the file's first ``size`` bytes; above `CHECK_WHOLE_BYTES_MAX` of both its ends only."""
+    ends = (
+        [(0, size)]
+        if size <= CHECK_WHOLE_BYTES_MAX
+        else [(0, CHECK_END_BYTES), (size - CHECK_END_BYTES, CHECK_END_BYTES)]
+    )
+    crc = 0
+    with path.open("rb") as file:
+        for start, length in ends:
+            file.seek(start)
+            while chunk := file.read(min(start + length - file.tell(), _CHUNK_BYTES)):
+                crc = google_crc32c.extend(crc, chunk)
+    return crc

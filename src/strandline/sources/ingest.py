@@ -1,0 +1,243 @@
+"""Ingestion: one source's messages into its shard, each once, at the time that the remap gives it.
+
+Two things happen, apart.  A *tick* asks upstream how far it could be read now and binds the tick's time to the
+answer, durably.  A *step* takes all bindings whose data are not durable yet, reads exactly their messages in one job
+and appends them at their times.  How ticks are grouped into steps does not change a single update (law D).
+
+Two commits only, in this order: the remap, then the data.  Everything else (what upstream is told, what is counted)
+is derived from the uppers of the two shards, afresh on every start, and may be late.  So a crash between any two
+instructions costs at most one reading again of what was bound and not durable; that is counted
+(`Status.reread_records`).
+
+An upstream that does not answer, or broke its promise, stalls the source: its upper stays, nothing wrong is appended.
+`Stalled` is a value, because other sources go on.  A newer epoch is an exception: stop.
+
+Source: design page "sources" (ingestion step, resumption, details that cost others years).  Laws:
+`sources/invariants.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from strandline.algebra.schema import Schema
+from strandline.errors import CorruptionError, SourceError, Unavailable
+from strandline.frontier.antichain import TIME_MAX, Frontier, meet
+from strandline.frontier.gauge import Offsets
+from strandline.persist.batch import Staged
+from strandline.persist.plane import Engine, StageRequest
+from strandline.persist.state import Appended, Fenced, UpperMismatch
+from strandline.persist.write import WriteHandle, fenced
+from strandline.sources.invariants import forgets_only_durable
+from strandline.sources.reader import SourceReader
+from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.sources.remap import RemapShard
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """The tick's time is bound, or the step's data are durable, up to ``upper``."""
+
+    upper: Frontier
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """There is nothing to do: all that is bound is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Nothing was bound or appended because of ``error``.  Trying again is harmless."""
+
+    error: SourceError | Unavailable
+
+
+Ticked: TypeAlias = Advanced | Stalled
+Stepped: TypeAlias = Advanced | Idle | Stalled
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What this incarnation did.
+
+    ``read_records``: rows it staged, of both halves.  ``reread_records``: those of them at times whose reading may
+    have begun before (bound before this incarnation opened, or in a step of its own that came to nothing).
+    ``error_records``: rows of the err half it made durable.  ``stalled``: why the last tick or step came to nothing,
+    else empty.
+    """
+
+    read_records: int = 0
+    reread_records: int = 0
+    durable_records: int = 0
+    error_records: int = 0
+    steps: int = 0
+    resume: Offsets = NOTHING_READ
+    stalled: str = ""
+    notices: tuple[str, ...] = ()
+
+
+class Ingestion:
+    """One source of one environment.  Opened by `open`; one coroutine at a time calls it."""
+
+    def __init__(
+        self, schema: Schema, reader: SourceReader, remap: RemapShard, data: WriteHandle, engine: Engine
+    ) -> None:
+        self._schema = schema
+        self._reader = reader
+        self._remap = remap
+        self._data = data
+        self._engine = engine
+        self._begun = remap.remap.upper  # times before it may have been read already, by us or by whoever bound them
+        self.status = Status()
+
+    @classmethod
+    async def open(
+        cls, schema: Schema, reader: SourceReader, remap: RemapShard, data: WriteHandle, engine: Engine
+    ) -> Ingestion:
+        """Return the ingestion, at the frontier where the last incarnation left it; nothing is read yet.
+
+        Raises `CorruptionError` if data are durable at times that were never bound: one of the shards is not what was
+        committed.
+        """
+        upper = (await data.refresh()).upper  # before the remap, so that the remap cannot seem to be behind
+        bound = (await remap.refresh()).upper
+        if not upper <= bound:
+            raise CorruptionError(
+                f"shard {data.shard!r} is durable up to {upper} and its remap {remap.shard!r} is bound up to {bound} "
+                "only; one of them was restored from another moment"
+            )
+        opened = cls(schema, reader, remap, data, engine)
+        await opened._let_go()
+        return opened
+
+    @property
+    def upper(self) -> Frontier:
+        """The durable upper of the source's data, as last seen."""
+        return self._data.state.upper
+
+    async def tick(self, time: int) -> Ticked:
+        """Bind ``time`` to how far upstream could be read now; a time that is bound already stays as it is."""
+        try:
+            known = (await self._remap.refresh()).frontier  # before the probe, which then must not be behind it
+            offsets = await self._reader.upstream_frontier()
+            if not known <= offsets:
+                raise SourceError(
+                    f"upstream went back: {known.entries} was bound and it can be read up to {offsets.entries} only"
+                )
+        except (SourceError, Unavailable) as error:
+            return self._stall(error)
+        remap = await self._remap.mint(time, offsets)
+        self.status = replace(self.status, stalled="", notices=self._reader.notices())
+        return Advanced(remap.upper)
+
+    async def step(self) -> Stepped:
+        """Make durable what is bound and not durable yet, in one append.
+
+        A step does not straddle what may have been read before: that comes first, by itself, so that it is counted to
+        the record.
+
+        Raises:
+            FencedError: a newer epoch has taken over.
+            Indeterminate: the append may have happened; the next step looks.
+        """
+        lower = (await self._data.refresh()).upper
+        upper = self._remap.remap.upper
+        if lower < self._begun < upper:
+            upper = self._begun
+        if upper <= lower:
+            return Idle()
+        slices = self._remap.remap.slices(lower, upper)
+        again = upper <= self._begun
+        self._begun = max(self._begun, upper, key=_progress)
+        try:
+            staged = [await self._stage(slices, lower, upper, again=again)] if slices else []
+        except (SourceError, Unavailable) as error:
+            return self._stall(error)
+        return await self._append(staged, lower, upper)
+
+    async def catch_up(self) -> Stepped:
+        """Step until all that is bound is durable, or nothing goes on."""
+        while isinstance(outcome := await self.step(), Advanced):
+            pass
+        return outcome
+
+    async def _stage(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, again: bool) -> Staged:
+        """Read and write a batch; if it has errors once more, to say where they are (the ok rows are the same)."""
+        staged = await self._read(slices, lower, upper, locate=False, again=again)
+        if not staged.errors:
+            return staged
+        await self._engine.discard(staged)
+        return await self._read(slices, lower, upper, locate=True, again=True)
+
+    async def _read(
+        self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool, again: bool
+    ) -> Staged:
+        rows = await self._reader.read(slices, locate=locate)
+        request = StageRequest(
+            self._data.shard,
+            self._schema,
+            _time(lower),
+            _time(upper),
+            self._data.stage_prefix(),
+            small=self._reader.likely_small(slices),
+            inline_bytes_max=self._data.inline_room,
+            normalised=True,
+        )
+        staged = await self._engine.stage(rows, request)
+        self.status = replace(
+            self.status,
+            read_records=self.status.read_records + staged.rows,
+            reread_records=self.status.reread_records + (staged.rows if again else 0),
+        )
+        return staged
+
+    async def _append(self, staged: list[Staged], lower: Frontier, upper: Frontier) -> Stepped:
+        match await self._data.compare_and_append(staged, lower, upper):
+            case Appended():
+                self.status = replace(
+                    self.status,
+                    durable_records=self.status.durable_records + sum(batch.rows for batch in staged),
+                    error_records=self.status.error_records + sum(batch.errors for batch in staged),
+                    steps=self.status.steps + 1,
+                    stalled="",
+                )
+            case UpperMismatch():  # another instance made the very same updates durable: ours are not needed
+                await self._discard(staged)
+            case Fenced() as outcome:
+                await self._discard(staged)
+                raise fenced(self._data.shard, outcome, self._data.epoch)
+        await self._let_go()
+        return Advanced(self.upper)
+
+    async def _discard(self, staged: Sequence[Staged]) -> None:
+        for batch in staged:
+            await self._engine.discard(batch)
+
+    async def _let_go(self) -> None:
+        """Tell upstream what is durable.  It may be told late or never: a restart computes it again from the uppers."""
+        remap = self._remap.remap
+        durable = meet([self.upper, remap.upper])
+        resume = remap.resume([durable])
+        assert forgets_only_durable(resume, remap, durable), f"law R4: {resume} is not durable at {durable}"
+        try:
+            await self._reader.commit(resume)
+        except (SourceError, Unavailable) as error:
+            self._stall(error)
+            return
+        self.status = replace(self.status, resume=resume)
+
+    def _stall(self, error: SourceError | Unavailable) -> Stalled:
+        self.status = replace(self.status, stalled=str(error), notices=self._reader.notices())
+        return Stalled(error)
+
+
+def _time(frontier: Frontier) -> int:
+    return TIME_MAX if frontier.at is None else frontier.at
+
+
+def _progress(frontier: Frontier) -> tuple[bool, int]:
+    """A sort key in the order of frontiers."""
+    return frontier.empty, _time(frontier)

@@ -1,0 +1,54 @@
+"""What a source must be able to do: say how far it could be read, read exactly what is asked for, forget what it may.
+
+Reading is by range, so it repeats: whoever asks for the same slices, whenever, after any crash, gets the same updates
+in some order, until it has told upstream that it may forget them.  That is what makes a source's collection definite
+before it is durable.
+
+Offsets are the reader's own: next message by partition, sequence number of a file, end of a commit in a log.  They
+may have gaps.
+
+Source: design page "sources" (reading is by range).  Contract suite: `strandline.testing.reader_contract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from strandline.frontier.gauge import Offsets
+from strandline.persist.plane import Rows
+from strandline.sources.reclock import Slice
+
+
+class SourceReader(Protocol):
+    """One upstream.  Any call may raise `SourceError` (upstream broke its promise) or `Unavailable` (ask later)."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether upstream may really forget what it was told it may: what is committed cannot be read again."""
+        ...
+
+    async def upstream_frontier(self) -> Offsets:
+        """Ask upstream how far it could be read now.  What lies before the answer never changes."""
+        ...
+
+    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+        """Return exactly these slices' updates (lazy, normalised): columns, ``__time`` = the slice's, ``__diff`` = 1.
+
+        Messages that cannot be decoded are rows of the err half.  With ``locate`` their ``__error`` says where each
+        of them is and what is wrong with it, which may take more passes; without, only that they are errors.  The
+        rows of the ok half are the same.
+        """
+        ...
+
+    async def commit(self, resume: Offsets) -> None:
+        """Let upstream forget what lies before ``resume``.  Idempotent; never beyond what is durable (law R4)."""
+        ...
+
+    def likely_small(self, slices: Sequence[Slice]) -> bool:
+        """Tell whether these are likely few rows (thousands), which are cheaper to collect than to write by Spark."""
+        ...
+
+    def notices(self) -> tuple[str, ...]:
+        """Return what a person should know though nothing is wrong yet, as of the last probe: one sentence each."""
+        ...

@@ -1,0 +1,32 @@
+"""A clock that stands where it is put, and ids that count: so that a test's trace is the same each time."""
+
+from __future__ import annotations
+
+from itertools import count
+
+
+class HandClock:
+    """A `Clock` that moves when it is moved (``now`` is in milliseconds) and when somebody sleeps."""
+
+    def __init__(self, now: int = 0) -> None:
+        self.now = now
+
+    def now_ms(self) -> int:
+        """Return where the hands stand."""
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        """Move on by ``seconds``, at once."""
+        self.now += round(seconds * 1000)
+
+
+class CountingIds:
+    """`Ids` that count from 0.  Processes that share a store must be given different ``owner`` names."""
+
+    def __init__(self, owner: str = "a") -> None:
+        self._owner = owner
+        self._count = count()
+
+    def fresh(self, kind: str) -> str:
+        """Return ``kind``, the owner and the next number."""
+        return f"{kind}-{self._owner}-{next(self._count)}"

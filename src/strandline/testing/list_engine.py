@@ -1,0 +1,175 @@
+"""An `Engine` over Python lists: for tests of whoever moves rows without looking inside them.
+
+It keeps the part of the engine's contract that needs no SQL: read, union, stage, discard, multiset, collect, local,
+times.  What would need SQL (`evaluate`, `query`, `differences`) it refuses.  Parts are msgpack, in the Blob it is
+given.  Everything happens when it is called, so a frame is a value; nothing suspends but the Blob.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from strandline.algebra.nodes import Node
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.errors import CollectionError, CorruptionError, InvalidUsage
+from strandline.frontier.antichain import Frontier
+from strandline.persist.batch import INLINE_PART_BYTES_MAX, NOTHING, BlobPart, Digest, InlinePart, Part, Staged
+from strandline.persist.plane import Contents, Differences, Half, Rows, StageRequest
+from strandline.store.blob import Blob
+
+Row = dict[str, Any]
+_OURS = frozenset({TIME, DIFF})
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What `Rows` is here: column names and a list of rows, each a dict of all of them."""
+
+    names: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def listed(rows: Rows) -> Listed:
+    """Return the frame inside ``rows``."""
+    return cast("Listed", rows)
+
+
+def updates(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> Rows:
+    """Return ``rows`` as updates: each has ``__time``, and may lack columns and ``__error`` (None), ``__diff`` (1)."""
+    names = (*schema.names, ERROR, TIME, DIFF)
+    filled = tuple({name: row.get(name, 1 if name == DIFF else None) for name in names} for row in rows)
+    return Rows(Listed(names, filled))
+
+
+class ListEngine:
+    """`persist.plane.Engine` over lists, with parts in ``blob``."""
+
+    def __init__(self, blob: Blob) -> None:
+        self._blob = blob
+        self.staged = 0  # how many batches with rows were written: what would have been a job
+
+    async def read(self, contents: Contents) -> Rows:
+        """See `Engine.read`."""
+        ok = contents.half is Half.OK
+        names = (*(contents.schema.names if ok else (ERROR,)), TIME, DIFF)
+        found = [
+            {name: row.get(name) for name in names} | {TIME: max(row[TIME], contents.advance)}
+            for batch in contents.batches
+            for part in batch.parts
+            for row in await self._decode(part)
+            if contents.lower <= row[TIME] < contents.upper and (row.get(ERROR) is None) is ok
+        ]
+        return Rows(Listed(names, tuple(found)))
+
+    async def evaluate(self, node: Node, frames: Mapping[str, Rows]) -> Rows:
+        """Refused: it would need SQL."""
+        _refuse("evaluate")
+
+    async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
+        """See `Engine.union`."""
+        erring = any(ERROR in listed(rows).names for rows in frames)
+        names = (*schema.names, *([ERROR] if erring else []), TIME, DIFF)
+        both = [
+            {name: row.get(name) for name in names}
+            | {TIME: max(row[TIME], advance), DIFF: -row[DIFF] if negative else row[DIFF]}
+            for rows, negative in zip(frames, negate, strict=True)
+            for row in listed(rows).rows
+        ]
+        return Rows(Listed(names, tuple(both)))
+
+    async def stage(self, rows: Rows, request: StageRequest) -> Staged:
+        """See `Engine.stage`."""
+        columns = (*request.schema.names, ERROR, TIME)
+        net: Counter[tuple[Any, ...]] = Counter()
+        for row in listed(rows).rows:
+            if not request.lower <= row[TIME] < request.upper:
+                raise InvalidUsage(f"time {row[TIME]} does not lie in [{request.lower}, {request.upper})")
+            net[tuple(row.get(name) for name in columns)] += row[DIFF]
+        kept = [dict(zip(columns, values, strict=True)) | {DIFF: diff} for values, diff in net.items() if diff]
+        parts = await self._write(kept, request) if kept else ()
+        digest = sum((_digest(row) for row in kept), NOTHING)
+        return Staged(
+            Frontier(request.lower),
+            Frontier(request.upper),
+            parts,
+            len(kept),
+            sum(row[DIFF] for row in kept),
+            digest,
+            plain=all(row[DIFF] == 1 for row in kept),
+            errors=sum(row[ERROR] is not None for row in kept),
+        )
+
+    async def discard(self, staged: Staged) -> None:
+        """See `Engine.discard`."""
+        for part in staged.parts:
+            if isinstance(part, BlobPart):
+                await self._blob.delete(part.key)
+
+    async def multiset(self, rows: Rows, schema: Schema) -> Rows:
+        """See `Engine.multiset`."""
+        names = tuple(name for name in listed(rows).names if name not in _OURS)
+        counts: Counter[tuple[Any, ...]] = Counter()
+        for row in listed(rows).rows:
+            counts[tuple(row[name] for name in names)] += row[DIFF]
+        for values, count in counts.items():
+            if count < 0:
+                raise CollectionError(f"a row is there {count} times: {dict(zip(names, values, strict=True))}")
+        return Rows(Listed(names, tuple(dict(zip(names, v, strict=True)) for v in counts.elements())))
+
+    async def collect(self, rows: Rows) -> pa.Table:
+        """See `Engine.collect`."""
+        frame = listed(rows)
+        return pa.table({name: [row[name] for row in frame.rows] for name in frame.names})
+
+    async def local(self, table: pa.Table, schema: Schema, *, time: int, diff: int) -> Rows:
+        """See `Engine.local`; types are not cast."""
+        if set(table.column_names) != set(schema.names):
+            raise InvalidUsage(f"columns {table.column_names} are not those of the collection, {list(schema.names)}")
+        return updates(schema, ({**row, TIME: time, DIFF: diff} for row in table.to_pylist()))
+
+    async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
+        """Refused: it would need SQL."""
+        _refuse("query")
+
+    async def times(self, contents: Contents) -> tuple[int, ...]:
+        """See `Engine.times`."""
+        return tuple(sorted({row[TIME] for row in listed(await self.read(contents)).rows}))
+
+    async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
+        """Refused: it would need SQL."""
+        _refuse("differences")
+
+    async def _write(self, rows: list[Row], request: StageRequest) -> tuple[Part, ...]:
+        self.staged += 1
+        data = msgspec.msgpack.encode(rows)
+        if len(data) <= min(INLINE_PART_BYTES_MAX, request.inline_bytes_max):
+            return (InlinePart(data, len(rows)),)
+        key = f"{request.prefix}part"
+        await self._blob.set(key, data)
+        return (BlobPart(key, len(data), len(rows), google_crc32c.value(data), ""),)
+
+    async def _decode(self, part: Part) -> list[Row]:
+        if isinstance(part, InlinePart):
+            return cast("list[Row]", msgspec.msgpack.decode(part.data))
+        found = await self._blob.get(part.key)
+        if found is None or google_crc32c.value(found) != part.footer_crc:
+            raise CorruptionError(f"part {part.key} is {'missing' if found is None else 'damaged'}")
+        return cast("list[Row]", msgspec.msgpack.decode(found))
+
+
+def _digest(row: Row) -> Digest:
+    identity = msgspec.msgpack.encode([value for name, value in row.items() if name not in _OURS])
+    low, high = (xxhash.xxh64_intdigest(identity, seed) * row[DIFF] % 2**64 for seed in (1, 2))
+    return Digest(low, high)
+
+
+def _refuse(verb: str) -> NoReturn:
+    raise InvalidUsage(f"ListEngine cannot {verb}: it knows no SQL; use the Spark engine or the spec engine")
