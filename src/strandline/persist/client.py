@@ -69,12 +69,13 @@ class PersistClient:
         await handle.register()
         return handle
 
-    async def advance_many(self, writers: Sequence[tuple[WriteHandle, Frontier]]) -> list[AppendOutcome]:
+    async def advance_many(self, moves: Sequence[tuple[WriteHandle, Frontier, str]]) -> list[AppendOutcome]:
         """Advance each shard's upper from what is known here to the given one by an empty append, all in one durable flush.
 
-        This is what a tick costs for shards with nothing new.  The outcomes are independent of each other.
+        This is what a tick costs for shards with nothing new.  The third of each is the fingerprint to certify the shard with, or
+        empty.  The outcomes are independent of each other.
         """
-        requests = [(w.shard, w.request((), w.state.upper, upper)) for w, upper in writers]
+        requests = [(w.shard, w.request((), w.state.upper, upper, certify=name)) for w, upper, name in moves]
         return await commit_many(
             self.consensus, [(self._machines[shard], partial(_append, request)) for shard, request in requests]
         )

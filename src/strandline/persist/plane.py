@@ -141,8 +141,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def times(self, rows: Rows) -> tuple[int, ...]:
-        """Return the distinct times of the updates, ascending (one small job, or none for inline rows)."""
+    async def times(self, contents: Contents) -> tuple[int, ...]:
+        """Return the distinct times of the updates, ascending: from statistics where they tell, else by a small job."""
+        ...
+
+    async def net(self, rows: Rows) -> pa.Table:
+        """Return the net changes, times summed out: each row once with its ``__diff``, never 0.  For what is known to be small."""
         ...
 
     async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:

@@ -129,8 +129,8 @@ class Transactions:
         for shard, time in sorted({(w.shard, w.time) for w in writes}, key=lambda at: (at[1], at[0])):
             await self._apply(shard, time, [w.staged for w in writes if (w.shard, w.time) == (shard, time)])
         self._applied.update((w.record.data, w.time) for w in writes)
-        behind = [(writer, state.upper) for writer in shards.values() if writer.state.upper < state.upper]
-        for (writer, upper), outcome in zip(behind, await self._client.advance_many(behind), strict=True):
+        behind = [(writer, state.upper, "") for writer in shards.values() if writer.state.upper < state.upper]
+        for (writer, upper, _), outcome in zip(behind, await self._client.advance_many(behind), strict=True):
             if isinstance(outcome, Fenced):
                 raise fenced(writer.shard, outcome, self._epoch)
             if isinstance(outcome, UpperMismatch):

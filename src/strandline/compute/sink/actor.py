@@ -24,7 +24,7 @@ from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.plane import Engine, Rows, StageRequest
 from strandline.persist.batch import Staged
 from strandline.persist.read import contents
-from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
+from strandline.persist.state import AppendOutcome, Appended, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 
 
@@ -49,6 +49,7 @@ class Sink:
         self._sort = sort
         self._correction = Correction(engine, schema)
         self._last_lower: int | None = None
+        self._accounted = MINIMUM  # everything in the shard before this is ours, or withdrawn in the correction
         self.counters = Counters()
         self.desired: int | None = None
         """All desired updates before this time have been computed; None: nothing is known, an audit is due."""
@@ -68,12 +69,14 @@ class Sink:
         state = await self.writer.refresh()
         self._correction.clear()
         self._last_lower = None
+        self._accounted = state.upper
         self.desired = _certified(state, self.fingerprint)
 
     async def start(self, as_of: int) -> None:
         """Begin the history of a fresh shard at ``as_of``: the first step's window starts there."""
         assert self.fresh, f"shard {self.writer.shard!r} has a history"
         await self.writer.open_at(as_of)
+        self._accounted = MINIMUM
         self.desired = as_of
 
     async def audit(self, desired: Rows, at: int) -> None:
@@ -82,13 +85,25 @@ class Sink:
         self._correction.clear()
         self._correction.add(desired)
         self._correction.withdraw(await self._stored(state, 0, _time(state.upper)))
+        self._accounted = state.upper
         self.counters.audits += 1
         self.desired = at + 1
 
+    async def look(self) -> None:
+        """Owe the negation of what others appended since this sink last did, as far as it is known here."""
+        state = self.writer.state
+        if state.upper == self._accounted:
+            return
+        lower, upper = _time(self._accounted), _time(state.upper)
+        self.counters.conflicts += 1
+        if contents(state, self.schema, lower, upper, advance=lower).rows:
+            self._correction.withdraw(await self._stored(state, lower, upper))
+        self._accounted = state.upper
+
     async def prior(self) -> Rows:
         """Return what rules call *prior*: the contents before this step as this sink will have left them: stored + owed."""
-        state = self.writer.state
-        stored = await self._stored(state, 0, _time(state.upper))
+        await self.look()
+        stored = await self._stored(self.writer.state, 0, _time(self._accounted))
         lower = self.desired or 0
         owed = [await self._correction.rows(lower)] if self.owes else []
         return await self._engine.union(self.schema, [stored, *owed], advance=0, negate=[False] * (1 + len(owed)))
@@ -105,6 +120,7 @@ class Sink:
         if delta is not None:
             self._correction.add(delta)
         self.desired = _time(upper)
+        await self.look()
         while description := mint(
             allowed=True, desired=upper, shard=self.writer.state.upper, last_lower=self._last_lower
         ):
@@ -116,16 +132,25 @@ class Sink:
             match outcome:
                 case Appended():
                     self._correction.clear()
+                    self._accounted = description.upper
                     self.counters.appends += 1
                     self.counters.rows += staged.rows if staged else 0
-                case UpperMismatch(actual):
-                    self.counters.conflicts += 1
+                case UpperMismatch():
                     await self._give_up(staged)
-                    state = self.writer.state
-                    self._correction.withdraw(await self._stored(state, description.lower, _time(actual)))
+                    await self.look()
                 case Fenced():
                     await self._give_up(staged)
                     raise fenced(self.writer.shard, outcome, self.writer.epoch)
+
+    def moved(self, outcome: AppendOutcome, upper: Frontier) -> None:
+        """Take note of an empty append that was made for this sink together with others'."""
+        match outcome:
+            case Appended():
+                self.desired = _time(upper)
+                self._accounted = upper
+                self.counters.appends += 1
+            case _:
+                pass  # somebody else appended: the next step finds the upper moved, and looks
 
     async def _write(self, description: Description, *, small: bool) -> Staged | None:
         if self._correction.empty:

@@ -1,0 +1,365 @@
+"""The environment as programs use it: plain calls, over one event loop in one thread.
+
+`open` is the door.  Every call is synchronous and returns when what it says is true; calls from several threads take turns.
+
+Source: design page "the public face" (Python).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from strandline.algebra.schema import Schema
+from strandline.compute.explain import Explanation, explain
+from strandline.environment import definitions, inquiry, statements
+from strandline.environment.catalog import Materialization
+from strandline.environment.config import config_from
+from strandline.environment.core import Core
+from strandline.environment.inquiry import Verification
+from strandline.environment.tables import Change, OpenTable
+from strandline.environment.wiring import Assembly, assemble
+from strandline.errors import AsOfError, DefinitionError, InvalidUsage
+from strandline.frontier.antichain import Frontier
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Data: TypeAlias = "DataFrame | pa.Table | Sequence[Mapping[str, Any]]"
+T = TypeVar("T")
+
+
+def open(  # noqa: A001  # the public name is `strandline.open`
+    location: str,
+    *,
+    spark: SparkSession | None = None,
+    consensus: str | None = None,
+    read_only: bool = False,
+    config: Mapping[str, Any] | None = None,
+) -> Environment:
+    """Open the environment at ``location`` (``file:///path`` or ``memory://``) and return it; a context manager.
+
+    Args:
+        location: where collections are kept.
+        spark: a session to work beside (its conf is not changed); None builds one from ``config["spark"]``.
+        consensus: None (SQLite inside a file location) or ``sqlite:///path``.
+        read_only: take nothing over, write nothing.
+        config: see `strandline.environment.config.Config`.
+
+    Raises:
+        ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too old.
+    """
+    settings = config_from(config)
+    assembly = assemble(location, spark=spark, consensus=consensus, config=settings)
+    loop = _Loop()
+    try:
+        core = loop.run(Core.open(assembly, settings, read_only=read_only))
+    except BaseException:
+        loop.stop()
+        assembly.close()
+        raise
+    return Environment(core, assembly, loop)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A table, source or view at the moment it was asked for; its readings are Spark DataFrames."""
+
+    name: str
+    schema: Schema
+    since: int | None
+    upper: int | None
+    _env: Environment
+
+    def snapshot(self, as_of: int | None = None) -> DataFrame:
+        """Return the contents at ``as_of`` (default: the latest complete time)."""
+        return self._env._snapshot(self.name, as_of)
+
+    def changes(self, lower: int, upper: int) -> DataFrame:
+        """Return the updates with ``lower <= time < upper``: the columns, ``__time`` and ``__diff``."""
+        return self._env._changes(self.name, lower, upper)
+
+
+class Transaction:
+    """Several tables, one timestamp, all or nothing: the rows given are committed when the block ends without an error."""
+
+    def __init__(self, env: Environment, token: str | None) -> None:
+        self._env = env
+        self._token = token
+        self._changes: list[Change] = []
+        self.timestamp: int | None = None
+        """The commit's time, once the block has ended; None if it changed nothing."""
+
+    def insert(self, table: str, rows: Data) -> None:
+        """Insert ``rows`` into ``table`` when the transaction commits."""
+        self._changes.append(self._env._change(table, rows, deletes=False))
+
+    def delete(self, table: str, rows: Data) -> None:
+        """Delete ``rows`` from ``table`` when the transaction commits; each must be there, as often as it is given."""
+        self._changes.append(self._env._change(table, rows, deletes=True))
+
+    def _commit(self) -> None:
+        if self._changes:
+            self.timestamp = self._env._run(self._env._core.commit(self._changes, self._token))
+
+
+class Environment:
+    """One environment: definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a context."""
+
+    def __init__(self, core: Core, assembly: Assembly, loop: _Loop) -> None:
+        self._core = core
+        self._assembly = assembly
+        self._loop = loop
+        self._turn = threading.RLock()
+        self._closed = False
+
+    def __enter__(self) -> Environment:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the location.  Everything that was acknowledged is durable already."""
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._loop.run(self._core.close())
+            finally:
+                self._loop.stop()
+                self._assembly.close()
+
+    # ---- definitions and writes --------------------------------------------------------------------------------------
+
+    def execute(self, sql: str) -> int | None:
+        """Run one statement; INSERT, UPDATE and DELETE return their commit timestamp.
+
+        Raises `DefinitionError` with a position where the text is wrong.  Queries are asked with `query`.
+        """
+        match statements.parse(sql):
+            case statements.CreateTable() as s:
+                self._run(definitions.create_table(self._core, s))
+            case statements.CreateSource() as s:
+                self._run(definitions.create_source(self._core, s))
+            case statements.CreateView() as s:
+                with _positions_from(s.start):
+                    self._run(definitions.create_view(self._core, s))
+            case statements.CreateMaterialization() as s:
+                self._run(definitions.create_materialization(self._core, s))
+            case statements.Drop() as s:
+                self._run(definitions.drop(self._core, s))
+            case statements.Insert() as s:
+                return self._insert(s)
+            case statements.Delete() as s:
+                return self._delete(s)
+            case statements.Update() as s:
+                return self._update(s)
+            case statements.Query():
+                raise InvalidUsage("a query returns rows: ask it with env.query(…)")
+        return None
+
+    def insert(self, table: str, rows: Data, token: str | None = None) -> int:
+        """Insert ``rows`` and return the commit timestamp; durable when it returns.  The same ``token`` twice is one commit."""
+        return self._run(self._core.commit([self._change(table, rows, deletes=False)], token))
+
+    def delete(self, table: str, rows: Data, token: str | None = None) -> int:
+        """Delete ``rows`` and return the commit timestamp.  A row that is not there fails the whole call (`InvalidUsage`)."""
+        return self._run(self._core.commit([self._change(table, rows, deletes=True)], token))
+
+    @contextmanager
+    def transaction(self, token: str | None = None) -> Iterator[Transaction]:
+        """Gather inserts and deletes of several tables and commit them at one time when the block ends without an error."""
+        transaction = Transaction(self, token)
+        yield transaction
+        transaction._commit()
+
+    # ---- going on ----------------------------------------------------------------------------------------------------
+
+    def tick(self, ts: int | None = None) -> int:
+        """Ingest sources, advance every view and endpoint to one new time, and return it.
+
+        Raises `FencedError` if another environment has taken over.
+        """
+        return self._run(self._core.tick(ts))
+
+    def sync(self, ts: int, timeout: float | None = None) -> None:
+        """Tick until every view's upper is past ``ts``.
+
+        Raises `AsOfError` naming a view that is not, after ``timeout`` seconds (None: after the first tick that moved none).
+        """
+        waited = 0.0
+        while behind := self._behind(ts):
+            before = self._uppers()
+            self.tick()
+            if not self._behind(ts):
+                return
+            if self._uppers() == before and timeout is None or timeout is not None and waited >= timeout:
+                problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.problems.items()))
+                raise AsOfError(f"view {behind[0]!r} is not past {ts} yet" + (f" ({problems})" if problems else ""))
+            self._run(self._assembly.clock.sleep(self._core.config.tick_ms / 1000))
+            waited += self._core.config.tick_ms / 1000
+
+    # ---- reads -------------------------------------------------------------------------------------------------------
+
+    def query(self, sql: str, as_of: int | None = None) -> DataFrame:
+        """Return the answer to ``sql`` over collections at one time (default: the latest complete for all) as a DataFrame."""
+        _, rows = self._run(inquiry.query(self._core, sql, as_of))
+        return self._core.engine.spark_frame(rows)
+
+    def collection(self, name: str) -> Collection:
+        """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""
+
+        async def look() -> Collection:
+            reader = await self._core.reader(name)
+            state = await reader.refresh()
+            return Collection(reader.name, reader.schema, state.since.at, state.upper.at, self)
+
+        return self._run(look())
+
+    def explain(self, name: str) -> Explanation:
+        """Say how a view is maintained: plan, rule of each node, state kept, why anything is recomputed, the SQL."""
+        return self._run(definitions.explain_view(self._core, name))
+
+    def verify(self, name: str, as_of: int | None = None, repair: bool = False) -> Verification:
+        """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
+
+        A materialization is compared with its collections: the first binding that differs is returned.
+        """
+        if isinstance(self._core.catalog.find(name), Materialization):
+            return self._run(definitions.verify_endpoint(self._core, name))
+        found = self._run(inquiry.verify(self._core, name, as_of))
+        if found.ok or not repair:
+            return found
+        self._run(definitions.audit(self._core, name))
+        self.tick()
+        again = self._run(inquiry.verify(self._core, name, None))
+        return replace(again, repaired=again.ok)
+
+    def status(self) -> dict[str, Any]:
+        """Return collections with since and upper, errors, problems, materializations: what ``strandline status --json`` prints."""
+        return self._run(inquiry.status(self._core))
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        with self._turn:
+            if self._closed:
+                call.close()
+                raise InvalidUsage("this environment is closed")
+            return self._loop.run(call)
+
+    def _snapshot(self, name: str, as_of: int | None) -> DataFrame:
+        async def read() -> Any:
+            reader = await self._core.reader(name)
+            time = as_of if as_of is not None else await inquiry.latest([reader])
+            rows = await self._core.engine.read(await reader.snapshot(time, timeout_s=0))
+            return await self._core.engine.multiset(rows, reader.schema)
+
+        return self._core.engine.spark_frame(self._run(read()))
+
+    def _changes(self, name: str, lower: int, upper: int) -> DataFrame:
+        async def read() -> Any:
+            reader = await self._core.reader(name)
+            return await self._core.engine.read(await reader.changes(lower, upper))
+
+        return self._core.engine.spark_frame(self._run(read()))
+
+    def _change(self, name: str, rows: Data, *, deletes: bool) -> Change:
+        table = self._core.table(name)
+        diff = -1 if deletes else 1
+        if not isinstance(rows, pa.Table) and not hasattr(rows, "sparkSession"):
+            rows = _arrow(rows, table)
+        if isinstance(rows, pa.Table):
+            frame = self._run(self._core.engine.local(rows, table.schema, time=0, diff=diff))
+            return Change(table, frame, deletes, rows.num_rows)
+        return Change(table, self._core.engine.given(rows, table.schema, diff=diff), deletes, None)
+
+    def _insert(self, s: statements.Insert) -> int:
+        table = self._core.table(s.table)
+        columns = s.columns or table.schema.names
+        rows = self.query(s.query)
+        if len(rows.columns) != len(columns):
+            raise DefinitionError(
+                f"INSERT INTO {table.name}: {len(columns)} columns ({', '.join(columns)}) and {len(rows.columns)} values"
+            )
+        named = rows.toDF(*columns)
+        absent = [name for name in table.schema.names if name.lower() not in {c.lower() for c in columns}]
+        for name in absent:
+            named = named.selectExpr("*", f"NULL AS `{name}`")
+        return self.insert(table.name, named)
+
+    def _delete(self, s: statements.Delete) -> int:
+        rows = self.query(f"SELECT * FROM {s.table} WHERE {s.where}")  # noqa: S608  # a person's own SQL
+        return self.delete(s.table, rows)
+
+    def _update(self, s: statements.Update) -> int:
+        table = self._core.table(s.table)
+        values = {column.lower(): value for column, value in s.assignments}
+        for column in values:
+            if column not in {name.lower() for name in table.schema.names}:
+                raise DefinitionError(f"UPDATE {table.name}: there is no column {column!r}")
+        selected = ", ".join(f"{values.get(n.lower(), f'`{n}`')} AS `{n}`" for n in table.schema.names)
+        old = self.query(f"SELECT * FROM {s.table} WHERE {s.where}")  # noqa: S608  # a person's own SQL
+        new = self.query(f"SELECT {selected} FROM {s.table} WHERE {s.where}")  # noqa: S608
+        with self.transaction() as txn:
+            txn.delete(table.name, old)
+            txn.insert(table.name, new)
+        assert txn.timestamp is not None, "a transaction with changes has a time"
+        return txn.timestamp
+
+    def _uppers(self) -> dict[str, Frontier]:
+        writing = self._core.require_writing()
+        return {
+            name: writing.dataflows.runs_of(name)[-1].sink.writer.state.upper for name in writing.dataflows.definitions
+        }
+
+    def _behind(self, ts: int) -> list[str]:
+        return sorted(name for name, upper in self._uppers().items() if upper <= Frontier(ts))
+
+
+def _arrow(rows: Iterable[Mapping[str, Any]], table: OpenTable) -> pa.Table:
+    listed = [dict(row) for row in rows]
+    names = list(dict.fromkeys(name for row in listed for name in row)) or list(table.schema.names)
+    try:
+        return pa.table({name: pa.array([row.get(name) for row in listed]) for name in names})
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidUsage(f"table {table.name!r}: the rows cannot be read: {error}") from error
+
+
+@contextmanager
+def _positions_from(start: Any) -> Iterator[None]:
+    """Tell positions inside a query as positions in the whole statement."""
+    try:
+        yield
+    except DefinitionError as error:
+        if error.position is None:
+            raise
+        line, column = error.position.line, error.position.column
+        if line == 1:
+            column += start.column - 1
+        raise DefinitionError(error.message, type(error.position)(line + start.line - 1, column)) from error
+
+
+class _Loop:
+    """An event loop in a thread of its own, so that callers may own one themselves (a notebook does)."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="strandline", daemon=True)
+        self._thread.start()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,164 @@
+"""One step of one stage: from the updates of its inputs to the updates of its shard, exact at every time inside the window.
+
+A step over ``[lower, upper)`` reads, of each input, its updates in the window (Δ) and where the rule wants them its contents before (old) or both
+(new), old times advanced to ``lower``.  The rule's plan says which; frames that no rule asks for are not read.  The result is handed to the stage's
+sink.  Nothing changed and nothing owed: no job, the upper moves by an empty append (`quiet` tells, so that a tick can do many of those at once).
+
+A fresh shard starts at ``as_of``, the last time that all inputs know: its first window begins there and holds everything before it, advanced.
+
+Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from strandline.algebra.nodes import Node, frames
+from strandline.compute.delta.phase import Phase, Window, frame, source
+from strandline.compute.sink.actor import Sink
+from strandline.compute.stage import Kind, Stage, delta_plan, full_plan
+from strandline.frontier.antichain import TIME_MAX, Frontier, meet
+from strandline.persist.plane import Engine, Rows
+from strandline.persist.read import ReadHandle, contents
+
+SMALL_ROWS_MAX: Final = 20_000
+"""A window with fewer input updates than this is likely to give a result that fits in one small part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step did: how many input updates it read, or that it had to recompute everything (``audited``)."""
+
+    rows_read: int
+    audited: bool
+
+
+class StageRun:
+    """A stage with its inputs and its sink, in this process."""
+
+    def __init__(self, stage: Stage, engine: Engine, inputs: Mapping[str, ReadHandle], sink: Sink) -> None:
+        self.stage = stage
+        self.sink = sink
+        self._engine = engine
+        self._inputs = inputs
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.stage.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the collections and stages it reads."""
+        return tuple(self._inputs)
+
+    def known(self) -> Frontier:
+        """How far all inputs are known (as last seen here)."""
+        return meet(reader.state.upper for reader in self._inputs.values())
+
+    def quiet(self, upper: Frontier, quiet_inputs: frozenset[str]) -> bool:
+        """Tell, by metadata alone, that nothing changes up to ``upper`` but the upper itself.
+
+        ``quiet_inputs`` are stages that are themselves quiet up to ``upper`` and will be advanced there.
+        """
+        lower = self.sink.desired
+        if lower is None or self.sink.fresh or self.sink.owes or self.sink.writer.state.upper != Frontier(lower):
+            return False
+        for name, reader in self._inputs.items():
+            if not (upper <= reader.state.upper or name in quiet_inputs):
+                return False
+            if _changes(reader, lower, _time(upper)) > 0:
+                return False
+        return True
+
+    async def audit(self) -> None:
+        """Forget what is believed of the shard: the next step recomputes it from its inputs and appends the difference."""
+        self.sink.desired = None
+
+    async def step(self, upper: Frontier) -> Done | None:
+        """Bring the shard up to ``upper``, or to where its inputs are known if that is less; None if there is nothing to do.
+
+        Raises:
+            FencedError: a newer epoch has taken over.
+            Indeterminate: the append may have happened; open the sink again.
+        """
+        upper = meet((upper, self.known()))
+        audited = False
+        if self.sink.desired is None:
+            if _time(upper) == 0:
+                return None  # some input knows nothing yet
+            if self.sink.fresh:
+                await self.sink.start(_time(upper) - 1)
+            else:
+                await self._audit(upper)
+                audited = True
+        await self.sink.look()
+        lower = self.sink.desired
+        assert lower is not None
+        if upper <= Frontier(lower):
+            if self.sink.owes and Frontier(lower) > self.sink.writer.state.upper:
+                await self.sink.advance(None, Frontier(lower), small=True)
+            return Done(0, audited) if audited else None
+        delta, rows_read = await self._delta(lower, _time(upper))
+        await self.sink.advance(delta, upper, small=rows_read <= SMALL_ROWS_MAX)
+        return Done(rows_read, audited)
+
+    async def _audit(self, upper: Frontier) -> None:
+        at = min(_time(upper), _time(self.sink.writer.state.upper)) - 1
+        await self.sink.audit(await self.recompute(at), at)
+
+    async def recompute(self, at: int) -> Rows:
+        """Return the desired contents at ``at``, computed anew from the inputs' contents: insertions at ``at``."""
+        read = {
+            name: await self._engine.read(await reader.snapshot(at, timeout_s=0)) for name, reader in self._inputs.items()
+        }
+        return await self._engine.evaluate(full_plan(self.stage, at), read)
+
+    async def _delta(self, lower: int, upper: int) -> tuple[Rows | None, int]:
+        first = self.sink.fresh
+        changes = {
+            name: contents(reader.state, reader.schema, 0 if first else lower, upper, advance=lower)
+            for name, reader in self._inputs.items()
+        }
+        changed = frozenset(name for name, each in changes.items() if each.rows)
+        if first:
+            times: tuple[int, ...] = (lower,)
+            assert upper == lower + 1, "the first window holds exactly the time that the shard starts at"
+        else:
+            found = [await self._engine.times(changes[name]) for name in sorted(changed)]
+            times = tuple(sorted({time for each in found for time in each}))
+        rows_read = sum(each.rows for each in changes.values())
+        window = Window(changed, times, first=first, small=rows_read <= SMALL_ROWS_MAX)
+        plan = delta_plan(self.stage, window)
+        if plan is None:
+            return None, rows_read
+        return await self._engine.evaluate(plan, await self._read(plan, lower, upper, first=first)), rows_read
+
+    async def _read(self, plan: Node, lower: int, upper: int, *, first: bool) -> dict[str, Rows]:
+        read: dict[str, Rows] = {}
+        for name in sorted(frames(plan)):
+            collection, phase = source(name)
+            if collection == self.name:
+                read[name] = await self.sink.prior()
+                continue
+            reader = self._inputs[collection]
+            match phase:
+                case Phase.DELTA:
+                    begin, end = 0 if first else lower, upper
+                case Phase.OLD:
+                    begin, end = 0, lower
+                case Phase.NEW:
+                    begin, end = 0, upper
+            read[name] = await self._engine.read(contents(reader.state, reader.schema, begin, end, advance=lower))
+        return read
+
+
+def _changes(reader: ReadHandle, lower: int, upper: int) -> int:
+    """Return how many updates the input may have in the window: 0 is certain."""
+    return contents(reader.state, reader.schema, lower, upper, advance=lower).rows
+
+
+def _time(frontier: Frontier) -> int:
+    return TIME_MAX if frontier.at is None else frontier.at

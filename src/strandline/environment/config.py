@@ -1,0 +1,78 @@
+"""Configuration: where an environment lives and how it runs, as typed values.
+
+Comes from ``strandline.open(…, config=…)`` or a project's ``strandline.yml``; unknown keys are refused by name.  Secrets are references (``env:NAME``,
+``file:PATH``) that are resolved where they are used and never stored.
+
+Source: design pages "environment" (a project) and "the public face" (`strandline.open`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from strandline.errors import ConfigError
+
+TICK_MS_DEFAULT: Final = 1000
+DEPLOYMENT_DEFAULT: Final = "default"
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an environment runs.
+
+    ``deployment`` names who writes: restarts of one deployment succeed each other without an operator.  ``reentrant`` false: a dead holder must be
+    released by an operator.  ``take_over``: fence whoever holds the location now.  ``tick_ms``: the interval of ``strandline run``.
+    ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
+    """
+
+    deployment: str = DEPLOYMENT_DEFAULT
+    reentrant: bool = True
+    take_over: bool = False
+    tick_ms: int = TICK_MS_DEFAULT
+    spark: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if self.tick_ms < 1:
+            raise ConfigError(f"tick_ms is {self.tick_ms}; it must be at least 1")
+
+
+def config_from(settings: Mapping[str, Any] | None) -> Config:
+    """Return typed configuration.
+
+    >>> config_from({"tick_ms": 250}).tick_ms
+    250
+    >>> config_from({"tickms": 250})
+    Traceback (most recent call last):
+        ...
+    strandline.errors.ConfigError: configuration: Object contains unknown field `tickms`
+
+    Raises `ConfigError` naming the setting.
+    """
+    try:
+        return msgspec.convert(dict(settings or {}), Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"configuration: {error}") from error
+
+
+def resolve_reference(text: str, *, base: Path) -> str:
+    """Return what a configured value stands for: ``env:NAME`` and ``file:PATH`` are looked up, anything else is itself.
+
+    Raises `ConfigError` if the variable is not set or the file cannot be read (the value is never part of the message).
+    """
+    kind, _, rest = text.partition(":")
+    match kind:
+        case "env":
+            if rest not in os.environ:
+                raise ConfigError(f"the configuration refers to the environment variable {rest!r}, which is not set")
+            return os.environ[rest]
+        case "file" if not rest.startswith("//"):
+            try:
+                return (base / rest).read_text().strip()
+            except OSError as error:
+                raise ConfigError(f"the configuration refers to the file {rest!r}, which cannot be read") from error
+        case _:
+            return text

@@ -1,0 +1,306 @@
+"""The core of an environment: one writer of one location, and what it keeps going.
+
+`Core.open` takes the location over (tenure), fences older epochs, applies what was committed, and opens every item of the catalog where its last
+incarnation left it.  `Core.tick` brings everything to one new time: sources bind and read, tables are sealed, stages step, endpoints follow.  The three
+halves of a tick (`ingest`, `maintain`, `deliver`) may be called apart: how ticks are grouped into steps changes no update (law D).
+
+A core is used by one coroutine at a time (the client holds a lock); it spawns nothing.  `FencedError` from any call means that another environment has
+taken over: close it.  Whatever else fails is a *problem* of one item, told by `status`; the other items go on.
+
+Source: design pages "the map" (path of a row), "environment" and "persist" (modes and locks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.algebra.schema import Schema
+from strandline.compute.tick import TickReport, tick
+from strandline.environment.catalog import (
+    Catalog,
+    CatalogStore,
+    Collected,
+    Holder,
+    Item,
+    Materialization,
+    Source,
+    Table,
+    View,
+)
+from strandline.environment.config import Config
+from strandline.environment.dataflows import Dataflows, Definition, define
+from strandline.environment.feeds import CollectionFeed
+from strandline.environment.oracle import Oracle
+from strandline.environment.tables import Change, OpenTable, commit
+from strandline.environment.tenure import Claim, admit
+from strandline.environment.wiring import Assembly, driver
+from strandline.errors import ConfigError, FencedError, InvalidUsage, StrandlineError
+from strandline.frontier.antichain import Frontier
+from strandline.materialize.log import RecoveryLog
+from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.task import Binding, MaterializationSpec
+from strandline.persist.client import PersistClient
+from strandline.persist.read import ReadHandle
+from strandline.persist.register import Register
+from strandline.persist.transactions import Transactions, open_transactions
+from strandline.sources.file_options import parse as parse_file_options
+from strandline.sources.file_sequence import FileSequence
+from strandline.sources.files import FileReader
+from strandline.sources.ingest import Ingestion
+from strandline.sources.remap import RemapShard
+
+CATALOG_KEY = "catalog"
+
+
+@dataclass
+class Writing:
+    """What only the environment that writes has."""
+
+    epoch: int
+    transactions: Transactions
+    oracle: Oracle
+    dataflows: Dataflows
+    tables: dict[str, OpenTable]
+    ingestions: dict[str, Ingestion]
+    tasks: dict[str, Task]
+
+
+class Core:
+    """An environment of one location.  ``writing`` is None when it was opened to read only."""
+
+    def __init__(self, assembly: Assembly, client: PersistClient, catalogs: CatalogStore, config: Config) -> None:
+        self.assembly = assembly
+        self.engine = assembly.engine
+        self.client = client
+        self.catalogs = catalogs
+        self.config = config
+        self.writing: Writing | None = None
+        self.problems: dict[str, str] = {}
+        self.last_tick: TickReport = TickReport()
+        self._readers: dict[str, ReadHandle] = {}
+
+    @classmethod
+    async def open(cls, assembly: Assembly, config: Config, *, read_only: bool) -> Core:
+        """Open a location.
+
+        Raises:
+            ConfigError: somebody else holds it (named), and ``config.take_over`` is not set.
+        """
+        client = PersistClient(assembly.clock, assembly.ids, assembly.blob, assembly.consensus)
+        catalogs = CatalogStore(Register(CATALOG_KEY, assembly.clock, assembly.ids, assembly.consensus))
+        core = cls(assembly, client, catalogs, config)
+        if read_only:
+            await catalogs.read()
+        else:
+            await core._take_over()
+        return core
+
+    async def close(self) -> None:
+        """Let go of the location, so that the next environment need not ask."""
+        if self.writing is None:
+            return
+        for task in self.writing.tasks.values():
+            await task.close()
+        try:
+            await self.catalogs.change(self.writing.epoch, _released)
+        except FencedError:
+            pass  # somebody has taken over: it is theirs already
+        self.writing = None
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog as last seen."""
+        return self.catalogs.current
+
+    def require_writing(self) -> Writing:
+        """Return what only a writer has.  Raises `InvalidUsage` in a read-only environment."""
+        if self.writing is None:
+            raise InvalidUsage("this environment was opened read-only; open it for writing to change anything")
+        return self.writing
+
+    async def reader(self, name: str) -> ReadHandle:
+        """Return the reading handle of a collection.
+
+        Raises `DefinitionError` with candidates if there is no such collection.
+        """
+        item = self.catalog.collection(name)
+        key = item.shard
+        if key not in self._readers:
+            reader = await self.client.reader(item.shard, item.schema, item.name)
+            if reader is None:
+                raise ConfigError(f"collection {item.name!r} is defined and was never opened for writing; run the environment once")
+            self._readers[key] = reader
+        return self._readers[key]
+
+    # ---- opening -----------------------------------------------------------------------------------------------------
+
+    async def _take_over(self) -> None:
+        claim = Claim(
+            self.config.deployment, self.config.reentrant, self.config.take_over, self.assembly.clock.now_ms()
+        )
+        catalog = await self.catalogs.succeed(lambda before: admit(before, claim, self.assembly.processes))
+        transactions = await open_transactions(self.client, catalog.epoch)
+        floor = transactions.upper.at or 0
+        self.writing = Writing(
+            catalog.epoch,
+            transactions,
+            Oracle(self.assembly.clock, floor),
+            Dataflows(self.client, self.engine, catalog.epoch),
+            {},
+            {},
+            {},
+        )
+        for item in list(catalog.items.values()):
+            await self.start(item)
+
+    async def start(self, item: Item) -> None:
+        """Open an item of the catalog under this epoch; a fault of its own is its problem, not everybody's."""
+        try:
+            match item:
+                case Table():
+                    await self._start_table(item)
+                case Source():
+                    await self._start_source(item)
+                case View():
+                    await self._start_view(item, define(item, self.catalog, self.assembly.analyst))
+                case Materialization():
+                    await self._start_task(item)
+        except FencedError:
+            raise
+        except StrandlineError as error:
+            self.problems[item.name.lower()] = str(error)
+
+    async def _start_table(self, table: Table) -> None:
+        writing = self.require_writing()
+        writer = await writing.transactions.register(table.shard, table.schema.ddl)
+        reader = await self.reader_of(table)
+        writing.tables[table.name.lower()] = OpenTable(table.name, table.schema, writer, reader)
+
+    async def _start_source(self, source: Source) -> None:
+        writing = self.require_writing()
+        options = dict(source.options)
+        path = options.pop("path")
+        parsed = parse_file_options(path, options)
+        progress = await self.client.records(source.progress, writing.epoch)
+        remap = await RemapShard.open(await self.client.records(source.remap, writing.epoch), writing.epoch)
+        reader = FileReader(
+            self.assembly.clock,
+            await FileSequence.open(progress, writing.epoch),
+            self.assembly.files,
+            source.schema,
+            parsed,
+        )
+        data = await self.client.writer(source.shard, writing.epoch, schema=source.schema.ddl)
+        writing.ingestions[source.name.lower()] = await Ingestion.open(source.schema, reader, remap, data, self.engine)
+
+    async def _start_view(self, view: View, definition: Definition) -> None:
+        readers = {name: await self.reader(name) for name in view.imports}
+        await self.require_writing().dataflows.start(definition, readers)
+
+    async def _start_task(self, item: Materialization) -> None:
+        writing = self.require_writing()
+        bindings, feeds = [], []
+        for bound in item.bindings:
+            collected = self.catalog.collection(bound.collection)
+            reader = await self.reader(bound.collection)
+            since = await self.client.since(collected.shard, f"materialization/{item.id}", writing.epoch)
+            bindings.append(Binding(collected.name, bound.table, bound.key, collected.schema))
+            feeds.append(CollectionFeed(reader, since, self.engine))
+        spec = MaterializationSpec(item.name, tuple(bindings), item.options)
+        log = RecoveryLog(
+            self.assembly.clock, self.assembly.ids, self.assembly.consensus, f"materialization/{item.id}", writing.epoch
+        )
+        endpoint = driver(item.endpoint, item.options, self.assembly.clock)
+        writing.tasks[item.name.lower()] = Task(spec, endpoint, log, feeds)
+
+    async def reader_of(self, item: Collected) -> ReadHandle:
+        """Return the reading handle of an item that is open for writing here."""
+        reader = await self.client.reader(item.shard, item.schema, item.name)
+        assert reader is not None, f"{item.name!r} was opened for writing a moment ago"
+        self._readers[item.shard] = reader
+        return reader
+
+    # ---- going on ----------------------------------------------------------------------------------------------------
+
+    async def tick(self, ts: int | None = None) -> int:
+        """Bring everything to one new time and return it.
+
+        Raises `FencedError` if another environment has taken over.
+        """
+        time = await self.ingest(ts)
+        await self.maintain()
+        await self.deliver()
+        return time
+
+    async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
+        """Bind a new time at every source and seal the tables through it; ``step``: make the sources' data durable too."""
+        writing = self.require_writing()
+        time = writing.oracle.next(ts)
+        for name, ingestion in writing.ingestions.items():
+            await ingestion.tick(time)
+            if step:
+                await ingestion.catch_up()
+            self._note(name, ingestion.status.stalled)
+        await writing.transactions.advance(time)
+        return time
+
+    async def maintain(self) -> TickReport:
+        """Step every stage of every view up to where its inputs are known."""
+        writing = self.require_writing()
+        upper = Frontier(writing.oracle.floor)
+        runs = writing.dataflows.runs
+        self.last_tick = await tick(self.client, runs, upper)
+        for name in writing.dataflows.definitions:
+            failed = [self.last_tick.failed[r.name] for r in writing.dataflows.runs_of(name) if r.name in self.last_tick.failed]
+            self._note(name, str(failed[0]) if failed else "")
+        return self.last_tick
+
+    async def deliver(self) -> None:
+        """Let every endpoint follow its collections."""
+        for name, task in self.require_writing().tasks.items():
+            try:
+                await task.advance()
+            except FencedError:
+                raise
+            except StrandlineError as error:
+                self._note(name, str(error))
+            else:
+                self._note(name, "")
+
+    async def commit(self, changes: Sequence[Change], token: str | None) -> int:
+        """Commit changes of tables at one time and return it."""
+        writing = self.require_writing()
+        return await commit(
+            changes,
+            engine=self.engine,
+            transactions=writing.transactions,
+            oracle=writing.oracle,
+            token=token if token is not None else self.assembly.ids.fresh("txn"),
+        )
+
+    def table(self, name: str) -> OpenTable:
+        """Return a table that is open for writing.
+
+        Raises `DefinitionError` if there is no such collection, `InvalidUsage` if it is not a table.
+        """
+        writing = self.require_writing()
+        item = self.catalog.collection(name)
+        if not isinstance(item, Table):
+            raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
+        return writing.tables[name.lower()]
+
+    def schemas(self) -> Mapping[str, Schema]:
+        """The schema of every collection, by name."""
+        return {n: i.schema for n, i in self.catalog.items.items() if not isinstance(i, Materialization)}
+
+    def _note(self, name: str, problem: str) -> None:
+        if problem:
+            self.problems[name] = problem
+        else:
+            self.problems.pop(name, None)
+
+
+def _released(catalog: Catalog) -> Catalog:
+    holder: Holder | None = None
+    return Catalog(catalog.format, catalog.epoch, holder, catalog.items)

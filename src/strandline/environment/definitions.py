@@ -1,0 +1,173 @@
+"""Definitions: CREATE and DROP, checked as a whole before anything durable changes.
+
+An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash in between leaves an item that the
+next environment opens.
+
+Source: design pages "environment" (catalog) and "compute" (from SQL to a dataflow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from strandline.algebra.schema import Schema
+from strandline.compute.plan.view import PlannedView
+from strandline.environment import statements
+from strandline.environment.catalog import (
+    BoundTable,
+    Catalog,
+    Item,
+    Materialization,
+    Source,
+    Table,
+    View,
+    unknown,
+)
+from strandline.environment.core import Core
+from strandline.environment.dataflows import Definition, define, with_stage_shards
+from strandline.environment.wiring import driver
+from strandline.errors import DefinitionError
+from strandline.sources.file_options import parse as parse_file_options
+
+KINDS = {"table": Table, "source": Source, "materialized view": View, "materialization": Materialization}
+
+
+async def create_table(core: Core, statement: statements.CreateTable) -> None:
+    """CREATE TABLE.  Raises `DefinitionError` if the name is taken or a type is not known."""
+    if _taken(core, statement.name, Table, quiet=statement.if_not_exists):
+        return
+    schema = core.assembly.analyst.parse_ddl(statement.columns)
+    await _add(core, Table(statement.name, _columns(schema), core.assembly.ids.fresh("s")))
+
+
+async def create_source(core: Core, statement: statements.CreateSource) -> None:
+    """CREATE SOURCE.  Raises `DefinitionError` if the name is taken, a type or an option is not known."""
+    if _taken(core, statement.name, Source, quiet=statement.if_not_exists):
+        return
+    if statement.connector != "files":
+        raise DefinitionError(f"there is no connector {statement.connector!r}; this version has 'files'")
+    if "path" not in statement.options:
+        raise DefinitionError(f"source {statement.name!r}: option 'path' is missing")
+    schema = core.assembly.analyst.parse_ddl(statement.columns)
+    options = {k: v for k, v in statement.options.items() if k != "path"}
+    parse_file_options(statement.options["path"], options)
+    fresh = core.assembly.ids.fresh
+    await _add(
+        core,
+        Source(
+            statement.name,
+            _columns(schema),
+            fresh("s"),
+            statement.connector,
+            statement.options,
+            remap=fresh("s"),
+            progress=fresh("s"),
+        ),
+    )
+
+
+async def create_view(core: Core, statement: statements.CreateView) -> None:
+    """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
+    if _taken(core, statement.name, View, quiet=statement.if_not_exists):
+        return
+    definition = plan(core, statement.name, statement.query)
+    await _add(core, definition.view)
+
+
+def plan(core: Core, name: str, query: str) -> Definition:
+    """Plan a view that is not in the catalog: what `create_view` would add."""
+    draft = View(name, (), core.assembly.ids.fresh("s"), query, (), {}, settings(core))
+    planned: PlannedView = define(draft, core.catalog, core.assembly.analyst).planned
+    view = msgspec.structs.replace(draft, columns=_columns(planned.schema), imports=planned.imports)
+    definition = define(view, core.catalog, core.assembly.analyst)
+    shards = with_stage_shards(view, definition.stages, core.assembly.ids, core.catalog)
+    return Definition(shards, definition.planned, definition.stages)
+
+
+async def create_materialization(core: Core, statement: statements.CreateMaterialization) -> None:
+    """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name."""
+    if _taken(core, statement.name, Materialization, quiet=statement.if_not_exists):
+        return
+    driver(statement.endpoint, statement.options, core.assembly.clock)
+    bound = []
+    for bind in statement.bindings:
+        item = core.catalog.collection(bind.collection)
+        key = bind.key or _key(core, bind.collection.lower())
+        if not key:
+            raise DefinitionError(
+                f"{item.name!r} has no key that can be inferred; say which columns identify a row: AS {item.name} KEY (…)"
+            )
+        names = {name.lower(): name for name in item.schema.names}
+        for column in key:
+            if column.lower() not in names:
+                raise unknown("column", column, names)
+        bound.append(BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key)))
+    await _add(
+        core,
+        Materialization(
+            statement.name, statement.endpoint, statement.options, tuple(bound), core.assembly.ids.fresh("m")
+        ),
+    )
+
+
+async def drop(core: Core, statement: statements.Drop) -> None:
+    """DROP.  Raises `DefinitionError` if there is no such item, or something still reads it (named)."""
+    writing = core.require_writing()
+    name = statement.name.lower()
+    item = core.catalog.find(name)
+    wanted = KINDS[statement.kind]
+    if not isinstance(item, wanted):
+        if item is None and statement.if_exists:
+            return
+        raise unknown(statement.kind, statement.name, (n for n, i in core.catalog.items.items() if isinstance(i, wanted)))
+    readers = core.catalog.dependents(name)
+    if readers:
+        raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
+    await core.catalogs.change(
+        writing.epoch, _edit(lambda items: {n: i for n, i in items.items() if n != name})
+    )
+    writing.dataflows.stop(name)
+    writing.tables.pop(name, None)
+    writing.ingestions.pop(name, None)
+    task = writing.tasks.pop(name, None)
+    if task is not None:
+        await task.close()
+    core.problems.pop(name, None)
+
+
+def settings(core: Core) -> dict[str, str]:
+    """The Spark configuration that changes answers, as it is now."""
+    return core.engine.settings()
+
+
+def _key(core: Core, name: str) -> tuple[str, ...]:
+    definition = core.require_writing().dataflows.definitions.get(name)
+    return (definition.planned.key or ()) if definition is not None else ()
+
+
+async def _add(core: Core, item: Item) -> None:
+    writing = core.require_writing()
+    await core.catalogs.change(writing.epoch, _edit(lambda items: {**items, item.name.lower(): item}))
+    await core.start(item)
+
+
+def _edit(change: Callable[[dict[str, Item]], dict[str, Item]]) -> Callable[[Catalog], Catalog]:
+    return lambda catalog: msgspec.structs.replace(catalog, items=change(catalog.items))
+
+
+def _taken(core: Core, name: str, kind: type, *, quiet: bool) -> bool:
+    core.require_writing()
+    if name.startswith("__"):
+        raise DefinitionError(f"{name!r} cannot be a name: names that start with '__' are reserved")
+    present = core.catalog.find(name)
+    if present is None:
+        return False
+    if quiet and isinstance(present, kind):
+        return True
+    raise DefinitionError(f"there is a {type(present).__name__.lower()} {present.name!r} already; drop it first")
+
+
+def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:
+    return tuple((column.name, column.type) for column in schema)

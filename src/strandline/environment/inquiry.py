@@ -1,0 +1,236 @@
+"""Inquiry: everything that is asked of an environment and changes nothing: query, snapshot, changes, explain, verify, status.
+
+A query reads several collections at one time: by default the latest that is complete for all of them, so what it sees agrees with itself.
+``<source>_errors`` is a relation too: the error half of a source, one row an undecodable record.
+
+Source: design pages "compute" (reading, verify), "sources" (error half) and "the public face".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from strandline.algebra.nodes import Get, Project
+from strandline.algebra.schema import ERROR, Column, Schema
+from strandline.environment.catalog import Materialization, Source, View, unknown
+from strandline.environment.core import Core
+from strandline.errors import AsOfError, InvalidUsage
+from strandline.persist.plane import Half, Rows
+from strandline.persist.read import ReadHandle
+
+ERRORS_SUFFIX: Final = "_errors"
+ERRORS: Final = Schema(
+    (Column("file", "string"), Column("line", "bigint"), Column("reason", "string"), Column("raw", "string"))
+)
+SIGNIFICANT_DIGITS: Final = 12
+"""Floats of a view and of plain Spark are equal when they agree to so many decimal digits: Spark adds them in no fixed order."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not."""
+
+    name: str
+    as_of: int
+    missing: int
+    extra: int
+    sample: pa.Table
+    repaired: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the collection is exactly right."""
+        return not self.missing and not self.extra
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.name}: equal at {self.as_of}" + (" (repaired)" if self.repaired else "")
+        lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {self.as_of}"]
+        for row in self.sample.to_pylist():
+            sign = "missing" if row.pop("__diff") < 0 else "extra"
+            lines.append(f"  {sign}: {row}")
+        return "\n".join(lines)
+
+
+async def query(core: Core, sql: str, as_of: int | None) -> tuple[Schema, Rows]:
+    """Return plain Spark's answer to ``sql`` over the collections it names, all at one time: rows without time and diff.
+
+    Raises:
+        AsOfError: not every collection can be read at ``as_of``.
+        DefinitionError: Spark refuses the text, or a relation is unknown.
+    """
+    names = relations_of(core, sql)
+    handles = {name: await _handle(core, name) for name in names}
+    time = as_of if as_of is not None else await latest(handle for handle in handles.values())
+    relations = {name: await _multiset(core, name, handles[name], time) for name in names}
+    schema, rows = await core.engine.query(sql, relations, time=time)
+    return schema, await core.engine.multiset(rows, schema)
+
+
+async def latest(handles: Iterable[ReadHandle]) -> int:
+    """Return the latest time at which all of ``handles`` are complete (0 if there are none).
+
+    Raises `AsOfError` if one of them is not complete at any time yet.
+    """
+    uppers = {handle.name: (await handle.refresh()).upper for handle in handles}
+    for name, upper in uppers.items():
+        if upper.at == 0:
+            raise AsOfError(f"{name!r} is not complete at any time yet: nothing has been read or computed")
+    times = [upper.at for upper in uppers.values() if upper.at is not None]
+    return min(times) - 1 if times else 0
+
+
+def relations_of(core: Core, sql: str) -> list[str]:
+    """Return the collections that ``sql`` may name, in lower case; all of them where the text cannot be read here."""
+    known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
+    names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
+    try:
+        tree = sqlglot.parse_one(sql, dialect="spark")
+    except SqlglotError:
+        return sorted(names)
+    used = {table.name.lower() for table in tree.find_all(exp.Table)}
+    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for name in sorted(used - names - local):
+        raise unknown("collection", name, names)
+    return sorted(used & names)
+
+
+async def verify(core: Core, name: str, as_of: int | None) -> Verification:
+    """Compare a view with its query, answered anew by plain Spark from the view's inputs at one time; both ways, as multisets.
+
+    Raises:
+        AsOfError: the view or an input cannot be read at ``as_of``.
+        InvalidUsage: ``name`` is not a view or a materialization.
+    """
+    item = core.catalog.find(name)
+    if isinstance(item, Materialization):
+        raise InvalidUsage(f"{item.name!r} is a materialization: verify it with `verify_endpoint`")
+    view = core.catalog.collection(name)
+    if not isinstance(view, View):
+        raise InvalidUsage(f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified")
+    reader = await core.reader(name)
+    handles = {name: await core.reader(name) for name in view.imports}
+    time = as_of if as_of is not None else await latest([reader, *handles.values()])
+    relations = {name: await _multiset(core, name, handle, time) for name, handle in handles.items()}
+    _, wanted = await core.engine.query(view.sql, relations, time=time)
+    stored = await core.engine.read(await reader.snapshot(time, timeout_s=0))
+    return await _compare(core, view.name, view.schema, stored, wanted, time)
+
+
+async def verify_table(core: Core, name: str, binding: int, table: pa.Table, time: int) -> Verification:
+    """Compare what an endpoint holds of one binding (``table``) with its collection at ``time``."""
+    item = core.catalog.find(name)
+    assert isinstance(item, Materialization), f"{name!r} is not a materialization"
+    bound = item.bindings[binding]
+    reader = await core.reader(bound.collection)
+    wanted = await core.engine.read(await reader.snapshot(time, timeout_s=0))
+    stored = await core.engine.local(table, reader.schema, time=time, diff=1)
+    return await _compare(core, f"{item.name}/{bound.table}", reader.schema, stored, wanted, time)
+
+
+async def status(core: Core) -> dict[str, Any]:
+    """Return all there is to say about the environment: plain data, as ``strandline status --json`` prints it."""
+    catalog = core.catalog
+    collections = {}
+    for name, item in catalog.items.items():
+        if isinstance(item, Materialization):
+            continue
+        reader = await core.client.reader(item.shard, item.schema, item.name)
+        state = None if reader is None else await reader.refresh()
+        collections[item.name] = {
+            "kind": type(item).__name__.lower(),
+            "since": None if state is None else state.since.at,
+            "upper": None if state is None else state.upper.at,
+            "updates": 0 if state is None else sum(b.rows for b in state.batches),
+            "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
+            **await _source_status(core, name, item),
+            "problem": core.problems.get(name),
+        }
+    return {
+        "epoch": catalog.epoch,
+        "holder": None if catalog.holder is None else str(catalog.holder),
+        "collections": collections,
+        "materializations": {
+            item.name: _task_status(core, name)
+            for name, item in catalog.items.items()
+            if isinstance(item, Materialization)
+        },
+    }
+
+
+async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
+    if not isinstance(item, Source):
+        return {}
+    errors = await _errors(core, name)
+    counted = {} if core.writing is None or name not in core.writing.ingestions else _counts(core, name)
+    return {"errors": errors, **counted}
+
+
+def _counts(core: Core, name: str) -> dict[str, Any]:
+    counts = core.require_writing().ingestions[name].status
+    return {
+        "read_records": counts.read_records,
+        "reread_records": counts.reread_records,
+        "notices": list(counts.notices),
+    }
+
+
+async def _errors(core: Core, name: str) -> dict[str, Any]:
+    reader = await core.reader(name)
+    upper = (await reader.refresh()).upper.at
+    if not upper or not any(b.errors for b in reader.state.batches):
+        return {"rows": 0, "first": []}
+    _, rows = await _multiset(core, name + ERRORS_SUFFIX, reader, upper - 1)
+    found = await core.engine.collect(rows)
+    return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
+
+
+def _task_status(core: Core, name: str) -> dict[str, Any]:
+    if core.writing is None or name not in core.writing.tasks:
+        return {"problem": core.problems.get(name)}
+    task = core.writing.tasks[name].status
+    return {
+        "phase": task.phase,
+        "checkpoint": task.checkpoint,
+        "position": task.position,
+        "transactions": task.committed.transactions,
+        "rows_stored": task.committed.stored,
+        "rows_deleted": task.committed.deleted,
+        "applied": list(task.applied),
+        "problem": task.error or core.problems.get(name),
+    }
+
+
+async def _compare(core: Core, name: str, schema: Schema, stored: Rows, wanted: Rows, time: int) -> Verification:
+    both = await core.engine.union(schema, [stored, wanted], advance=time, negate=[False, True])
+    left = await core.engine.differences(both, schema, significant=SIGNIFICANT_DIGITS)
+    return Verification(name, time, left.missing, left.extra, left.sample)
+
+
+async def _handle(core: Core, name: str) -> ReadHandle:
+    return await core.reader(_base(core, name))
+
+
+def _base(core: Core, name: str) -> str:
+    if core.catalog.find(name) is None and name.endswith(ERRORS_SUFFIX):
+        return name.removesuffix(ERRORS_SUFFIX)
+    return name
+
+
+async def _multiset(core: Core, name: str, handle: ReadHandle, time: int) -> tuple[Schema, Rows]:
+    if _base(core, name) == name:
+        rows = await core.engine.read(await handle.snapshot(time, timeout_s=0))
+        return handle.schema, await core.engine.multiset(rows, handle.schema)
+    rows = await core.engine.read(await handle.snapshot(time, timeout_s=0, half=Half.ERR))
+    fields = tuple((c.name, f"CAST(get_json_object(`error`, '$.{c.name}') AS {c.type})") for c in ERRORS)
+    told = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
+    return ERRORS, await core.engine.multiset(told, ERRORS)
+
+
