@@ -74,7 +74,7 @@ def test_zeros_and_strangers_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "form, kind, expectation",
+    ("form", "kind", "expectation"),
     [(FORMAT + 1, Kind.DIFF, "another version of Strandline"), (FORMAT, 999, "expected kind diff, found 999")],
 )
 def test_an_intact_object_of_the_future_is_refused_by_name(form: int, kind: int, expectation: str) -> None:

@@ -1,0 +1,420 @@
+"""The simulation kernel: the real code, over stores, clock and ids that one list of choices controls.
+
+Actors are coroutines.  Whenever one of them awaits a store, the clock, or whatever else a world simulates, it awaits an
+`IoPoint`, which says what would be done and does nothing.  The kernel picks who goes next, and that point's `Fate`: it
+is done, done without the caller's learning of it, done later, lost, refused; or the actor crashes before or after it;
+or is left out for a while.  There is no event loop, no thread and no socket, and nothing is left to chance: a run is a
+function of its choices (`strandline.testing.choices`).
+
+What a run guarantees to be honest:
+
+- A crashed actor never runs again, its cleanup does no I/O, and its next incarnation knows only what is durable.
+- What is `Fate.LATE` may happen at any later step, after its issuer saw it fail, retried, crashed or ended.
+- Time stands still except that each step takes `STEP_MS`, and that it jumps when everybody sleeps.
+- After ``calm_after`` steps nothing unusual happens any more: what does not end then within ``steps_max`` never will.
+
+Source: craft page "reliability" (3.1 kernel; F1 outcomes, F3 crashes, F4 pauses; S5 whole-trace hash).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from strandline.errors import Determinate, Indeterminate, InvalidUsage, StrandlineError
+from strandline.store.blob import Blob
+from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.unreliable import Choose, Outcome, some_of
+from strandline.testing.choices import FAULT
+
+T = TypeVar("T")
+
+START_MS: Final = 1_700_000_000_000
+STEP_MS: Final = 1
+PAUSES_MS: Final = (20, 1_000, 3_600_000)
+"""How long an actor may be left out: a few steps, a good part of a run, longer than any lease."""
+CLEANUP_POINTS_MAX: Final = 100
+STEPS_MAX: Final = 100_000
+assert STEP_MS < PAUSES_MS[0] < PAUSES_MS[-1]
+
+
+class Fate(Enum):
+    """What becomes of an actor's I/O, and of the actor: the outcome (None: not yet), and whether it crashes on it."""
+
+    DONE = (Outcome.DONE, False)
+    DONE_UNREPORTED = (Outcome.DONE_UNREPORTED, False)
+    LATE = (Outcome.LATE, False)
+    LOST = (Outcome.LOST, False)
+    REFUSED = (Outcome.REFUSED, False)
+    CRASH_BEFORE = (Outcome.LOST, True)
+    CRASH_AFTER = (Outcome.DONE_UNREPORTED, True)
+    CRASH_LATE = (Outcome.LATE, True)
+    PAUSE = (None, False)
+
+    def __init__(self, outcome: Outcome | None, crash: bool) -> None:
+        self.outcome = outcome
+        self.crash = crash
+
+
+CHANGE: Final = tuple(Fate)
+"""The fates of I/O that changes something."""
+READ: Final = (Fate.DONE, Fate.LOST, Fate.REFUSED, Fate.CRASH_BEFORE, Fate.PAUSE)
+WAIT: Final = (Fate.DONE, Fate.CRASH_BEFORE, Fate.PAUSE)
+
+
+class IoPoint(Generic[T]):
+    """One I/O that the kernel decides upon; awaited, it gives what ``run`` returns, or raises.
+
+    ``site`` names the place in the code's protocols, ``arguments`` what was asked (both go into the trace), ``fates``
+    what may become of it, and ``delay_ms`` how long it takes at least.  ``run`` must not suspend.  ``partly`` does what
+    an unreported call may have done where that is not all or nothing.
+    """
+
+    __slots__ = ("arguments", "delay_ms", "fates", "partly", "run", "site")
+
+    def __init__(
+        self,
+        site: str,
+        arguments: tuple[object, ...],
+        run: Callable[[], T],
+        fates: tuple[Fate, ...] = CHANGE,
+        delay_ms: int = 0,
+        partly: Callable[[Choose], object] | None = None,
+    ) -> None:
+        self.site = site
+        self.arguments = arguments
+        self.run = run
+        self.fates = fates
+        self.delay_ms = delay_ms
+        self.partly = partly
+
+    def __await__(self) -> Generator[IoPoint[Any], Any, T]:
+        reply: T = yield self
+        return reply
+
+
+Acting: TypeAlias = Coroutine[IoPoint[Any], Any, Any]
+Start: TypeAlias = "Callable[[int], Acting | None]"
+"""Return the coroutine of an actor's incarnation (0, 1, …), or None: it does not come back after its last crash."""
+
+
+class Traced(NamedTuple):
+    """One step of a run: whose I/O met which fate.  A late one that lands has none left."""
+
+    actor: str
+    site: str
+    arguments: tuple[object, ...]
+    fate: Fate | None
+
+
+class StepBudgetExceeded(StrandlineError):
+    """A run did not end within its steps: nothing bounds the actors named, or they wait for what cannot come."""
+
+
+@dataclass(slots=True, eq=False)
+class _Actor:
+    name: str
+    start: Start
+    incarnation: int
+    coroutine: Acting
+    point: IoPoint[Any]
+    wake_ms: int
+    paused: bool
+
+
+class Simulation:
+    """One run.  `spawn` the actors, then `drive` them to their ends; afterwards look at what they left.
+
+    ``fates`` bounds what may happen to anybody (for exhaustive runs); `Fate.DONE` always may.
+    """
+
+    def __init__(
+        self,
+        choose: Choose,
+        fates: Sequence[Fate] = tuple(Fate),
+        calm_after: int | None = None,
+        steps_max: int = STEPS_MAX,
+    ) -> None:
+        self._choose = choose
+        self._fates = frozenset(fates) | {Fate.DONE}
+        self._calm_after = steps_max if calm_after is None else calm_after
+        self._steps_max = steps_max
+        self._actors: list[_Actor] = []  # the least recently run first: the choice 0 is fair
+        self._late: list[tuple[str, IoPoint[Any]]] = []
+        self._menus: dict[tuple[str, tuple[Fate, ...]], tuple[str, tuple[Fate, ...]]] = {}
+        self.now_ms = START_MS
+        self.steps = 0
+        self.choices: list[int] = []
+        self.trace: list[Traced] = []
+        self.results: dict[str, object] = {}
+
+    def choose(self, label: str, n: int) -> int:
+        """Make one of the run's choices, for the kernel or for the world: one of ``0 .. n - 1``."""
+        if n == 1:
+            return 0
+        value = self._choose(label, n)
+        self.choices.append(value)
+        return value
+
+    def spawn(self, name: str, start: Start) -> None:
+        """Add an actor, and run its first incarnation up to its first I/O."""
+        self._begin(name, start, 0)
+
+    def drive(self) -> None:
+        """Run until every actor has returned and everything late has happened.
+
+        Raises:
+            StepBudgetExceeded: that did not come.
+            Exception: whatever an actor raises ends the run; a note says which choices replay it.
+        """
+        try:
+            while self._actors or self._late:
+                if self.steps == self._steps_max:
+                    stuck = ", ".join(f"{actor.name} at {actor.point.site}" for actor in self._actors) or "late I/O"
+                    raise StepBudgetExceeded(f"the run did not end within {self._steps_max} steps: {stuck}")
+                self.steps += 1
+                self._step()
+        except Exception as error:
+            error.add_note(f"replayed by Listed({self.choices})")
+            raise
+        finally:
+            for actor in self._actors:
+                _bury(actor.coroutine)
+
+    def trace_hash(self) -> str:
+        """Return a hash of the whole trace: equal for equal choices, in any process, or something else chose too."""
+        digest = blake2b(digest_size=16)
+        for actor, site, arguments, fate in self.trace:
+            digest.update(repr((actor, site, arguments, fate and fate.name)).encode())
+        return digest.hexdigest()
+
+    def coverage(self) -> frozenset[tuple[str, Fate]]:
+        """Return which fates were met at which sites."""
+        return frozenset((step.site, step.fate) for step in self.trace if step.fate is not None)
+
+    def _step(self) -> None:
+        calm = self.steps > self._calm_after
+        if self._late and self._land(calm):
+            return
+        now = self.now_ms
+        ready = [actor for actor in self._actors if actor.wake_ms <= now or (calm and actor.paused)]
+        if not ready:
+            self.now_ms = now = min(actor.wake_ms for actor in self._actors)
+            ready = [actor for actor in self._actors if actor.wake_ms <= now]
+        self.now_ms = now + STEP_MS
+        actor = ready[self.choose("next", len(ready))]
+        self._actors.remove(actor)
+        point = actor.point
+        fate = Fate.DONE if calm else self._fate(point)
+        self.trace.append(Traced(actor.name, point.site, point.arguments, fate))
+        reply, error = None, None
+        match fate.outcome:
+            case Outcome.DONE:
+                try:
+                    reply = point.run()
+                except StrandlineError as refusal:
+                    error = refusal
+            case Outcome.DONE_UNREPORTED:
+                self._do_unreported(point)
+                error = Indeterminate(f"{point.site}: the answer was lost")
+            case Outcome.LATE:
+                self._late.append((actor.name, point))
+                error = Indeterminate(f"{point.site}: no answer yet")
+            case Outcome.LOST:
+                error = Indeterminate(f"{point.site}: the request was lost")
+            case Outcome.REFUSED:
+                error = Determinate(f"{point.site}: refused")
+            case None:
+                actor.paused = True
+                actor.wake_ms = now + PAUSES_MS[self.choose("pause", len(PAUSES_MS))]
+                self._actors.append(actor)
+                return
+        if fate.crash:
+            _bury(actor.coroutine)
+            self._begin(actor.name, actor.start, actor.incarnation + 1)
+        else:
+            self._resume(actor, reply, error)
+
+    def _fate(self, point: IoPoint[Any]) -> Fate:
+        menu = self._menus.get((point.site, point.fates))
+        if menu is None:
+            menu = (FAULT + point.site, tuple(fate for fate in point.fates if fate in self._fates))
+            self._menus[point.site, point.fates] = menu
+        label, fates = menu
+        return fates[self.choose(label, len(fates))]
+
+    def _land(self, calm: bool) -> bool:
+        """Let something late happen, perhaps; for certain when nothing else can, or faults are over."""
+        if calm or not self._actors:
+            landed = self.choose("land", len(self._late))
+        else:
+            landed = self.choose(FAULT + "land", len(self._late) + 1) - 1
+        if landed < 0:
+            return False
+        name, point = self._late.pop(landed)
+        self.trace.append(Traced(name, point.site, point.arguments, None))
+        self._do_unreported(point)
+        return True
+
+    def _do_unreported(self, point: IoPoint[Any]) -> None:
+        try:
+            if point.partly is None:
+                point.run()
+            else:
+                point.partly(self.choose)
+        except StrandlineError:
+            pass  # refused, and nobody is there to be told
+
+    def _begin(self, name: str, start: Start, incarnation: int) -> None:
+        coroutine = start(incarnation)
+        if coroutine is not None:
+            waits = IoPoint("start", (), _nothing)
+            self._resume(_Actor(name, start, incarnation, coroutine, waits, self.now_ms, paused=False), None, None)
+
+    def _resume(self, actor: _Actor, reply: object, error: Exception | None) -> None:
+        """Run an actor up to its next I/O, or to its end."""
+        try:
+            point = actor.coroutine.send(reply) if error is None else actor.coroutine.throw(error)
+        except StopIteration as end:
+            self.results[actor.name] = end.value
+            return
+        if not isinstance(point, IoPoint):
+            raise InvalidUsage(f"actor {actor.name} awaits {point!r}, which is not simulated")
+        actor.point = point
+        actor.wake_ms = self.now_ms + point.delay_ms
+        actor.paused = False
+        self._actors.append(actor)
+
+
+def _nothing() -> None:
+    """Do nothing: what an actor waits for before it has begun."""
+
+
+def _bury(coroutine: Acting) -> None:
+    """End a crashed actor.  Python lets it clean up; a machine would not, so none of that reaches a store.
+
+    Each point that the cleanup awaits is answered with the crash again, and never run.
+    """
+    for _ in range(CLEANUP_POINTS_MAX):
+        try:
+            coroutine.close()
+            return
+        except RuntimeError:
+            continue  # it awaited something instead of ending
+    raise InvalidUsage(f"{coroutine!r} does not end when it is closed: it catches GeneratorExit for ever")
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, such as any over the stores in memory, without an event loop.
+
+    Raises:
+        InvalidUsage: it did suspend.
+    """
+    try:
+        waits = coroutine.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    coroutine.close()
+    raise InvalidUsage(f"the coroutine suspends, waiting for {waits!r}")
+
+
+def _point(
+    site: str,
+    arguments: tuple[object, ...],
+    call: Callable[[], Coroutine[Any, Any, T]],
+    fates: tuple[Fate, ...] = CHANGE,
+) -> IoPoint[T]:
+    return IoPoint(site, arguments, lambda: run_sync(call()), fates)
+
+
+class SimBlob:
+    """A `Blob` whose every call is an I/O point, done on ``place``: a Blob that never suspends."""
+
+    def __init__(self, place: Blob) -> None:
+        self._place = place
+
+    async def get(self, key: str) -> bytes | None:
+        """Return what is stored under ``key``, or None."""
+        return await _point("blob.get", (key,), lambda: self._place.get(key), READ)
+
+    async def set(self, key: str, data: bytes) -> None:
+        """Store ``data``."""
+        await _point("blob.set", (key, data), lambda: self._place.set(key, data))
+
+    async def delete(self, key: str) -> bool:
+        """Remove ``key``; tell whether it was there."""
+        return await _point("blob.delete", (key,), lambda: self._place.delete(key))
+
+    async def list(self, prefix: str) -> list[str]:
+        """Return the keys that start with ``prefix``, sorted."""
+        return await _point("blob.list", (prefix,), lambda: self._place.list(prefix), READ)
+
+
+class SimConsensus:
+    """A `Consensus` whose every call is an I/O point, done on ``place``: a Consensus that never suspends."""
+
+    def __init__(self, place: Consensus) -> None:
+        self._place = place
+
+    async def head(self, key: str) -> Versioned | None:
+        """Return the newest version, or None if the key was never set."""
+        return await _point("consensus.head", (key,), lambda: self._place.head(key), READ)
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        """Install a version iff the head is as expected."""
+        return await _point("consensus.compare_and_set", (request,), lambda: self._place.compare_and_set(request))
+
+    async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
+        """Do each request as if alone; of an unreported call any part may have happened."""
+        site, asked = "consensus.compare_and_set_many", tuple(requests)
+
+        def do(these: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
+            return run_sync(self._place.compare_and_set_many(these))
+
+        return await IoPoint(site, asked, lambda: do(asked), partly=lambda choose: do(some_of(asked, choose)))
+
+    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
+        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
+        call = partial(self._place.scan, key, start, limit)
+        return await _point("consensus.scan", (key, start, limit), call, READ)
+
+    async def truncate(self, key: str, seqno: int) -> int:
+        """Delete the versions before ``seqno``; return how many."""
+        return await _point("consensus.truncate", (key, seqno), lambda: self._place.truncate(key, seqno))
+
+    async def list_keys(self) -> list[str]:
+        """Return all keys, sorted."""
+        return await _point("consensus.list_keys", (), self._place.list_keys, READ)
+
+
+class SimClock:
+    """A `Clock` that shows the simulation's time plus ``skew_ms``, which a world may change at any step."""
+
+    def __init__(self, simulation: Simulation, skew_ms: int = 0) -> None:
+        self._simulation = simulation
+        self.skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch, as this clock believes."""
+        return self._simulation.now_ms + self.skew_ms
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for at least ``seconds`` of simulated time."""
+        await IoPoint("clock.sleep", (seconds,), _nothing, WAIT, delay_ms=max(0, round(seconds * 1000)))
+
+
+class SimIds:
+    """`Ids` that count; all actors of a simulation share one."""
+
+    def __init__(self) -> None:
+        self._given = 0
+
+    def fresh(self, kind: str) -> str:
+        """Return a new name that starts with ``kind``."""
+        self._given += 1
+        return f"{kind}-{self._given}"
