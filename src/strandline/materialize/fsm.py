@@ -160,7 +160,7 @@ def _quiet_persisted(machine: Machine, head: PersistingQuiet, _event: QuietPersi
 
 
 def _loaded(machine: Machine, head: Extending | Flushing, event: Loaded) -> Step:
-    if event.binding not in head.loading or not isinstance(machine.tail, Done):
+    if event.binding not in head.loading or not isinstance(machine.tail, Done | PersistingState):
         raise _violation(head, event)
     return machine, ()
 

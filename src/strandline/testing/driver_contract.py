@@ -1,0 +1,309 @@
+"""The contract of a materialization driver, as a suite that every driver runs, over the real runtime and recovery log.
+
+Subclass it in a test module and give it a fixture ``make_endpoint``: a function that returns an `EndpointUnderTest`,
+another and empty one each time.
+
+    class TestMyDriver(DriverContract):
+        @pytest.fixture
+        def make_endpoint(self, tmp_path):
+            numbers = itertools.count()
+            return lambda: MyEndpoint(tmp_path / str(next(numbers)))
+
+The scenarios are functions of their own, so that a planted defect can be shown to fail them.
+
+Source: design page "materialize" (drivers are products).   Laws: M1, M2, M3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import pytest
+
+from strandline.algebra.schema import Column, Schema
+from strandline.errors import AsOfError, FencedError
+from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.materialize.driver import Driver
+from strandline.materialize.fsm import QUIET_TIMES_MAX
+from strandline.materialize.log import RecoveryLog
+from strandline.materialize.runtime import Materialization
+from strandline.materialize.spec import canonical, contents
+from strandline.materialize.task import Binding, Checkpoint, MaterializationSpec
+from strandline.store.memory import MemoryConsensus
+from strandline.testing.crashes import Crash, CrashPlan, PausePlan, Tapped
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.feed import ListFeed
+
+HOSTILE = (
+    'a"b',
+    "a'b",
+    "a`b",
+    "a\\b",
+    "nul\0nul",
+    "; DROP TABLE t; --",
+    "--",
+    "/*",
+    "$$",
+    "{t}",
+    "%s",
+    "?",
+    " lead",
+    "trail ",
+    "select",
+    "\U0001f30a",
+    "e\u0301",
+    "\u202eright to left",
+    "x" * 63,
+    "x" * 62 + "yz",
+    "\u00e4" * 32,
+)
+"""Names that somebody's column or table has."""
+
+KEYED = Schema((Column("k", "bigint"), Column("f", "double"), Column("s", "string")))
+KEYED_TYPES = {"k": pa.int64(), "f": pa.float64(), "s": pa.string()}
+
+
+MakeEndpoint: TypeAlias = "Callable[[], EndpointUnderTest]"
+
+
+class EndpointUnderTest(Protocol):
+    """What a driver's author gives to be tested: one endpoint.
+
+    ``fences``: a session that is not the newest can write nothing (false for stores without transactions).
+    """
+
+    fences: bool
+
+    def driver(self) -> Driver:
+        """Return one more driver to the endpoint."""
+        ...
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows that people read in ``table``."""
+        ...
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return what the endpoint keeps of materialization ``name``; None if it keeps none."""
+        ...
+
+
+def row(k: int | None, f: float | None, s: str) -> dict[str, Any]:
+    """Return a row of `KEYED`."""
+    return {"k": k, "f": f, "s": s}
+
+
+class World:
+    """Two collections, their materialization, and everything durable; runtimes come and go."""
+
+    def __init__(self, endpoint: EndpointUnderTest) -> None:
+        self.endpoint = endpoint
+        self.consensus = MemoryConsensus()
+        self.feeds = [ListFeed(name, KEYED, KEYED_TYPES) for name in ("orders", "people")]
+        self.clock = HandClock()
+        self._owners = count()
+        self.bump(0)
+
+    def bump(self, backfill: int) -> None:
+        """Ask for the first binding anew."""
+        first = Binding("orders", "Orders", ("k", "f"), KEYED, backfill)
+        self.spec = MaterializationSpec("m", (first, Binding("people", "People", ("k",), KEYED)))
+
+    def runtime(self, plan: CrashPlan | None = None, epoch: int = 1) -> Materialization:
+        """Return a new runtime, as a new process would have it."""
+        plan = CrashPlan() if plan is None else plan
+        ids = CountingIds(f"o{next(self._owners)}")
+        consensus: Any = Tapped(plan, "consensus", self.consensus)
+        log = RecoveryLog(self.clock, ids, consensus, "log/m", epoch)
+        feeds: Any = [Tapped(plan, feed.name, feed) for feed in self.feeds]
+        driver: Any = Tapped(plan, "driver", self.endpoint.driver(), opens=("open",))
+        return Materialization(self.spec, driver, log, feeds)
+
+    def seal(self, upper: int) -> None:
+        """Move the upper of both collections."""
+        for feed in self.feeds:
+            feed.seal(Frontier(upper))
+
+    def check(self, time: int) -> None:
+        """Check law M2: each table holds exactly what its collection holds before ``time``."""
+        for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
+            truth = sorted(canonical(each) for each in contents(binding, feed.before(time)).values())
+            assert sorted(canonical(each) for each in self.endpoint.rows(binding.resource)) == truth
+
+    def check_committed(self) -> None:
+        """Check law M2 at what the endpoint says of itself, if it does."""
+        checkpoint = self.endpoint.checkpoint(self.spec.name)
+        if checkpoint is not None:
+            self.check(checkpoint.time(self.spec.state_keys))
+
+
+def write_history(world: World) -> tuple[int, ...]:
+    """Write changes of every kind; return the uppers to advance through."""
+    orders, people = world.feeds
+    orders.write(1, (row(1, 0.5, "a"), 1), (row(None, math.nan, "null and nan"), 1), (row(2, None, "b"), 1))
+    people.write(2, (row(1, 1.0, "x"), 1), (row(2, 2.0, "y"), 1))
+    orders.write(5, (row(1, 0.5, "a"), -1), (row(1, 0.5, "A"), 1), (row(2, None, "b"), -1))
+    people.write(6, (row(1, 1.0, "x"), -1))
+    orders.write(8, (row(2, None, "again"), 1), (row(None, math.nan, "null and nan"), -1))
+    people.write(9, (row(3, None, "z"), 1), (row(3, None, "z"), -1), (row(1, 9.0, "back"), 1))
+    quiet = 9 + 2 * QUIET_TIMES_MAX
+    orders.write(quiet, (row(1, 0.5, "A"), -1), (row(1, 0.5, "last"), 1))
+    return 3, 7, 10, quiet, quiet + 5
+
+
+async def advance_through(world: World, runtime: Materialization, uppers: tuple[int, ...]) -> None:
+    """Advance as the environment's ticks would."""
+    for upper in uppers:
+        world.seal(upper)
+        await runtime.advance()
+
+
+class DriverContract:
+    """What holds for every driver."""
+
+    def test_tables_follow_their_collections(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: people read something that was never true."""
+        asyncio.run(follow(make_endpoint()))
+
+    def test_a_crash_at_any_point_loses_nothing_and_repeats_nothing(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a row is missing, or there twice, after a restart."""
+        asyncio.run(crash_everywhere(make_endpoint))
+
+    def test_a_zombie_commits_nothing(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a process that was thought dead overwrites what its successor wrote."""
+        asyncio.run(replaced(make_endpoint()))
+
+    def test_a_zombie_that_wakes_inside_a_transaction_commits_nothing(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: likewise, at the moments when only the endpoint can refuse it."""
+        if not make_endpoint().fences:
+            pytest.skip("this endpoint cannot fence: a zombie may write until its next write to the log")
+        asyncio.run(zombie_everywhere(make_endpoint))
+
+    def test_a_bumped_backfill_begins_anew(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: rows of the former contents stay for ever."""
+        endpoint = make_endpoint()
+        if endpoint.checkpoint("m") is None:
+            pytest.skip("this endpoint's tables are emptied by its own Apply")
+        asyncio.run(backfill(endpoint))
+
+    def test_collections_that_are_complete_are_finished_once(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a collection that will never change again keeps its task busy, or is never finished."""
+        asyncio.run(finish(make_endpoint()))
+
+
+async def follow(endpoint: EndpointUnderTest) -> None:
+    """Advance through the history, and look after each step."""
+    world = World(endpoint)
+    runtime = world.runtime()
+    for upper in write_history(world):
+        world.seal(upper)
+        assert await runtime.advance()
+        assert runtime.status.position == upper
+        world.check(upper)
+        world.check_committed()
+        assert not await runtime.advance()
+    await runtime.close()
+
+
+async def crash_everywhere(make_endpoint: MakeEndpoint) -> None:
+    """Run the history once for every point and both sides of its effect, dying there; then restart and finish."""
+    counting = CrashPlan()
+    world = World(make_endpoint())
+    uppers = write_history(world)
+    await advance_through(world, world.runtime(counting), uppers)
+    world.check(uppers[-1])
+    assert {label.rpartition(".")[2] for label in counting.points} >= {"compare_and_set", "changes", "send", "receive"}
+    for at in range(1, len(counting.points) + 1):
+        for after in (False, True):
+            await crash_once(World(make_endpoint()), CrashPlan(at, after=after))
+
+
+async def crash_once(world: World, plan: CrashPlan) -> None:
+    """Die where ``plan`` says, restart, finish; check at both ends."""
+    uppers = write_history(world)
+    with pytest.raises(Crash):
+        await advance_through(world, world.runtime(plan), uppers)
+    world.check_committed()
+    runtime = world.runtime()
+    await runtime.advance()
+    world.check(runtime.status.position)
+    world.seal(uppers[-1])
+    while await runtime.advance():
+        world.check(runtime.status.position)
+    assert runtime.status.position == uppers[-1], plan.points[-1]
+
+
+async def replaced(endpoint: EndpointUnderTest) -> None:
+    """Let a successor take over between two transactions; the older runtime must notice, and stay stopped."""
+    world = World(endpoint)
+    uppers = write_history(world)
+    older, newer = world.runtime(epoch=1), world.runtime(epoch=2)
+    await advance_through(world, older, uppers[:1])
+    await advance_through(world, newer, uppers[1:2])
+    world.seal(uppers[2])
+    # What it would read may be compacted away by now, since its successor has moved the holds: that stops it as well.
+    for refusal in ((FencedError, AsOfError), FencedError, FencedError):
+        with pytest.raises(refusal):
+            await older.advance()
+        world.check(uppers[1])
+    assert await newer.advance()
+    world.check(uppers[2])
+
+
+async def zombie_everywhere(make_endpoint: MakeEndpoint) -> None:
+    """Pause a runtime before every point of its second transaction while a successor runs the same and the next one."""
+    at = 0
+    while await zombie_once(World(make_endpoint()), at := at + 1):
+        pass
+    assert at > 1
+
+
+async def zombie_once(world: World, at: int) -> bool:
+    """Pause at point ``at``; tell whether there is one."""
+    uppers = write_history(world)
+    met = False
+
+    async def meanwhile() -> None:
+        nonlocal met
+        met = True
+        await advance_through(world, world.runtime(epoch=2), uppers[1:3])
+        world.check(uppers[2])
+
+    await advance_through(world, world.runtime(), uppers[:1])
+    zombie = world.runtime(PausePlan(at, meanwhile))
+    world.seal(uppers[1])
+    with suppress(FencedError, AsOfError):
+        await zombie.advance()
+    if met:
+        world.check(uppers[2])
+    # Nobody is wedged: a new runtime goes on from what is committed.
+    await advance_through(world, world.runtime(epoch=3), uppers[3:])
+    world.check(uppers[-1])
+    return met
+
+
+async def backfill(endpoint: EndpointUnderTest) -> None:
+    """Bump a binding's counter in the middle of the history."""
+    world = World(endpoint)
+    uppers = write_history(world)
+    await advance_through(world, world.runtime(), uppers[:2])
+    world.bump(1)
+    await advance_through(world, world.runtime(), uppers[2:])
+    world.check(uppers[-1])
+
+
+async def finish(endpoint: EndpointUnderTest) -> None:
+    """Close both collections."""
+    world = World(endpoint)
+    uppers = write_history(world)
+    runtime = world.runtime()
+    for feed in world.feeds:
+        feed.seal(EMPTY)
+    assert await runtime.advance()
+    assert not await runtime.advance()
+    world.check(uppers[-1])

@@ -1,0 +1,64 @@
+"""A `Feed` over a Python list of changes, that insists on its since as a shard does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from strandline.algebra.schema import DIFF, Schema
+from strandline.errors import AsOfError
+from strandline.frontier.antichain import MINIMUM, Frontier, join
+from strandline.materialize.spec import canonical
+
+
+class ListFeed:
+    """A collection whose changes are written down one by one.
+
+    It is compacted as far as it is held: a window that begins at or before its since, and not at 0, is refused.
+    """
+
+    def __init__(self, name: str, schema: Schema, types: Mapping[str, pa.DataType]) -> None:
+        self.name = name
+        self.schema = schema
+        self.since = MINIMUM
+        self._types = types
+        self._upper = MINIMUM
+        self._changes: list[tuple[dict[str, Any], int, int]] = []
+
+    def write(self, time: int, *changes: tuple[dict[str, Any], int]) -> None:
+        """Add ``(row, diff)`` changes at ``time``, which the upper must not have passed."""
+        assert self._upper.beyond(time), f"{time} is before {self._upper}"
+        self._changes.extend((row, time, diff) for row, diff in changes)
+
+    def seal(self, upper: Frontier) -> None:
+        """Move the upper."""
+        self._upper = upper
+
+    def before(self, time: int) -> list[tuple[dict[str, Any], int]]:
+        """Return the ``(row, diff)`` of all changes before ``time``."""
+        return [(row, diff) for row, at, diff in self._changes if at < time]
+
+    async def upper(self) -> Frontier:
+        """Return the upper."""
+        return self._upper
+
+    async def changes(self, lower: int, upper: int) -> pa.Table:
+        """Return the net changes over the window."""
+        if lower and not self.since <= Frontier(lower - 1):
+            raise AsOfError(f"{self.name!r} cannot tell what changed from {lower} on: its since is {self.since}")
+        assert not self._upper.beyond(upper - 1), f"{upper} is not known yet: the upper is {self._upper}"
+        counts: dict[str, int] = {}
+        rows: dict[str, dict[str, Any]] = {}
+        for row, time, diff in self._changes:
+            if lower <= time < upper:
+                rows[canonical(row)] = row
+                counts[canonical(row)] = counts.get(canonical(row), 0) + diff
+        net = [(rows[each], count) for each, count in counts.items() if count]
+        columns = {name: pa.array([row[name] for row, _ in net], self._types[name]) for name in self.schema.names}
+        return pa.table({**columns, DIFF: pa.array([count for _, count in net], pa.int64())})
+
+    async def hold(self, frontier: Frontier) -> None:
+        """Move the since as far as is now allowed."""
+        self.since = join([self.since, frontier])

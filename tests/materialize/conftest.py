@@ -1,0 +1,5 @@
+"""The contract's assertions show their values, as a test module's do."""
+
+import pytest
+
+pytest.register_assert_rewrite("strandline.testing.driver_contract")
