@@ -14,10 +14,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pyspark.errors import PySparkException, QueryContextType
-from pyspark.sql import SparkSession
+from pyspark.errors import ParseException, PySparkException, QueryContextType
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from strandline.algebra.schema import Schema, quote
+from strandline.engine import types
 from strandline.engine.ddl import schema_of
 from strandline.engine.session import adopt
 from strandline.errors import DefinitionError, Position
@@ -27,7 +29,8 @@ _CLOSE: Final = "\n)"
 """Between these a text can only be a query: a command, which Spark would run as soon as it reads it, does not parse."""
 _PARSE_POSITION: Final = re.compile(r"\(line (\d+), pos(?:ition)? (\d+)\)")
 _STATE_AND_TRACE: Final = re.compile(r"\s*SQLSTATE:.*", re.DOTALL)
-_CANDIDATES_MAX: Final = 5
+_CANDIDATES_MAX: Final = 3
+_LIKENESS_MIN: Final = 0.6
 
 
 class SparkAnalyst:
@@ -47,23 +50,57 @@ class SparkAnalyst:
             try:
                 for name, schema in relations.items():
                     self._empty(schema).createOrReplaceTempView(quote(name))
-                return schema_of(self._session.sql(_OPEN + sql + _CLOSE).schema)
-            except PySparkException as error:
-                raise _refusal(error, sql, list(relations)) from error
+                return _kept(schema_of(analysed(self._session, sql, list(relations)).schema))
             finally:
                 for name in relations:
-                    self._session.catalog.dropTempView(quote(name))
+                    self._session.catalog.dropTempView(name)
 
     def parse_ddl(self, ddl: str) -> Schema:
         """Return the schema that a column list writes: ``a INT, b ARRAY<STRING>``."""
         with self._lock:
             try:
-                return schema_of(self._session.createDataFrame([], ddl).schema)
+                listed = StructType.fromDDL(ddl)
             except PySparkException as error:
-                raise _refusal(error, ddl, []) from error
+                raise DefinitionError(f"not a column list: {_sentence(str(error))}") from error
+        if not isinstance(listed, StructType):
+            raise DefinitionError(f"not a column list: {ddl}")
+        return _kept(schema_of(listed))
 
-    def _empty(self, schema: Schema):  # type: ignore[no-untyped-def]
+    def _empty(self, schema: Schema) -> DataFrame:
         return self._session.createDataFrame([], schema.ddl)
+
+
+def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame:
+    """Return the query ``sql`` over ``session``'s views, analysed and not run; ``names`` are those that its author may use.
+
+    Raises:
+        DefinitionError: Spark cannot parse or resolve it, or it is not a query.
+    """
+    try:
+        return session.sql(_OPEN + sql + _CLOSE)
+    except ParseException as error:
+        raise _unparsed(session, error, sql) from error
+    except PySparkException as error:
+        raise _refusal(error, sql, names) from error
+
+
+def _unparsed(session: SparkSession, error: ParseException, sql: str) -> DefinitionError:
+    """Return why ``sql`` alone does not parse, for our parentheses would show in Spark's reason.
+
+    The one use of the JVM's own objects here: no public call parses a text without running what it says.
+    """
+    try:
+        session._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001 - see the docstring
+    except ParseException as alone:
+        found = _PARSE_POSITION.search(str(alone))
+        position = Position(int(found[1]), int(found[2]) + 1) if found else None  # Spark counts columns from 0
+        return DefinitionError(_sentence(str(alone)), position)
+    return DefinitionError(f"one query is expected here, and this is something else: {_sentence(str(error))}")
+
+
+def _kept(schema: Schema) -> Schema:
+    types.columns(schema)  # refuses, by the column's name, what no collection can hold
+    return schema
 
 
 def _refusal(error: PySparkException, sql: str, names: Sequence[str]) -> DefinitionError:
@@ -72,12 +109,12 @@ def _refusal(error: PySparkException, sql: str, names: Sequence[str]) -> Definit
     parameters = error.getMessageParameters() or {}
     position = _position(error, sql)
     if condition.startswith("UNRESOLVED_COLUMN"):
-        near = _candidates(parameters.get("proposal", "").replace("`", "").split(", "))
-        return DefinitionError(f"unknown column {_bare(parameters.get('objectName'))}{near}", position)
+        missing = _bare(parameters.get("objectName"))
+        near = _candidates(missing, _bare(parameters.get("proposal")).split(", "))
+        return DefinitionError(f"unknown column {missing}{near}", position)
     if condition == "TABLE_OR_VIEW_NOT_FOUND":
         missing = _bare(parameters.get("relationName"))
-        near = _candidates(difflib.get_close_matches(missing, names, n=_CANDIDATES_MAX, cutoff=0.5))
-        return DefinitionError(f"unknown relation {missing}{near}", position)
+        return DefinitionError(f"unknown relation {missing}{_candidates(missing, names)}", position)
     return DefinitionError(_sentence(str(error)), position)
 
 
@@ -85,12 +122,7 @@ def _position(error: PySparkException, sql: str) -> Position | None:
     for context in error.getQueryContext():
         if context.contextType() is QueryContextType.SQL and context.objectType() == "":
             return _at(sql, context.startIndex() - len(_OPEN))
-    found = _PARSE_POSITION.search(str(error))
-    if found is None:
-        return None
-    line, column = int(found[1]) - 1, int(found[2]) + 1  # our opening is one line; Spark counts columns from 0
-    last = sql.count("\n") + 1
-    return Position(line, column) if 1 <= line <= last else _at(sql, len(sql))
+    return None
 
 
 def _at(sql: str, index: int) -> Position | None:
@@ -100,9 +132,9 @@ def _at(sql: str, index: int) -> Position | None:
     return Position(before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1)
 
 
-def _candidates(names: Sequence[str]) -> str:
-    near = [name for name in names if name][:_CANDIDATES_MAX]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+def _candidates(missing: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(missing, names, n=_CANDIDATES_MAX, cutoff=_LIKENESS_MIN)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; there is {', '.join(sorted(names))}" if names else ""
 
 
 def _bare(name: str | None) -> str:

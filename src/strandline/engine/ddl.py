@@ -14,7 +14,6 @@ from typing import Final
 from pyspark.sql.types import ArrayType, CharType, DataType, StringType, StructType, VarcharType
 
 from strandline.algebra.schema import Column, Schema, quote
-from strandline.engine import types
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -38,7 +37,5 @@ def type_text(kind: DataType) -> str:
 
 
 def schema_of(struct: StructType) -> Schema:
-    """Return the schema of Spark's ``struct``; `DefinitionError` names a column that a collection cannot hold."""
-    schema = Schema(tuple(Column(field.name, type_text(field.dataType)) for field in struct.fields))
-    types.columns(schema)
-    return schema
+    """Return the schema of Spark's ``struct``; `DefinitionError` names a column that is there twice."""
+    return Schema(tuple(Column(field.name, type_text(field.dataType)) for field in struct.fields))

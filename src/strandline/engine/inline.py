@@ -68,6 +68,33 @@ def conform(table: pa.Table, target: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=target)
 
 
+def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Table:
+    """Return rows that carry no time yet as updates at ``time``: columns by name, cast to ``schema``.
+
+    Raises:
+        InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it.
+    """
+    given = {name.lower(): name for name in table.column_names}
+    known = {name.lower() for name in schema.names}
+    missing = [name for name in schema.names if name.lower() not in given]
+    unknown = [name for lower, name in given.items() if lower not in known]
+    if missing or unknown or len(given) < table.num_columns:
+        raise InvalidUsage(
+            f"the rows have the columns {table.column_names}; {', '.join(schema.names)} are expected, each once"
+            + (f"; missing: {', '.join(missing)}" if missing else "")
+            + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+        )
+    arrays = {}
+    for name, kind in types.columns(schema):
+        try:
+            arrays[name] = table[given[name.lower()]].cast(types.arrow(kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidUsage(f"column {name!r} cannot be cast to {types.arrow(kind)}: {error}") from error
+    for ours, value in ((TIME, time), (DIFF, diff)):
+        arrays[ours] = pa.chunked_array([pa.repeat(pa.scalar(value, pa.int64()), table.num_rows)], type=pa.int64())
+    return pa.table(arrays)
+
+
 def without_idle_error(table: pa.Table) -> pa.Table:
     """Return ``table`` without ``__error`` when no row has one: most batches, and absent is read as NULL."""
     if ERROR in table.column_names and table[ERROR].null_count == table.num_rows:
@@ -115,22 +142,26 @@ def can_group(table: pa.Table) -> bool:
 
 
 def multiset(table: pa.Table) -> pa.Table:
-    """Return the rows that the updates sum up to, each as often as its count.
+    """Return the rows that the updates sum up to, each as often as its count (for frames that `can_group`).
 
     Raises:
         CollectionError: a count is negative; the message names the row.
     """
-    names = data_columns(table.column_names)
-    if not names:
-        raise InvalidUsage("a frame without columns has no rows to count")
-    canonical = pa.table({name: _canonical(table[name]) for name in names} | {DIFF: table[DIFF]})
-    sums = canonical.group_by(names).aggregate([(DIFF, "sum")])
-    counts = sums[f"{DIFF}_sum"].to_pylist()
-    rows = sums.select(names)
+    sums = added_up(table)
+    counts = sums[DIFF].to_pylist()
+    rows = sums.drop_columns([DIFF])
     for position, count in enumerate(counts):
         if count < 0:
             raise CollectionError(f"{NEGATIVE} {count} times: {rows.slice(position, 1).to_pylist()[0]}")
     return rows.take(pa.array([p for p, count in enumerate(counts) for _ in range(count)], pa.int64()))
+
+
+def added_up(table: pa.Table) -> pa.Table:
+    """Return each distinct row once, times ignored, with its Σ diff as ``__diff``; zeros dropped."""
+    names = data_columns(table.column_names)
+    canonical = pa.table({name: _canonical(table[name]) for name in names} | {DIFF: table[DIFF]})
+    sums = canonical.group_by(names).aggregate([(DIFF, "sum")]).rename_columns([*names, DIFF])
+    return sums.filter(pc.not_equal(sums[DIFF], 0))
 
 
 def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:

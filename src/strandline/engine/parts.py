@@ -18,6 +18,8 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +27,7 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strandline.algebra.schema import DIFF, TIME
+from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import CorruptionError
 from strandline.persist.batch import BlobPart
 
@@ -50,11 +52,15 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A part as its footer describes it: the reference, and the range of its times and diffs."""
+    """A part as its footer describes it.
+
+    ``times`` and ``diffs`` are ranges; ``errors`` counts the rows of the err half, None if the writer left no count.
+    """
 
     part: BlobPart
     times: Range
     diffs: Range
+    errors: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +91,12 @@ class PartStore:
         self._fsync_directories(directory)
         return found
 
-    def check(self, part: BlobPart) -> None:
-        """Raise `CorruptionError`, naming the part and what was expected, unless it is there as it was appended."""
+    def check(self, part: BlobPart) -> Described:
+        """Return what the part's footer says, once it is known to be the part that was appended.
+
+        Raises:
+            CorruptionError: it is missing, or not as it was appended; the message names it and what was expected.
+        """
         path = self._path(part.key)
         try:
             size = path.stat().st_size
@@ -97,9 +107,10 @@ class PartStore:
             raise CorruptionError(f"part {part.key} has {size} bytes; {part.size} were expected")
         if footer is None or google_crc32c.value(footer) != part.footer_crc:
             raise CorruptionError(f"part {part.key}: its footer is damaged; CRC32C {part.footer_crc:08x} was expected")
-        rows = _metadata(footer).num_rows
-        if rows != part.rows:
-            raise CorruptionError(f"part {part.key} has {rows} rows; {part.rows} were expected")
+        metadata = _metadata(footer)
+        if metadata.num_rows != part.rows:
+            raise CorruptionError(f"part {part.key} has {metadata.num_rows} rows; {part.rows} were expected")
+        return _described(part, metadata)
 
     def write(self, key: str, data: bytes) -> Described:
         """Store a Parquet file as ``key``, durably, and describe it."""
@@ -138,7 +149,7 @@ class PartStore:
             return None
         sidecar = f"{key.rpartition('/')[0]}/{_sidecar(path).name}" if _sidecar(path).exists() else ""
         part = BlobPart(key, size, metadata.num_rows, google_crc32c.value(footer), sidecar)
-        return Described(part, _range(metadata, TIME, key), _range(metadata, DIFF, key))
+        return _described(part, metadata)
 
     def _fsync_directories(self, directory: Path) -> None:
         """From the new directory up to the root: a name is durable when the directory that holds it is."""
@@ -168,22 +179,36 @@ def _metadata(footer: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(_MAGIC + footer))
 
 
+def _described(part: BlobPart, metadata: pq.FileMetaData) -> Described:
+    return Described(part, _range(metadata, TIME, part.key), _range(metadata, DIFF, part.key), _errors(metadata))
+
+
+def _statistics(metadata: pq.FileMetaData, column: str) -> list[pq.Statistics | None]:
+    """Return a column's statistics by row group; none at all if the file lacks the column."""
+    at = metadata.schema.names.index(column) if column in metadata.schema.names else None
+    groups = range(metadata.num_row_groups)
+    return [] if at is None else [metadata.row_group(group).column(at).statistics for group in groups]
+
+
 def _range(metadata: pq.FileMetaData, column: str, key: str) -> Range:
     """Return a column's range from the statistics of all row groups: exact for integers, in every writer we use."""
-    total: Range | None = None
-    for group in range(metadata.num_row_groups):
-        chunks = metadata.row_group(group)
-        for index in range(chunks.num_columns):
-            chunk = chunks.column(index)
-            if chunk.path_in_schema == column:
-                statistics = chunk.statistics
-                if statistics is None or not statistics.has_min_max or statistics.null_count:
-                    raise CorruptionError(f"part {key}: its footer has no range of {column}, or that column has NULLs")
-                here = Range(statistics.min, statistics.max)
-                total = here if total is None else total | here
-    if total is None:
+    ranges = []
+    for statistics in _statistics(metadata, column):
+        if statistics is None or not statistics.has_min_max or statistics.null_count:
+            raise CorruptionError(f"part {key}: its footer has no range of {column}, or that column has NULLs")
+        ranges.append(Range(statistics.min, statistics.max))
+    if not ranges:
         raise CorruptionError(f"part {key} has no column {column}")
-    return total
+    return reduce(or_, ranges)
+
+
+def _errors(metadata: pq.FileMetaData) -> int | None:
+    """Return how many rows have an error; a part without that column has none."""
+    nulls = [s.null_count if s is not None and s.has_null_count else None for s in _statistics(metadata, ERROR)]
+    if not nulls:
+        return 0
+    known = [count for count in nulls if count is not None]
+    return metadata.num_rows - sum(known) if len(known) == len(nulls) else None
 
 
 def _sidecar(path: Path) -> Path:

@@ -9,6 +9,7 @@ Source: design pages "the public face" (``open(spark=…)`` works in a session o
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -65,6 +66,9 @@ _APPLICATION_CONF: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark prints every refused query on standard error as JSON; the error we raise says it once."""
+
 
 def build(config: Mapping[str, str]) -> SparkSession:
     """Return a new session for ``config`` (Spark conf keys; ``spark.master`` defaults to all local cores).
@@ -95,6 +99,8 @@ def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> Spa
 
     ``config`` overrides the engine's conf where it names a key that can be set at run time.
     """
+    for noisy in _LOGGERS:
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
     own = session.newSession()
     cores = session.sparkContext.defaultParallelism
     for key, value in {**ENGINE_CONF, "spark.sql.shuffle.partitions": str(cores), **(config or {})}.items():

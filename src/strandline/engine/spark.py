@@ -1,8 +1,7 @@
 """`SparkEngine`: the data plane on Spark.
 
 Every call that may block (a job, a file system) runs in one of a few worker threads, so the caller's event loop stays free and the
-number of concurrent Spark jobs is bounded.  Reads are lazy: `read` checks the parts' footers and plans a scan; rows move when
-something is staged or collected.  What Spark says about damaged files and negative counts is told in `strandline.errors`.
+number of concurrent Spark jobs is bounded.  Frames are lazy: rows move when something is staged, collected or compared.
 
 Source: design pages "the house planned" (where things meet) and "persist".  Contract suite: `strandline.testing.engine_contract`.
 """
@@ -11,29 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from typing import Final, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine import inline
+from strandline.engine import answers, inline
+from strandline.engine.failures import FROM_SPARK, told
 from strandline.engine.parts import PartStore
 from strandline.engine.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
+from strandline.engine.scan import Scanner
+from strandline.engine.sql import render
 from strandline.engine.stage import Stager
-from strandline.errors import CollectionError, CorruptionError, InvalidUsage
-from strandline.persist.batch import BlobPart, InlinePart, Staged
-from strandline.persist.plane import Contents, Half, Rows, StageRequest
+from strandline.errors import InvalidUsage
+from strandline.persist.batch import BlobPart, Staged
+from strandline.persist.plane import Contents, Differences, Rows, StageRequest
 
 JOBS_MAX: Final = 8
 """Concurrent calls into Spark; more only queue inside it."""
-_READ_OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true"}
-_COUNT: Final = "__count"
 _T = TypeVar("_T")
 
 
@@ -44,8 +44,10 @@ class SparkEngine:
         self._session = session
         self._store = store
         self._stager = Stager(session, store)
+        self._scanner = Scanner(session, store)
         self._workers = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="strandline-spark")
         self._views = itertools.count()
+        self._naming = threading.Lock()  # held while views carry names that a query's author chose
 
     @property
     def session(self) -> SparkSession:
@@ -75,20 +77,32 @@ class SparkEngine:
         table = inline.conform(updates, inline.update_schema(schema))
         return wrap(Local(table if ERROR in updates.column_names else table.drop_columns([ERROR]), plain=False))
 
+    async def local(self, table: pa.Table, schema: Schema, *, time: int, diff: int) -> Rows:
+        """See `Engine.local`."""
+        return wrap(Local(inline.stamped(table, schema, time=time, diff=diff), plain=diff == 1))
+
     async def read(self, contents: Contents) -> Rows:
         """See `Engine.read`.  Contents of inline parts alone are decoded here and now, without Spark."""
-        return await self._run(partial(self._read, contents))
+        return wrap(await self._run(partial(self._scanner.read, contents)))
+
+    async def times(self, contents: Contents) -> tuple[int, ...]:
+        """See `Engine.times`."""
+        return await self._run(partial(self._scanner.times, contents))
 
     async def evaluate(self, node: Node, frames: Mapping[str, Rows]) -> Rows:
         """See `Engine.evaluate`."""
-        return await self._run(partial(self._evaluate, node, {name: unwrap(rows) for name, rows in frames.items()}))
+        return wrap(await self._run(partial(self._evaluate, node, {n: unwrap(rows) for n, rows in frames.items()})))
+
+    async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
+        """See `Engine.query`.  A relation that is a multiset already (no ``__diff``) is taken as it is."""
+        frames = {name: unwrap(rows) for name, (_, rows) in relations.items()}
+        schema, frame = await self._run(partial(self._query, sql, frames, time))
+        return schema, wrap(frame)
 
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
         """See `Engine.union`."""
         pairs = [(unwrap(rows), negative) for rows, negative in zip(frames, negate, strict=True)]
-        if not pairs:
-            return self.from_arrow(inline.update_schema(schema).empty_table().drop_columns([ERROR]), schema)
-        return await self._run(partial(self._union, schema, pairs, advance))
+        return wrap(await self._run(partial(self._union, schema, pairs, advance)))
 
     async def stage(self, rows: Rows, request: StageRequest) -> Staged:
         """See `Engine.stage`."""
@@ -100,7 +114,16 @@ class SparkEngine:
 
     async def multiset(self, rows: Rows, schema: Schema) -> Rows:
         """See `Engine.multiset`.  The ERR half gives its one column, ``__error``."""
-        return await self._run(partial(self._multiset, unwrap(rows)))
+        return wrap(await self._run(partial(self._multiset, unwrap(rows))))
+
+    async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
+        """See `Engine.differences`."""
+        ask = partial(answers.differences, unwrap(rows), schema, self._session, significant=significant)
+        return await self._run(ask)
+
+    async def net(self, rows: Rows) -> pa.Table:
+        """See `Engine.net`."""
+        return await self._run(partial(answers.net, unwrap(rows), self._session))
 
     async def collect(self, rows: Rows) -> pa.Table:
         """See `Engine.collect`."""
@@ -110,84 +133,50 @@ class SparkEngine:
             case Distributed(lazy, _):
                 return await self._run(lazy.toArrow)
 
-    def _read(self, contents: Contents) -> Rows:
-        parts = [part for batch in contents.batches for part in batch.parts]
-        blobs = [part for part in parts if isinstance(part, BlobPart)]
-        small = inline.update_schema(contents.schema).empty_table()
-        tables = [
-            inline.decode(contents.shard, part, contents.schema) for part in parts if isinstance(part, InlinePart)
-        ]
-        small = inline.select(
-            pa.concat_tables([small, *tables]),
-            half=contents.half,
-            lower=contents.lower,
-            upper=contents.upper,
-            advance=contents.advance,
-        )
-        if not blobs:
-            return wrap(Local(small, contents.plain))
-        for part in blobs:
-            self._store.check(part)
-        scan = self._scan(contents, blobs)
-        if small.num_rows:
-            scan = scan.unionByName(dataframe(Local(small, contents.plain), self._session))
-        return wrap(Distributed(scan, contents.plain))
-
-    def _scan(self, contents: Contents, blobs: Sequence[BlobPart]) -> DataFrame:
-        ddl = ", ".join(filter(None, [contents.schema.ddl, f"{ERROR} string, {TIME} bigint, {DIFF} bigint"]))
-        reader = self._session.read.schema(ddl).options(**_READ_OPTIONS)
-        scan = reader.parquet(*(self._store.uri(part.key) for part in blobs))
-        where = [f"{ERROR} IS {'NULL' if contents.half is Half.OK else 'NOT NULL'}", *_bounds(contents)]
-        names = contents.schema.names if contents.half is Half.OK else (ERROR,)
-        time = f"greatest({TIME}, {contents.advance}L) AS {TIME}" if contents.advance > 0 else TIME
-        return scan.where(" AND ".join(where)).selectExpr(*map(quote, names), time, DIFF)
-
-    def _evaluate(self, node: Node, frames: Mapping[str, Frame]) -> Rows:
-        from strandline.engine.sql import render
-
+    def _evaluate(self, node: Node, frames: Mapping[str, Frame]) -> Frame:
         views = {name: f"__strandline_{next(self._views)}" for name in frames}
         try:
             for name, view in views.items():
                 dataframe(frames[name], self._session).createOrReplaceTempView(view)
             # Spark resolves the text here and now, so the plan no longer needs the views when it runs.
-            return wrap(Distributed(self._session.sql(render(node, views)), plain=False))
+            return Distributed(self._session.sql(render(node, views)), plain=False)
         finally:
             for view in views.values():
                 self._session.catalog.dropTempView(view)
 
-    def _union(self, schema: Schema, pairs: Sequence[tuple[Frame, bool]], advance: int) -> Rows:
-        names = [*schema.names, *([ERROR] if any(ERROR in frame.names for frame, _ in pairs) else [])]
+    def _query(self, sql: str, frames: Mapping[str, Frame], time: int) -> tuple[Schema, Frame]:
+        multisets = {
+            name: dataframe(self._multiset(frame) if DIFF in frame.names else frame, self._session)
+            for name, frame in frames.items()
+        }
+        with self._naming:
+            return answers.query(self._session, sql, multisets, time=time)
+
+    def _union(self, schema: Schema, pairs: Sequence[tuple[Frame, bool]], advance: int) -> Frame:
+        has_error = any(ERROR in frame.names for frame, _ in pairs)
         plain = all(frame.plain and not negative for frame, negative in pairs)
-        if all(isinstance(frame, Local) for frame, _ in pairs):
+        tables = [(frame.table, negative) for frame, negative in pairs if isinstance(frame, Local)]
+        if len(tables) == len(pairs):
             target = inline.update_schema(schema)
-            target = target if ERROR in names else target.remove(target.get_field_index(ERROR))
-            tables = [
-                inline.advanced(inline.conform(inline.negated(f.table) if negative else f.table, target), advance)
-                for f, negative in pairs
-                if isinstance(f, Local)
-            ]
-            return wrap(Local(pa.concat_tables(tables), plain))
-        lazies = [self._aligned(frame, names, negative, advance) for frame, negative in pairs]
-        return wrap(Distributed(reduce(DataFrame.unionAll, lazies), plain))
+            target = target if has_error else target.remove(target.get_field_index(ERROR))
+            signed = (inline.negated(table) if negative else table for table, negative in tables)
+            aligned = [inline.advanced(inline.conform(table, target), advance) for table in signed]
+            return Local(pa.concat_tables([target.empty_table(), *aligned]), plain)
+        names = [*schema.names, *([ERROR] if has_error else [])]
+        lazies = [_aligned(dataframe(f, self._session), names, negative, advance) for f, negative in pairs]
+        return Distributed(reduce(DataFrame.unionAll, lazies), plain)
 
-    def _aligned(self, frame: Frame, names: Sequence[str], negative: bool, advance: int) -> DataFrame:
-        lazy = dataframe(frame, self._session)
-        present = {name.lower() for name in lazy.columns}
-        columns = [quote(n) if n.lower() in present else f"NULL AS {quote(n)}" for n in names]
-        time = f"greatest({TIME}, {advance}L) AS {TIME}" if advance > 0 else TIME
-        return lazy.selectExpr(*columns, time, f"-{DIFF} AS {DIFF}" if negative else DIFF)
-
-    def _multiset(self, frame: Frame) -> Rows:
+    def _multiset(self, frame: Frame) -> Frame:
         names = inline.data_columns(frame.names)
         match frame:
             case Local(table, True):
-                return wrap(Local(table.select(names), plain=True))
+                return Local(table.select(names), plain=True)
             case Local(table, _) if inline.can_group(table):
-                return wrap(Local(inline.multiset(table), plain=True))
+                return Local(inline.multiset(table), plain=True)
             case Distributed(lazy, True):
-                return wrap(Distributed(lazy.selectExpr(*map(quote, names)), plain=True))
+                return Distributed(lazy.selectExpr(*map(quote, names)), plain=True)
             case _:
-                return wrap(Distributed(_expanded(dataframe(frame, self._session), names), plain=True))
+                return Distributed(answers.expanded(dataframe(frame, self._session), names), plain=True)
 
     def _discard(self, staged: Staged) -> None:
         for part in staged.parts:
@@ -198,41 +187,15 @@ class SparkEngine:
         """Run a blocking call in a worker thread and tell its failures in our words."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers, call)
-        except PySparkException as error:
+        except FROM_SPARK as error:
             raise told(error) from error
 
 
-def told(error: PySparkException) -> Exception:
-    """Return our error for what Spark found wrong with stored rows; any other error as it is."""
-    text = str(error)
-    if inline.NEGATIVE in text:
-        start = text.index(inline.NEGATIVE)
-        return CollectionError(text[start:].splitlines()[0])
-    if (error.getCondition() or "").startswith("FAILED_READ_FILE"):
-        return CorruptionError(text.splitlines()[0])
-    return error
-
-
-def _bounds(contents: Contents) -> list[str]:
-    """Return the filters on time that the batches' own bounds do not make unnecessary."""
-    bounds = []
-    if any((batch.lower.at or 0) < contents.lower for batch in contents.batches):
-        bounds.append(f"{TIME} >= {contents.lower}L")
-    # A compacted batch may hold times advanced to its since, which may lie beyond its upper.
-    if any(
-        batch.upper.at is None or batch.upper.at > contents.upper or (batch.since.at or 0) >= contents.upper
-        for batch in contents.batches
-    ):
-        bounds.append(f"{TIME} < {contents.upper}L")
-    return bounds
-
-
-def _expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Return each row as often as its diffs add up to; a negative sum fails the job and names the row."""
-    quoted = [quote(name) for name in names]
-    row = f"to_json(struct({', '.join(quoted)}), map('ignoreNullFields', 'false'))"
-    message = f"concat('{inline.NEGATIVE} ', {_COUNT}, ' times: ', {row})"
-    count = f"CASE WHEN {_COUNT} < 0 THEN raise_error({message}) ELSE {_COUNT} END"
-    sums = updates.groupBy(*quoted).agg({DIFF: "sum"}).withColumnRenamed(f"sum({DIFF})", _COUNT)
-    copies = f"explode(array_repeat(true, CAST({count} AS int))) AS {_COUNT}"
-    return sums.where(f"{_COUNT} <> 0").selectExpr(*quoted, copies).drop(_COUNT)
+def _aligned(lazy: DataFrame, names: Sequence[str], negative: bool, advance: int) -> DataFrame:
+    """Return the updates with exactly these columns, signed and advanced; only ``__error`` may be lacking."""
+    present = {name.lower() for name in lazy.columns}
+    columns = [
+        f"CAST(NULL AS string) AS {ERROR}" if name == ERROR and ERROR not in present else quote(name) for name in names
+    ]
+    time = f"greatest({TIME}, {advance}L) AS {TIME}" if advance > 0 else TIME
+    return lazy.selectExpr(*columns, time, f"-{DIFF} AS {DIFF}" if negative else DIFF)

@@ -40,6 +40,7 @@ WRITE_OPTIONS: Final = {
 }
 _ROWS: Final = "rows"
 _DIFFS: Final = "diffs"
+_ERRORS: Final = "errors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,14 @@ class Stager:
             part = InlinePart(encoded, rows)
         else:
             part = self.store.write(f"{_directory(request)}/{DRIVER_PART}", inline.parquet(table)).part
-        diffs = _range(table[DIFF])
-        return _staged(request, (part,), rows, pc.sum(table[DIFF]).as_py(), digest, plain=diffs == Range(1, 1))
+        plain = _range(table[DIFF]) == Range(1, 1)
+        errors = rows - table[ERROR].null_count if ERROR in table.column_names else 0
+        return _staged(request, (part,), rows, pc.sum(table[DIFF]).as_py(), digest, plain=plain, errors=errors)
 
     def _stage_bulk(self, updates: DataFrame, request: StageRequest) -> Staged:
         hashes = consolidate.row_hashes(request.schema, has_error=ERROR in updates.columns)
-        sums = {_ROWS: "count(1)", _DIFFS: f"sum({DIFF})", **consolidate.digest_sums(hashes)}
+        errors = f"count({ERROR})" if ERROR in updates.columns else "count(CAST(NULL AS string))"
+        sums = {_ROWS: "count(1)", _ERRORS: errors, _DIFFS: f"sum({DIFF})", **consolidate.digest_sums(hashes)}
         # The sums are observed in the stage that writes, after every shuffle.  Spark merges what a task of a job's *last* stage observed
         # exactly once per partition, however often the task was retried or speculated; in an earlier stage it would count repeats.
         observation = Observation()
@@ -117,7 +120,9 @@ def _described(described: Sequence[Described], sums: dict[str, int | None], requ
     plain = all(d.diffs == Range(1, 1) for d in described)
     parts = tuple(d.part for d in described)
     total = sums[_DIFFS] or 0
-    return _staged(request, parts, rows, total, consolidate.digest_of(sums, total), plain=plain)
+    return _staged(
+        request, parts, rows, total, consolidate.digest_of(sums, total), plain=plain, errors=sums[_ERRORS] or 0
+    )
 
 
 def _consolidated(updates: DataFrame) -> DataFrame:
@@ -160,6 +165,13 @@ def _directory(request: StageRequest) -> str:
 
 
 def _staged(
-    request: StageRequest, parts: tuple[Part, ...], rows: int, diffs: int, digest: Digest, *, plain: bool
+    request: StageRequest,
+    parts: tuple[Part, ...],
+    rows: int,
+    diffs: int,
+    digest: Digest,
+    *,
+    plain: bool,
+    errors: int = 0,
 ) -> Staged:
-    return Staged(Frontier(request.lower), Frontier(request.upper), parts, rows, diffs, digest, plain)
+    return Staged(Frontier(request.lower), Frontier(request.upper), parts, rows, diffs, digest, plain, errors)

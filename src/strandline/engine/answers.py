@@ -1,0 +1,83 @@
+"""Questions about rows: plain queries, net changes, differences.
+
+`query` is the one place where a person's SQL runs as it is written, by plain Spark, over multisets: it answers reads, and it is
+the oracle that `verify` compares a view with.  The rest adds updates up, times ignored: in Arrow where the rows are here and
+Arrow can group them, else as a job.
+
+Source: design pages "compute" (verify, reading) and "the map" (decision 7, law D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+
+from strandline.algebra.schema import DIFF, TIME, Schema, quote
+from strandline.engine import compare, inline
+from strandline.engine.analysis import analysed
+from strandline.engine.ddl import schema_of
+from strandline.engine.rows import Distributed, Frame, Local, dataframe
+from strandline.persist.plane import Differences
+
+
+def query(
+    session: SparkSession, sql: str, relations: Mapping[str, DataFrame], *, time: int
+) -> tuple[Schema, Distributed]:
+    """Return the answer to ``sql`` over ``relations`` (multisets) as insertions at ``time``.
+
+    The relations carry their author's names in ``session`` meanwhile: one call at a time.  Raises `DefinitionError` if Spark
+    refuses the text.
+    """
+    try:
+        for name, rows in relations.items():
+            rows.createOrReplaceTempView(quote(name))
+        answer = analysed(session, sql, list(relations))
+    finally:
+        for name in relations:
+            session.catalog.dropTempView(name)
+    schema = schema_of(answer.schema)
+    return schema, Distributed(answer.selectExpr("*", f"{time}L AS {TIME}", f"1L AS {DIFF}"), plain=True)
+
+
+def expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return each row as often as its diffs add up to; a negative sum fails the job and names the row."""
+    quoted = [quote(name) for name in names]
+    row = f"to_json(struct({', '.join(quoted)}), map('ignoreNullFields', 'false'))"
+    message = f"concat('{inline.NEGATIVE} ', {DIFF}, ' times: ', {row})"
+    count = f"CASE WHEN {DIFF} < 0 THEN raise_error({message}) ELSE {DIFF} END"
+    copies = f"explode(array_repeat(true, CAST({count} AS int))) AS __copy"
+    return _added_up(updates, quoted).selectExpr(*quoted, copies).select(*quoted)
+
+
+def net(frame: Frame, session: SparkSession) -> pa.Table:
+    """Return the updates added up, times ignored: each row once with its ``__diff``, never 0."""
+    names = inline.data_columns(frame.names)
+    if isinstance(frame, Local) and inline.can_group(frame.table):
+        return inline.added_up(frame.table.select([*names, DIFF]))
+    return _added_up(dataframe(frame, session), [quote(name) for name in names]).toArrow()
+
+
+def differences(frame: Frame, schema: Schema, session: SparkSession, *, significant: int | None) -> Differences:
+    """Return how many rows the updates leave too few (Σ diff < 0) and too many, and a few of them, those too few first."""
+    if isinstance(frame, Local) and inline.can_group(frame.table):
+        return compare.differences(inline.added_up(frame.table.select([*schema.names, DIFF])), significant)
+    rounded = dataframe(frame, session).selectExpr(*compare.rounded(schema, significant), DIFF)
+    left = _added_up(rounded, [quote(name) for name in schema.names]).cache()
+    try:
+        totals = left.selectExpr(
+            "count(1)", f"sum(if({DIFF} < 0, -{DIFF}, 0L))", f"sum(if({DIFF} > 0, {DIFF}, 0L))"
+        ).collect()[0]
+        if totals[0] <= compare.PAIRED_ROWS_MAX:
+            return compare.differences(left.toArrow(), significant)
+        sample = left.orderBy(DIFF).limit(compare.SAMPLE_ROWS_MAX).toArrow()
+        return Differences(totals[1], totals[2], sample)
+    finally:
+        left.unpersist()
+
+
+def _added_up(updates: DataFrame, quoted: Sequence[str]) -> DataFrame:
+    sums = updates.groupBy(*(F.col(name) for name in quoted)).agg(F.expr(f"sum({DIFF}) AS {DIFF}"))
+    return sums.where(f"{DIFF} <> 0")

@@ -1,0 +1,326 @@
+"""The contract of `Engine`, as a suite that Spark's implementation and the simulator's double both run.
+
+Subclass it in a test module and give it two fixtures: ``engine``, and ``load``, which makes rows of that engine from a small Arrow table
+of updates (the columns of `SCHEMA`, perhaps ``__error``, and ``__time``, ``__diff``).
+
+    class TestMyEngine(EngineContract):
+        @pytest.fixture
+        def engine(self, tmp_path): ...
+        @pytest.fixture
+        def load(self, engine): return engine.from_arrow
+
+Source: design pages "the house planned" (one contract suite runs both) and "persist" (stage, digest, halves).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from strandline.algebra.nodes import Filter, Get, Project
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
+from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.persist.batch import NOTHING, Batch, BlobPart, Staged
+from strandline.persist.plane import Contents, Engine, Half, Rows, StageRequest
+
+T = TypeVar("T")
+Load: TypeAlias = Callable[[pa.Table, Schema], Rows]
+Update: TypeAlias = tuple[int | None, str | None, int, int]
+
+SCHEMA: Final = Schema((Column("k", "int"), Column("v", "string")))
+LOWER, UPPER = 0, 10
+
+#: The ways that a batch may be written; none may show in what is read.
+WAYS: Final[dict[str, dict[str, Any]]] = {
+    "inline": {"small": True, "inline_bytes_max": 16 << 10},
+    "small": {"small": True},
+    "bulk": {},
+}
+_prefixes = itertools.count()
+
+
+def table(updates: Iterable[Update]) -> pa.Table:
+    """Return ok updates ``(k, v, time, diff)`` as the table that ``load`` takes."""
+    k, v, time, diff = zip(*updates, strict=True) if (updates := list(updates)) else ((), (), (), ())
+    return pa.table({"k": pa.array(k, pa.int32()), "v": pa.array(v, pa.string()), TIME: _long(time), DIFF: _long(diff)})
+
+
+def errors(updates: Iterable[tuple[str, int, int]]) -> pa.Table:
+    """Return err updates ``(error, time, diff)``."""
+    texts, time, diff = zip(*updates, strict=True)
+    none = [None] * len(texts)
+    columns = {"k": pa.array(none, pa.int32()), "v": pa.array(none, pa.string()), ERROR: pa.array(texts, pa.string())}
+    return pa.table(columns | {TIME: _long(time), DIFF: _long(diff)})
+
+
+def request(way: str, *, lower: int = LOWER, upper: int = UPPER, schema: Schema = SCHEMA) -> StageRequest:
+    """Return a request to stage that way, under a prefix nobody has used."""
+    return StageRequest("shard-1", schema, lower, upper, f"shard-1/{next(_prefixes)}/", **WAYS[way])
+
+
+def batch(staged: Staged) -> Batch:
+    """Return the batch that an append would make of it."""
+    return Batch(
+        staged.lower, staged.upper, MINIMUM, staged.parts, staged.rows, staged.diffs, staged.digest, staged.plain
+    )
+
+
+def contents(*staged: Staged, schema: Schema = SCHEMA) -> Contents:
+    """Return all updates of the batches, at their own times."""
+    upper = max((s.upper.at or 0 for s in staged), default=UPPER)
+    return Contents("shard-1", schema, tuple(map(batch, staged)), LOWER, upper, 0)
+
+
+def updates(found: pa.Table) -> Counter[tuple[Any, ...]]:
+    """Return collected updates as row and time → Σ diff."""
+    total: Counter[tuple[Any, ...]] = Counter()
+    for row in found.to_pylist():
+        diff = row.pop(DIFF)
+        total[tuple(row.values())] += diff
+    return Counter({row: diff for row, diff in total.items() if diff})
+
+
+def _long(values: Sequence[int]) -> pa.Array:
+    return pa.array(values, pa.int64())
+
+
+class EngineContract:
+    """What holds for every Engine."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run one test's coroutine.  A double that lives outside asyncio overrides this."""
+        return asyncio.run(coroutine)
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_what_was_staged_is_what_is_read(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a shard's contents depend on how they were written."""
+        written = [(1, "a", 3, 1), (2, None, 3, 2), (None, "c", 9, -1)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(table(written), SCHEMA), request(way))
+            assert (staged.lower, staged.upper) == (Frontier(LOWER), Frontier(UPPER))
+            assert (staged.rows, staged.diffs, staged.plain) == (3, 2, False)
+            found = await engine.collect(await engine.read(contents(staged)))
+            assert found.column_names == ["k", "v", TIME, DIFF]
+            assert updates(found) == {(1, "a", 3): 1, (2, None, 3): 2, (None, "c", 9): -1}
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_equal_rows_at_one_time_are_one_update(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: batches grow with churn, and cancelled rows are stored for ever."""
+        written = [(1, "a", 3, 1), (1, "a", 3, 1), (1, "a", 4, 1), (2, "b", 3, 1), (2, "b", 3, -1)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(table(written), SCHEMA), request(way))
+            assert (staged.rows, staged.diffs) == (2, 3)
+            found = await engine.collect(await engine.read(contents(staged)))
+            assert sorted(found[DIFF].to_pylist()) == [1, 2]
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("written", [[], [(1, "a", 3, 1), (1, "a", 3, -1)]], ids=["none", "cancelled"])
+    def test_an_empty_result_stages_no_parts(self, engine: Engine, load: Load, way: str, written: list[Update]) -> None:
+        """Damage: every idle tick leaves objects behind."""
+
+        async def body() -> None:
+            staged = await engine.stage(load(table(written), SCHEMA), request(way))
+            assert (staged.parts, staged.rows, staged.diffs, staged.digest) == ((), 0, 0, NOTHING)
+            found = await engine.collect(await engine.read(contents(staged)))
+            assert found.num_rows == 0
+            assert found.column_names == ["k", "v", TIME, DIFF]
+
+        self.run(body())
+
+    def test_the_digest_does_not_depend_on_the_way(self, engine: Engine, load: Load) -> None:
+        """Damage: a compaction that rewrites an inline part as an object looks like a corruption."""
+        written = [(i, f"v{i % 7}" if i % 5 else None, i % 10, 1 + i % 3) for i in range(100)]
+
+        async def body() -> None:
+            digests = {(await engine.stage(load(table(written), SCHEMA), request(way))).digest for way in WAYS}
+            assert len(digests) == 1
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_the_digest_of_a_union_is_the_sum(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: contents could not be checked without reading all of them again."""
+        first: list[Update] = [(1, "a", 1, 1), (2, "b", 2, 2)]
+        second: list[Update] = [(1, "a", 7, -1), (None, "b", 8, 1)]
+
+        async def body() -> None:
+            apart = [await engine.stage(load(table(u), SCHEMA), request(way)) for u in (first, second)]
+            whole = await engine.stage(load(table(first + second), SCHEMA), request(way))
+            assert apart[0].digest + apart[1].digest == whole.digest
+            # (1, a) was withdrawn again, so time is seen not to matter:
+            left = await engine.stage(load(table([(2, "b", 5, 2), (None, "b", 5, 1)]), SCHEMA), request(way))
+            assert left.digest == whole.digest
+
+        self.run(body())
+
+    def test_rows_that_differ_in_where_the_null_is_have_different_digests(self, engine: Engine, load: Load) -> None:
+        """Damage: a value that slipped into the next column would pass every check."""
+        schema = Schema((Column("a", "string"), Column("b", "string")))
+        sides: list[dict[str, list[str | None]]] = [
+            {"a": ["x"], "b": [None]},
+            {"a": [None], "b": ["x"]},
+            {"a": ["x"], "b": ["x"]},
+            {"a": [None], "b": [None]},
+        ]
+
+        async def body() -> None:
+            digests = set()
+            for side in sides:
+                columns = {name: pa.array(values, pa.string()) for name, values in side.items()}
+                rows = load(pa.table(columns | {TIME: _long([1]), DIFF: _long([1])}), schema)
+                digests.add((await engine.stage(rows, request("inline", schema=schema))).digest)
+            assert len(digests) == len(sides)
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_only_single_insertions_are_plain(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a scan skips adding up and shows a withdrawn row, or adds up in vain."""
+
+        async def body() -> None:
+            cases = {True: [(1, "a", 1, 1), (2, "a", 1, 1)], False: [(1, "a", 1, 1), (2, "a", 2, -1)]}
+            for plain, written in cases.items():
+                assert (await engine.stage(load(table(written), SCHEMA), request(way))).plain is plain
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("time", [LOWER + 1, UPPER], ids=["before", "after"])
+    def test_a_time_outside_the_batch_is_refused(self, engine: Engine, load: Load, way: str, time: int) -> None:
+        """Damage: an update appears at a time that was already read."""
+
+        async def body() -> None:
+            rows = load(table([(1, "a", 5, 1), (1, "a", time, 1)]), SCHEMA)
+            with pytest.raises(InvalidUsage, match=str(time)):
+                await engine.stage(rows, request(way, lower=LOWER + 2))
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_window_holds_its_times_and_advances_the_early_ones(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a step reads an update twice or never, or a read after compaction differs from one before."""
+        written = [(t, "a", t, 1) for t in range(10)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(table(written), SCHEMA), request(way))
+            window = replace(contents(staged), lower=2, upper=6, advance=4)
+            found = await engine.collect(await engine.read(window))
+            assert updates(found) == {(2, "a", 4): 1, (3, "a", 4): 1, (4, "a", 4): 1, (5, "a", 5): 1}
+
+        self.run(body())
+
+    def test_batches_written_in_different_ways_are_read_as_one(self, engine: Engine, load: Load) -> None:
+        """Damage: recent small batches vanish behind old large ones."""
+
+        async def body() -> None:
+            staged = []
+            for number, way in enumerate(WAYS):
+                bounds = request(way, lower=number, upper=number + 1)
+                staged.append(await engine.stage(load(table([(number, way, number, 1)]), SCHEMA), bounds))
+            found = await engine.collect(await engine.read(contents(*staged)))
+            assert updates(found) == {(n, way, n): 1 for n, way in enumerate(WAYS)}
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_each_half_is_read_alone(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: an error is read as a row of NULLs, or hides."""
+        mixed = pa.concat_tables([table([(1, "a", 1, 1)]), errors([("bad line 7", 2, 1)])], promote_options="default")
+
+        async def body() -> None:
+            staged = await engine.stage(load(mixed, SCHEMA), request(way))
+            assert staged.rows == 2
+            both = contents(staged)
+            right = await engine.collect(await engine.read(both))
+            assert updates(right) == {(1, "a", 1): 1}
+            wrong = await engine.collect(await engine.read(replace(both, half=Half.ERR)))
+            assert wrong.column_names == [ERROR, TIME, DIFF]
+            assert updates(wrong) == {("bad line 7", 2): 1}
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_union_negates_and_advances(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a correction inserts what it should withdraw."""
+
+        async def body() -> None:
+            staged = await engine.stage(load(table([(1, "a", 1, 1), (2, "b", 8, 1)]), SCHEMA), request(way))
+            stored = await engine.read(contents(staged))
+            desired = load(table([(1, "a", 0, 1), (3, "c", 0, 1)]), SCHEMA)
+            both = await engine.union(SCHEMA, [desired, stored], advance=5, negate=[False, True])
+            assert updates(await engine.collect(both)) == {(3, "c", 5): 1, (2, "b", 8): -1}
+            none = await engine.union(SCHEMA, [], advance=5, negate=[])
+            assert (await engine.collect(none)).num_rows == 0
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_multiset_holds_each_row_as_often_as_it_counts(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a query counts a row once that is there twice, or sees one that was withdrawn."""
+        written = [(1, "a", 1, 2), (None, None, 1, 1), (2, "b", 1, 1), (2, "b", 3, -1)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(table(written), SCHEMA), request(way))
+            rows = await engine.multiset(await engine.read(contents(staged)), SCHEMA)
+            found = await engine.collect(rows)
+            assert found.column_names == ["k", "v"]
+            assert Counter(map(tuple, (r.values() for r in found.to_pylist()))) == {(1, "a"): 2, (None, None): 1}
+            plain = await engine.stage(load(table([(1, "a", 1, 1), (1, "a", 2, 1)]), SCHEMA), request(way))
+            assert plain.plain
+            again = await engine.collect(await engine.multiset(await engine.read(contents(plain)), SCHEMA))
+            assert again.to_pylist() == [{"k": 1, "v": "a"}] * 2
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_negative_count_is_an_error_that_names_the_row(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a row that was withdrawn too often makes other rows vanish, silently."""
+
+        async def body() -> None:
+            staged = await engine.stage(load(table([(1, "fine", 1, 1), (2, "owed", 1, -1)]), SCHEMA), request(way))
+            with pytest.raises(StrandlineError, match="owed"):
+                await engine.collect(await engine.multiset(await engine.read(contents(staged)), SCHEMA))
+
+        self.run(body())
+
+    def test_a_discarded_batch_is_gone_and_may_be_discarded_again(self, engine: Engine, load: Load) -> None:
+        """Damage: lost races fill the store, or giving back a batch twice is an error nobody can act on."""
+
+        async def body() -> None:
+            staged = await engine.stage(load(table([(1, "a", 1, 1)]), SCHEMA), request("bulk"))
+            assert any(isinstance(part, BlobPart) for part in staged.parts)
+            for _ in range(2):
+                await engine.discard(staged)
+            with pytest.raises(CorruptionError, match="missing"):
+                await engine.collect(await engine.read(contents(staged)))
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_plan_acts_on_updates(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a view's step loses the time or the diff of its input."""
+        columns = (("k", "k"), ("name", "v"))
+        plan = Project(Filter(Get("f", columns), "`k` > 1"), (("name", "`name`"), ("k", "`k`")))
+
+        async def body() -> None:
+            staged = await engine.stage(
+                load(table([(1, "a", 1, 1), (2, "b", 3, 1), (3, "c", 4, -1)]), SCHEMA), request(way)
+            )
+            found = await engine.collect(await engine.evaluate(plan, {"f": await engine.read(contents(staged))}))
+            assert updates(found.select(["name", "k", TIME, DIFF])) == {("b", 2, 3): 1, ("c", 3, 4): -1}
+
+        self.run(body())

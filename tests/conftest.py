@@ -1,0 +1,18 @@
+"""Fixtures that every room's tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from strandline.engine.session import build
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark application for the whole run: starting one takes seconds.  Two cores, two shuffle partitions, UTC, no UI."""
+    session = build({"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()
