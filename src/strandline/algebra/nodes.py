@@ -14,8 +14,8 @@ Source: design page "compute" (from SQL to a dataflow; a step; the table of rule
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,14 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Rows of literals: ``rows[i][j]`` is the SQL text of column j; each is there from time 0 with diff 1."""
+    """Rows of literals: ``rows[i][j]`` is the SQL text of column j; each is there from ``time`` on with diff 1.
+
+    In a view's plan ``time`` is 0; a step plan has it at the time of the view's first step.
+    """
 
     names: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Inner join of all inputs on the conjunction of ``on``; output columns are the inputs' in order, all distinct."""
+    """Inner join of all inputs on the conjunction of ``on``; output columns are the inputs' in order, all distinct.
+
+    ``small`` (step plans) is the position of an input that is known to be small: the join starts there and broadcasts it.
+    """
 
     inputs: tuple[Node, ...]
     on: tuple[str, ...]
+    small: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,7 +124,8 @@ class Reduce:
     """GROUP BY: one row per distinct value of ``keys`` ``((name, sql), …)`` with the aggregates.
 
     Without keys there is one row always (a global aggregate), even over no input.  DISTINCT is a Reduce over all columns
-    without aggregates.
+    without aggregates.  Over update frames a plain Reduce (and an `Opaque`) reads all updates as of one time, the latest
+    in them: in step plans `Accumulate`, `Regroup` and `Replay` take its place.
     """
 
     input: Node
@@ -175,7 +184,8 @@ class Accumulate:
 
     ``delta`` yields the updates of the Reduce's input in the window, ``prior`` the stored accumulators (columns = ``names``,
     one row per key, all at times <= the window's lower).  Output columns: keys, then accumulators; ``rows`` names the accumulator
-    that counts the group's rows: a group whose count is 0 has no row.
+    that counts the group's rows: a group whose count is 0 has no row.  Without keys the one group always has a row, from
+    ``start`` on (the time of the view's first step; None in every other step).  ``times``: see `Regroup`.
     """
 
     delta: Node
@@ -183,6 +193,8 @@ class Accumulate:
     keys: tuple[tuple[str, str], ...]
     accumulators: tuple[Accumulator, ...]
     rows: str
+    times: tuple[int, ...] = ()
+    start: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -195,7 +207,8 @@ class Regroup:
     """Updates of a `Reduce` found by recomputing each touched (key, time) (maintenance; rule "Reduce, other").
 
     ``delta``: the updates of the Reduce's input in the window; ``new``: all its updates before the window's upper; ``prior``: the
-    stored output rows.  For float sums and averages the fold is over the sorted values (law D).
+    stored output rows.  For float sums and averages the fold is over the sorted values (law D).  ``times`` are the times that
+    ``delta`` may have, where they are known (empty: not known); with one only, the SQL is simpler.  ``start``: see `Accumulate`.
     """
 
     delta: Node
@@ -203,6 +216,8 @@ class Regroup:
     prior: Node
     keys: tuple[tuple[str, str], ...]
     aggregates: tuple[Aggregate, ...]
+    times: tuple[int, ...] = ()
+    start: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -223,9 +238,41 @@ class Replay:
     sql: str
     names: tuple[str, ...]
     prior: Node
-    times: tuple[int, ...] = field(default=())
+    times: tuple[int, ...] = ()
 
 
 Node: TypeAlias = (
     Get | Constant | Project | Filter | Join | UnionAll | Reduce | Opaque | Negate | Accumulate | Regroup | Replay
 )
+
+
+NOTHING: Final = Constant((), ())
+"""The relation without rows, where its columns do not matter: the ``prior`` of a view's first step."""
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the nodes that ``node`` reads, in order."""
+    match node:
+        case Get() | Constant():
+            return ()
+        case Project(input=one) | Filter(input=one) | Reduce(input=one) | Negate(input=one):
+            return (one,)
+        case Join(inputs=many) | UnionAll(inputs=many) | Opaque(inputs=many):
+            return many
+        case Accumulate():
+            return (node.delta, node.prior)
+        case Regroup():
+            return (node.delta, node.new, node.prior)
+        case Replay():
+            return (*node.inputs, node.prior)
+
+
+def frames(node: Node) -> frozenset[str]:
+    """Return the names of the frames that ``node`` reads.
+
+    >>> sorted(frames(UnionAll((Get("a", (("x", "x"),)), Get("b", (("x", "y"),))))))
+    ['a', 'b']
+    """
+    if isinstance(node, Get):
+        return frozenset((node.frame,))
+    return frozenset(name for child in children(node) for name in frames(child))

@@ -1,0 +1,70 @@
+"""Rule: Get, Constant, Project, Filter, UnionAll are linear, so their updates are they themselves, applied to updates.
+
+Each function returns a step plan; `updates` returns None for a subtree that cannot change in the window, so that it vanishes from
+the plan.  ``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
+
+Source: design page "compute" (the table of rules); D. McSherry et al., "Differential dataflow", CIDR 2013.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.algebra.nodes import Constant, Filter, Get, Join, Node, Project, UnionAll
+from strandline.algebra.schema import quote
+from strandline.compute.delta.join import join_updates
+from strandline.compute.delta.phase import Phase, Window, frame
+
+
+def updates(node: Node, window: Window) -> Node | None:
+    """Return the plan of the updates of ``node`` in the window; None if there are none for sure."""
+    match node:
+        case Get(frame=name):
+            side = Phase.NEW if window.first else Phase.DELTA
+            return replace(node, frame=frame(name, side)) if name in window.changed else None
+        case Constant():
+            return None if window.start is None else replace(node, time=window.start)
+        case Project(input=below) | Filter(input=below):
+            changed = updates(below, window)
+            return None if changed is None else replace(node, input=changed)
+        case UnionAll(inputs=inputs):
+            terms = tuple(term for term in (_aligned(node, i, window) for i in range(len(inputs))) if term is not None)
+            return UnionAll(terms) if len(terms) > 1 else terms[0] if terms else None
+        case Join():
+            return join_updates(node, window, updates, at)
+        case _:
+            raise TypeError(f"{type(node).__name__} is stateful: it ends a stage, it is not inside one")
+
+
+def at(node: Node, phase: Phase, window: Window) -> Node:
+    """Return the plan of the contents of ``node`` on its old or new side.
+
+    An input that does not change in the window has one side only, called old.  In a first step nothing is old and all is new.
+    """
+    assert phase is not Phase.DELTA, "the updates of a node are found by its rule"
+    match node:
+        case Get(frame=name):
+            return replace(node, frame=frame(name, _side(name, phase, window)))
+        case Constant():
+            return node if window.start is None else replace(node, time=window.start)
+        case Project(input=below) | Filter(input=below):
+            return replace(node, input=at(below, phase, window))
+        case UnionAll(inputs=inputs) | Join(inputs=inputs):
+            return replace(node, inputs=tuple(at(below, phase, window) for below in inputs))
+        case _:
+            raise TypeError(f"{type(node).__name__} is stateful: it ends a stage, it is not inside one")
+
+
+def _side(name: str, phase: Phase, window: Window) -> Phase:
+    if window.first:
+        return Phase.NEW
+    return phase if name in window.changed else Phase.OLD
+
+
+def _aligned(union: UnionAll, position: int, window: Window) -> Node | None:
+    """Return the updates of one input under the union's own column names (which are the first input's)."""
+    below = union.inputs[position]
+    changed = updates(below, window)
+    if changed is None or below.names == union.names:
+        return changed
+    return Project(changed, tuple((out, quote(own)) for out, own in zip(union.names, below.names, strict=True)))

@@ -1,0 +1,23 @@
+"""Rule "Recompute": what has no other rule is computed again at each time its inputs change, and the difference is taken.
+
+Never refused, never wrong, only dearer: the cost grows with the whole of the inputs and with the number of times.
+
+Source: design page "compute" (nodes without a rule become Recompute).
+"""
+
+from __future__ import annotations
+
+from strandline.algebra.nodes import NOTHING, Node, Opaque, Replay
+from strandline.compute.delta.linear import at, updates
+from strandline.compute.delta.phase import Phase, Window
+
+
+def replay(node: Opaque, prior: Node, window: Window) -> Node | None:
+    """Return the plan of the updates of ``node``; ``prior`` reads its stored rows as they were before the window."""
+    if not window.first and all(updates(below, window) is None for below in node.inputs):
+        return None
+    if not window.times:
+        raise ValueError("a recomputed stage needs the times at which its inputs change")
+    contents = tuple(at(below, Phase.NEW, window) for below in node.inputs)
+    stored = NOTHING if window.first else prior
+    return Replay(contents, node.aliases, node.sql, node.names, stored, window.times)

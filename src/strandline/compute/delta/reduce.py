@@ -1,0 +1,150 @@
+"""Rule "Accumulate": a Reduce whose aggregates are sums of exact numbers is kept by running sums, then finalised.
+
+The stage's collection holds, for each group, its keys and *accumulators*: how many rows, how many non-null arguments, exact sums.
+Each is Σ diff × contribution over the group's updates, so an update changes it without looking at the group again, and in any order
+(law D).  What the query asked for is a projection of the accumulators (`finalised`): a count, a sum that is NULL when nothing was
+added, an average as Spark rounds it.
+
+What counts as exact, and how Spark values it (held by test against Spark):
+    count              bigint
+    sum of integers    bigint, overflow is an error; accumulated as bigint (up to 32 bits) or decimal(38,0) (64 bits)
+    sum of decimal(p,s)   decimal(p+10,s); accumulated as decimal(38,s)
+    avg of integers    double(sum) / count
+    avg of decimal(p,s)   decimal(p+4,s+4) of the quotient
+Everything else (min, max, DISTINCT, floats, intervals, decimals too wide to multiply exactly) is rule "Regroup".
+
+Source: design page "compute" (Reduce, invertible: Accumulate then Finalize).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from strandline.algebra.nodes import NOTHING, Accumulate, Accumulator, Aggregate, Get, Node, Project, Reduce
+from strandline.algebra.schema import quote
+from strandline.compute.delta.linear import at, updates
+from strandline.compute.delta.phase import Phase, Window, frame
+
+ROWS: Final = "rows"
+SMALL_INTEGERS: Final = ("tinyint", "smallint", "int")
+MULTIPLIER_DIGITS: Final = 10
+"""Digits of a diff when it multiplies a decimal."""
+DECIMAL_DIGITS: Final = 38
+SUM_DIGITS_MAX: Final = 27
+"""A decimal wider than this, times a diff, may lose fraction digits in Spark: not exact."""
+AVG_DIGITS_MAX: Final = 15
+"""Spark divides with 28 - p digits more than p; with 9 of them to spare, rounding twice is rounding once for 500 M rows a group."""
+assert SUM_DIGITS_MAX + MULTIPLIER_DIGITS + 1 <= DECIMAL_DIGITS
+assert AVG_DIGITS_MAX < SUM_DIGITS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How a Reduce is kept: its accumulators, and the columns of the query as expressions over them."""
+
+    accumulators: tuple[Accumulator, ...]
+    finalised: tuple[tuple[str, str], ...]
+    rows: str
+
+
+def invertible(aggregate: Aggregate) -> bool:
+    """Tell whether ``aggregate`` is a function of exact sums.
+
+    >>> invertible(Aggregate("s", "sum", "`x`", False, "double", "double"))
+    False
+    >>> invertible(Aggregate("s", "sum", "`x`", False, "decimal(20,2)", "decimal(10,2)"))
+    True
+    """
+    if aggregate.distinct:
+        return False
+    if aggregate.function == "count":
+        return True
+    if aggregate.function not in ("sum", "avg"):
+        return False
+    if aggregate.argument_type in SMALL_INTEGERS or aggregate.argument_type == "bigint":
+        return True
+    digits = _decimal(aggregate.argument_type)
+    limit = SUM_DIGITS_MAX if aggregate.function == "sum" else AVG_DIGITS_MAX
+    return digits is not None and digits[0] <= limit
+
+
+def kept(node: Reduce) -> Kept:
+    """Return the accumulators of ``node`` (all of whose aggregates are invertible) and how to finalise them."""
+    taken = {name.lower() for name, _ in node.keys}
+    accumulators: dict[tuple[str, str], str] = {}
+
+    def accumulator(label: str, contribution: str, type_: str) -> str:
+        name = accumulators.get((contribution, type_))
+        if name is None:
+            name, n = label, 2
+            while name.lower() in taken:
+                name, n = f"{label}_{n}", n + 1
+            taken.add(name.lower())
+            accumulators[contribution, type_] = name
+        return name
+
+    rows = accumulator(ROWS, "1", "bigint")
+    finalised = [(name, quote(name)) for name, _ in node.keys]
+    for aggregate in node.aggregates:
+        if aggregate.argument is None:
+            finalised.append((aggregate.name, quote(rows)))
+            continue
+        argument = aggregate.argument
+        count = quote(accumulator(f"{aggregate.name}_n", f"CASE WHEN {argument} IS NULL THEN 0 ELSE 1 END", "bigint"))
+        if aggregate.function == "count":
+            finalised.append((aggregate.name, count))
+            continue
+        exact, wide = _exact(aggregate.argument_type)
+        total = quote(accumulator(f"{aggregate.name}_sum", f"COALESCE(CAST({argument} AS {exact}), CAST(0 AS {exact}))", wide))
+        finalised.append((aggregate.name, f"CASE WHEN {count} > 0 THEN {_value(aggregate, total, count)} END"))
+    made = tuple(Accumulator(name, contribution, type_) for (contribution, type_), name in accumulators.items())
+    return Kept(made, tuple(finalised), rows)
+
+
+def accumulate(node: Reduce, stage: str, window: Window) -> Node | None:
+    """Return the plan of the updates of the accumulators of ``node``, which are stored as collection ``stage``."""
+    keeps = kept(node)
+    delta = updates(node.input, window)
+    start = window.start if not node.keys else None
+    if delta is None and start is None:
+        return None
+    delta = delta or at(node.input, Phase.NEW, window)
+    names = tuple(name for name, _ in node.keys) + tuple(a.name for a in keeps.accumulators)
+    prior: Node = NOTHING if window.first else Get(frame(stage, Phase.OLD), tuple((name, name) for name in names))
+    return Accumulate(delta, prior, node.keys, keeps.accumulators, keeps.rows, window.times, start)
+
+
+def finalise(node: Reduce, stage: str) -> Node:
+    """Return the output of ``node`` as a projection of its accumulators."""
+    keeps = kept(node)
+    names = tuple(name for name, _ in node.keys) + tuple(a.name for a in keeps.accumulators)
+    return Project(Get(stage, tuple((name, name) for name in names)), keeps.finalised)
+
+
+def _exact(argument_type: str) -> tuple[str, str]:
+    """Return the type that an argument is added up in, and the accumulator's."""
+    if argument_type in SMALL_INTEGERS:
+        return "bigint", "bigint"
+    if argument_type == "bigint":
+        return "decimal(19,0)", f"decimal({DECIMAL_DIGITS},0)"
+    digits = _decimal(argument_type)
+    assert digits is not None, argument_type
+    return argument_type, f"decimal({DECIMAL_DIGITS},{digits[1]})"
+
+
+def _value(aggregate: Aggregate, total: str, count: str) -> str:
+    """Return the value of a sum or average that has at least one term."""
+    if aggregate.function == "sum":
+        return f"CAST({total} AS {aggregate.type})"
+    digits = _decimal(aggregate.argument_type)
+    if digits is None:
+        return f"CAST({total} AS DOUBLE) / CAST({count} AS DOUBLE)"
+    narrow = f"decimal({digits[0] + MULTIPLIER_DIGITS},{digits[1]})"
+    return f"CAST(CAST({total} AS {narrow}) / CAST({count} AS decimal(20,0)) AS {aggregate.type})"
+
+
+def _decimal(type_: str) -> tuple[int, int] | None:
+    found = re.fullmatch(r"decimal\((\d+),(\d+)\)", type_)
+    return None if found is None else (int(found[1]), int(found[2]))

@@ -1,0 +1,150 @@
+"""GROUP BY: from expressions with aggregates to a `Reduce` and expressions over its output.
+
+A `Reduction` is asked for each expression of SELECT, HAVING and ORDER BY in turn; it finds the keys and aggregate calls in them, gives
+each a column, and returns what is left.  Equal calls are one column.  FILTER, count_if and count over several arguments become an
+argument that is NULL where a row does not count, which every planned aggregate ignores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from strandline.algebra.nodes import Aggregate, Node, Project, Reduce
+from strandline.algebra.schema import Column, Schema, quote
+from strandline.compute.plan.context import Context
+from strandline.compute.plan.dialect import text
+from strandline.compute.plan.expressions import column, has_aggregate, is_aggregate, replaced
+from strandline.compute.plan.functions import PLANNED
+from strandline.compute.plan.scope import Unplanned
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    function: str
+    argument: str | None
+    distinct: bool
+
+
+@dataclass(slots=True)
+class Reduction:
+    """A GROUP BY under construction over ``node``; ``keys`` are expressions over its columns."""
+
+    context: Context
+    node: Node
+    keys: list[exp.Expression]
+    _columns: dict[str, str] = field(default_factory=dict)
+    _calls: dict[_Call, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            if text(key) not in self._columns:
+                hint = key.name if isinstance(key, exp.Column) else None
+                self._columns[text(key)] = self.context.names.fresh(hint or "key")
+
+    def over(self, expression: exp.Expression) -> exp.Expression:
+        """Return ``expression`` (over the input's columns) over the Reduce's output columns."""
+
+        def lift(node: exp.Expression) -> exp.Expression:
+            written = text(node)
+            if written in self._columns:
+                return column(self._columns[written])
+            if isinstance(node, exp.Window):
+                return self._window(node)
+            if is_aggregate(node):
+                return column(self._column(_call(node)))
+            if isinstance(node, exp.Column):
+                raise Unplanned(f"{node.name} is neither a key nor inside an aggregate")
+            return node
+
+        return replaced(expression, lift)
+
+    def _window(self, window: exp.Window) -> exp.Expression:
+        """Lift what is inside a window; its own function is no aggregate of this GROUP BY."""
+        lifted = _inside(window.copy(), self, but="this")
+        lifted.set("this", _inside(window.this.copy(), self))
+        return lifted
+
+    def _column(self, call: _Call) -> str:
+        if call not in self._calls:
+            hint = call.function if call.argument is None else f"{call.function}_{'_'.join(call.argument.split('`')[1:2])}"
+            self._calls[call] = self.context.names.fresh(hint)
+        return self._calls[call]
+
+    def reduce(self) -> Reduce:
+        """Return the Reduce, its types learned from Spark."""
+        keys = tuple((name, sql) for sql, name in self._columns.items())
+        arguments = {sql: f"argument_{n}" for n, sql in enumerate(dict.fromkeys(c.argument for c in self._calls if c.argument))}
+        types: dict[str, str] = {}
+        results: dict[str, str] = {}
+        if arguments:
+            schema = self.context.schema(Project(self.node, tuple((name, sql) for sql, name in arguments.items())))
+            types = {c.name: c.type for c in schema}
+        if self._calls:
+            results = self._results(arguments, types)
+        aggregates = tuple(
+            Aggregate(
+                name,
+                call.function,
+                call.argument,
+                call.distinct,
+                results[name],
+                types[arguments[call.argument]] if call.argument is not None else "bigint",
+            )
+            for call, name in self._calls.items()
+        )
+        node = Reduce(self.node, keys, aggregates)
+        self.context.learn(node)
+        return node
+
+    def _results(self, arguments: dict[str, str], types: dict[str, str]) -> dict[str, str]:
+        """Ask Spark for the types of the aggregates."""
+        selected = ", ".join(
+            f"{call.function}({'DISTINCT ' if call.distinct else ''}{arguments[call.argument] if call.argument else '*'})"
+            f" AS {quote(name)}"
+            for call, name in self._calls.items()
+        )
+        columns = [Column(name, type_) for name, type_ in types.items()] or [Column("unused", "int")]
+        schema = self.context.analysed(f"SELECT {selected} FROM arguments", (), {"arguments": Schema(tuple(columns))})
+        return {c.name: c.type for c in schema}
+
+
+def _inside(node: exp.Expression, reduction: Reduction, but: str = "") -> exp.Expression:
+    for key, value in list(node.args.items()):
+        if isinstance(value, exp.Expression) and key != but:
+            node.set(key, reduction.over(value))
+        elif isinstance(value, list):
+            node.set(key, [reduction.over(v) if isinstance(v, exp.Expression) else v for v in value])
+    return node
+
+
+def _call(node: exp.Expression) -> _Call:
+    """Return what an aggregate call means, or raise `Unplanned` if there is no rule for it."""
+    condition: exp.Expression | None = None
+    if isinstance(node, exp.Filter):
+        condition, node = node.expression.this, node.this
+    if not isinstance(node, exp.Anonymous) or node.name.lower() not in PLANNED:
+        raise Unplanned(f"the aggregate {text(node)} has no maintenance rule")
+    name, arguments, distinct = node.name.lower(), list(node.expressions), False
+    function = PLANNED[name]
+    if len(arguments) == 1 and isinstance(arguments[0], exp.Distinct):
+        distinct, arguments = True, list(arguments[0].expressions)
+    if any(has_aggregate(a) or a.find(exp.Window) is not None for a in arguments):
+        raise Unplanned("an aggregate inside an aggregate")
+    if function == "count" and len(arguments) == 1 and isinstance(arguments[0], exp.Star):
+        return _Call("count", None if condition is None else f"CASE WHEN {text(condition)} THEN 1 END", distinct)
+    if not arguments or (len(arguments) > 1 and (function != "count" or distinct)):
+        raise Unplanned(f"{text(node)} has no maintenance rule")
+    if name == "count_if":
+        condition = arguments[0] if condition is None else exp.and_(exp.paren(condition), exp.paren(arguments[0]))
+        return _Call("count", f"CASE WHEN {text(condition)} THEN 1 END", distinct)
+    argument = text(arguments[0])
+    if len(arguments) > 1:
+        present = " AND ".join(f"({text(a)}) IS NOT NULL" for a in arguments)
+        argument = f"CASE WHEN {present} THEN 1 END"
+    if condition is not None:
+        argument = f"CASE WHEN {text(condition)} THEN {argument} END"
+    if distinct and function in ("min", "max"):
+        distinct = False
+    return _Call(function, argument, distinct)

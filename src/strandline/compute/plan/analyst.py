@@ -1,0 +1,25 @@
+"""Spark's opinion, as the planner sees it: names and types of a query over empty relations.
+
+Spark is the authority on types and functions.  The planner asks it for the schema of what the author wrote, for the types it needs
+on the way, and in the end for the schema of what it made of it; a test may answer in Spark's place.
+
+Source: design page "the map" (decision 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from strandline.algebra.schema import Schema
+
+
+class Analyst(Protocol):
+    """Analyses queries; runs none."""
+
+    def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
+        """Return the schema of the query ``sql`` in which each of ``relations`` is a table.
+
+        Raises `DefinitionError`, with position and candidates where Spark gives them, for what Spark refuses.
+        """
+        ...

@@ -1,0 +1,128 @@
+"""Law D at the door: refuse a query whose value is not a function of its inputs.
+
+The list is `functions.INDEFINITE`; here is where each entry counts: anywhere, except an array that is sorted at once, and a positional
+function inside a window (the planner completes the window's order).
+
+Source: design page "the map" (decision 7, law D).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.tokens import TokenType
+
+from strandline.compute.plan.dialect import position, position_of, tokens
+from strandline.compute.plan.functions import GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
+from strandline.errors import DefinitionError, Position
+
+_BARE: Final = {
+    exp.CurrentDate: "current_date",
+    exp.CurrentTimestamp: "current_timestamp",
+    exp.CurrentTime: "current_time",
+    exp.CurrentUser: "current_user",
+    exp.GroupConcat: "listagg",
+}
+"""What sqlglot has a class for although no parenthesis follows the name (or special syntax does)."""
+
+
+def refuse_indefinite(query: exp.Expression | None, sql: str) -> None:
+    """Raise `DefinitionError` if ``sql``, read as ``query``, has no definite value; it names the function and its place."""
+    if query is None:
+        _refuse_by_token(sql)
+        return
+    for node in query.walk():
+        name = _name(node)
+        if name is not None and name in INDEFINITE and not _excused(node, name):
+            _refuse(name, _place(node, name, sql))
+    sample = query.find(exp.TableSample)
+    if sample is not None:
+        message = "TABLESAMPLE has no definite value: it takes other rows each time; filter by a hash of the row instead"
+        raise DefinitionError(message, position_of(sample.parent or sample, sql))
+
+
+def _name(node: exp.Expression) -> str | None:
+    if isinstance(node, exp.Anonymous):
+        name = node.name.lower()
+        return f"{name}()" if not node.expressions and f"{name}()" in INDEFINITE else name
+    if isinstance(node, exp.Column) and not node.table and not node.this.args.get("quoted"):
+        # `localtimestamp` and the like need no parenthesis; sqlglot takes those it does not know for columns.
+        return node.name.lower() if node.name.lower() in ("localtimestamp", "session_user", "user") else None
+    return _BARE.get(type(node))
+
+
+def _excused(node: exp.Expression, name: str) -> bool:
+    parent = node.parent
+    while isinstance(parent, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+        node, parent = parent, parent.parent
+    if name in POSITIONAL:
+        return isinstance(parent, exp.Window) and parent.this is node
+    if name not in GATHERING:
+        return False
+    if isinstance(parent, exp.Window) and parent.this is node:
+        parent = parent.parent
+    return (
+        isinstance(parent, exp.Anonymous)
+        and parent.name.lower() in ORDERED_BY_PARENT
+        and not any(isinstance(argument, exp.Lambda) for argument in parent.expressions)
+    )
+
+
+def _place(node: exp.Expression, name: str, sql: str) -> Position | None:
+    if "start" in node.meta:
+        return position(sql, int(node.meta["start"]))
+    for token in tokens(sql):
+        if token.text.lower() == name:
+            return position(sql, token.start)
+    return position_of(node, sql)
+
+
+def _refuse_by_token(sql: str) -> None:
+    """The same for text that only Spark can read: a name on the list before a parenthesis."""
+    read = tokens(sql)
+    for token, following in zip(read, read[1:], strict=False):
+        name = token.text.lower()
+        if following.token_type is TokenType.L_PAREN and name in INDEFINITE and token.token_type is not TokenType.STRING:
+            _refuse(name, position(sql, token.start))
+
+
+def _refuse(name: str, place: Position | None) -> None:
+    reason, instead = INDEFINITE[name]
+    name = name.removesuffix("()")
+    raise DefinitionError(f"{name} has no definite value in a view: {reason}; {instead} instead", place)
+
+
+def refuse_unordered(query: exp.Expression | None, sql: str) -> None:
+    """Raise `DefinitionError` if ``query``, which will run as it is, lets the order of rows decide what it gives.
+
+    Where the planner understands a query it completes such orders itself (`order.top`, `folds.complete_windows`).
+    """
+    if query is None:
+        for token in tokens(sql):
+            if token.text.upper() in ("LIMIT", "OFFSET"):
+                _refuse_order(token.text.upper(), position(sql, token.start))
+        return
+    for node in query.walk():
+        if isinstance(node, exp.Limit | exp.Offset | exp.Fetch):
+            _refuse_order("LIMIT", position_of(node, sql))
+        if isinstance(node, exp.Window) and is_positional(node):
+            _refuse_order(f"{node.this.name or 'this'} OVER", position_of(node, sql))
+
+
+def is_positional(window: exp.Window) -> bool:
+    """Tell whether a window's value depends on the order of rows that its ORDER BY does not tell apart."""
+    function = window.this
+    while isinstance(function, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
+        function = function.this
+    frame = window.args.get("spec")
+    rows = frame is not None and (frame.args.get("kind") or "").upper() == "ROWS"
+    return rows or (isinstance(function, exp.Anonymous) and function.name.lower() in POSITIONAL)
+
+
+def _refuse_order(what: str, place: Position | None) -> None:
+    message = (
+        f"{what} has no definite value here: ties are broken by the order that rows come in, and the query around it has a form"
+        " that the planner cannot complete with an order of its own; move it into a subquery in FROM"
+    )
+    raise DefinitionError(message, place)

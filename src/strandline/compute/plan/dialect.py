@@ -1,0 +1,97 @@
+"""Reading SQL: sqlglot's Spark dialect, changed so that what it writes is what was read.
+
+sqlglot translates between dialects: it knows functions by meaning and may write another one (`to_date(x)` as a cast, `datediff` with
+conversions added).  We want none of it, because Spark alone says what a function means.  So here a function is its name and its
+arguments, and comes out as it went in; only special syntax (`CAST(x AS t)`, `EXTRACT(u FROM x)`, …) is understood.
+
+Trap: a datetime unit (`timestampdiff(HOUR, a, b)`) looks like a column.  `parse` makes it a keyword, so that no column of that name
+is ever meant.
+
+Source: design page "the map" (decision 10: SQL is parsed with sqlglot, Spark stays the authority).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokens import Token
+
+from strandline.errors import DefinitionError, Position
+
+_SPECIAL: Final = ("CAST", "EXTRACT", "LISTAGG", "OVERLAY", "POSITION", "STRING_AGG", "SUBSTRING", "TRIM", "TRY_CAST")
+_WITH_UNIT: Final = ("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff")
+
+
+class Faithful(Spark):
+    """Spark SQL in which functions are kept as they were written."""
+
+    class Parser(Spark.Parser):
+        """Knows no function by meaning."""
+
+        FUNCTIONS: dict[str, Any] = {}
+        FUNCTION_PARSERS = {name: how for name, how in Spark.Parser.FUNCTION_PARSERS.items() if name in _SPECIAL}
+
+
+def parse(sql: str) -> exp.Expression | None:
+    """Return the one statement that ``sql`` is, or None if sqlglot cannot read it (which says nothing about Spark).
+
+    Raises `DefinitionError` if it is several statements.
+    """
+    try:
+        statements = [s for s in Faithful().parse(sql) if s is not None]
+    except (ParseError, TokenError):
+        return None
+    if len(statements) != 1:
+        raise DefinitionError(f"a view is defined by one query, not by {len(statements)} statements")
+    for call in statements[0].find_all(exp.Anonymous):
+        arguments = call.expressions
+        if call.name.lower() in _WITH_UNIT and len(arguments) == 3 and isinstance(arguments[0], exp.Column):
+            arguments[0].replace(exp.Var(this=arguments[0].name))
+    return statements[0]
+
+
+def syntax_error(sql: str) -> Position | None:
+    """Return where sqlglot stops to understand ``sql``, if it does."""
+    try:
+        Faithful().parse(sql)
+    except ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        line, end, word = first.get("line"), first.get("col"), first.get("highlight") or ""
+        return None if line is None or end is None else Position(int(line), max(1, int(end) - len(word) + 1))
+    except TokenError:
+        return None
+    return None
+
+
+def text(expression: exp.Expression) -> str:
+    """Return the SQL text of ``expression``."""
+    return expression.sql(dialect=Faithful, comments=False)
+
+
+def tokens(sql: str) -> list[Token]:
+    """Return the tokens of ``sql``; none if it cannot even be cut into tokens."""
+    try:
+        return list(Faithful().tokenize(sql))
+    except TokenError:
+        return []
+
+
+def position(sql: str, offset: int) -> Position:
+    """Return where the character ``offset`` of ``sql`` is.
+
+    >>> position("a\\nbc", 3)
+    Position(line=2, column=2)
+    """
+    before = sql[:offset]
+    return Position(before.count("\\n") + 1, offset - (before.rfind("\\n") + 1) + 1)
+
+
+def position_of(node: exp.Expression, sql: str) -> Position | None:
+    """Return where ``node`` was read from, if it (or the first name in it) remembers."""
+    for found in node.walk():
+        if "start" in found.meta:
+            return position(sql, int(found.meta["start"]))
+    return None

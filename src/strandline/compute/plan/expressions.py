@@ -1,0 +1,107 @@
+"""Expressions of the author's turned into expressions over the plan's columns.
+
+An expression of a plan is SQL text over quoted column names; until it is written it is a sqlglot tree whose columns all are such names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sqlglot import exp
+
+from strandline.compute.plan.functions import AGGREGATES
+from strandline.compute.plan.scope import Scope, Unplanned, parts_of
+
+
+def column(name: str) -> exp.Column:
+    """Return a reference to a column of the plan."""
+    return exp.Column(this=exp.Identifier(this=name, quoted=True))
+
+
+def resolve(expression: exp.Expression, scope: Scope, aliases: Mapping[str, exp.Expression]) -> exp.Expression:
+    """Return ``expression`` over the plan's columns.
+
+    A name that the FROM clause does not offer may be an alias (lower-case in ``aliases``), which is replaced by what it stands for.
+    Subqueries are `Unplanned`.
+    """
+    if expression.find(exp.Query) is not None:
+        raise Unplanned("a subquery in an expression")
+
+    def name(node: exp.Expression) -> exp.Expression:
+        if not isinstance(node, exp.Column):
+            return node
+        if isinstance(node.this, exp.Star):
+            raise Unplanned("a qualified * inside an expression")
+        parts = parts_of(node)
+        found = scope.resolve(parts)
+        if found is None:
+            if len(parts) == 1 and parts[0].lower() in aliases:
+                return exp.Paren(this=aliases[parts[0].lower()].copy())
+            raise Unplanned(f"the name {'.'.join(parts)} is unknown here")
+        result: exp.Expression = column(found[0].column)
+        for field in found[1]:
+            result = exp.Dot(this=result, expression=exp.Identifier(this=field, quoted=True))
+        return result
+
+    return replaced(expression, name)
+
+
+def replaced(expression: exp.Expression, change: Callable[[exp.Expression], exp.Expression]) -> exp.Expression:
+    """Return a copy in which each topmost node that ``change`` changes is replaced; what it put there is left alone."""
+
+    def go(node: exp.Expression) -> exp.Expression:
+        new = change(node)
+        if new is not node:
+            return new
+        for key, value in list(node.args.items()):
+            if isinstance(value, exp.Expression):
+                node.set(key, go(value))
+            elif isinstance(value, list):
+                node.set(key, [go(item) if isinstance(item, exp.Expression) else item for item in value])
+        return node
+
+    return go(expression.copy())
+
+
+def is_aggregate(node: exp.Expression) -> bool:
+    """Tell whether ``node`` itself is a call of an aggregate function (its FILTER and the like included)."""
+    match node:
+        case exp.Filter() | exp.WithinGroup() | exp.IgnoreNulls() | exp.RespectNulls():
+            return is_aggregate(node.this)
+        case exp.Anonymous():
+            return node.name.lower() in AGGREGATES
+        case _:
+            return isinstance(node, exp.AggFunc)
+
+
+def has_aggregate(expression: exp.Expression) -> bool:
+    """Tell whether ``expression`` calls an aggregate function, other than over a window."""
+    if isinstance(expression, exp.Window):
+        return any(has_aggregate(e) for key, e in _parts(expression) if key != "this") or any(
+            has_aggregate(argument) for argument in expression.this.iter_expressions()
+        )
+    return is_aggregate(expression) or any(has_aggregate(e) for e in expression.iter_expressions())
+
+
+def _parts(node: exp.Expression) -> list[tuple[str, exp.Expression]]:
+    found: list[tuple[str, exp.Expression]] = []
+    for key, value in node.args.items():
+        values = value if isinstance(value, list) else [value]
+        found.extend((key, v) for v in values if isinstance(v, exp.Expression))
+    return found
+
+
+def conjuncts(expression: exp.Expression) -> list[exp.Expression]:
+    """Return the terms of a conjunction.
+
+    >>> from strandline.compute.plan.dialect import parse, text
+    >>> [text(c) for c in conjuncts(parse("SELECT (a AND b) AND c OR d").expressions[0])]
+    ['(a AND b) AND c OR d']
+    >>> [text(c) for c in conjuncts(parse("SELECT (a AND b) AND c").expressions[0])]
+    ['a', 'b', 'c']
+    """
+    if isinstance(expression, exp.And):
+        return conjuncts(expression.this) + conjuncts(expression.expression)
+    if isinstance(expression, exp.Paren) and isinstance(expression.this, exp.And):
+        return conjuncts(expression.this)
+    return [expression]

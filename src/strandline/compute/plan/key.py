@@ -1,0 +1,40 @@
+"""Keys: columns that tell the rows of a plan apart, where that can be seen from its shape.
+
+An endpoint needs one to update a row in place.  A key found here holds at every time; none found says nothing.
+"""
+
+from __future__ import annotations
+
+from strandline.algebra.nodes import Filter, Join, Node, Opaque, Project, Reduce
+from strandline.algebra.schema import quote
+from strandline.compute.plan.order import TOP_K
+
+
+def key(plan: Node) -> tuple[str, ...] | None:
+    """Return columns of ``plan`` such that no two of its rows agree on all of them; None if none are known.
+
+    The empty tuple is a key too: there is at most one row.
+
+    >>> from strandline.algebra.nodes import Get
+    >>> key(Project(Reduce(Get("t", (("a", "a"),)), (("k", "`a`"),), ()), (("x", "`k`"), ("y", "1"))))
+    ('x',)
+    """
+    match plan:
+        case Reduce(keys=keys):
+            return tuple(name for name, _ in keys)
+        case Filter(input=below):
+            return key(below)
+        case Opaque(reason=reason, inputs=(only,)) if reason == TOP_K:
+            found = key(only)
+            return found if found is not None and set(found) <= set(plan.names) else None
+        case Project(input=below, columns=columns):
+            found = key(below)
+            if found is None:
+                return None
+            passed = {sql: name for name, sql in reversed(columns)}
+            return tuple(passed[quote(k)] for k in found) if all(quote(k) in passed for k in found) else None
+        case Join(inputs=inputs):
+            keys = [key(below) for below in inputs]
+            return None if any(k is None for k in keys) else tuple(name for k in keys for name in k or ())
+        case _:
+            return None

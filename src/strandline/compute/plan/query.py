@@ -1,0 +1,201 @@
+"""Queries: set operations, common table expressions, and the last resort for each.
+
+A query that is not understood is recomputed, but only it: the relations in its FROM clause are planned all the same, and its text runs over
+them (`_substituted`).
+
+Source: design page "compute" (the smallest subtree becomes Recompute).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from strandline.algebra.nodes import Constant, Node, UnionAll
+from strandline.algebra.schema import Schema, quote
+from strandline.compute.plan.context import Context, Planned, project
+from strandline.compute.plan.definite import refuse_unordered
+from strandline.compute.plan.dialect import text
+from strandline.compute.plan.order import direction, is_limited, output_of, top
+from strandline.compute.plan.relations import Ctes, Relations
+from strandline.compute.plan.scope import Unplanned
+from strandline.compute.plan.select import plan_distinct, plan_select
+
+
+@dataclass(slots=True)
+class Queries:
+    """Plans the queries of one view; ``sql`` is its text."""
+
+    context: Context
+    sql: str
+
+    def plan(self, query: exp.Expression, ctes: Ctes) -> Planned:
+        """Return the plan of ``query``, or raise `Unplanned`."""
+        ctes = self._defined(query, ctes)
+        try:
+            return self._understood(query, ctes)
+        except Unplanned as why:
+            return self._substituted(query, ctes, str(why))
+
+    def _defined(self, query: exp.Expression, ctes: Ctes) -> Ctes:
+        """Return the common table expressions in sight inside ``query``; each is planned once."""
+        defined = query.args.get("with_")
+        if defined is None:
+            return ctes
+        if defined.args.get("recursive"):
+            raise Unplanned("a recursive query")
+        found = dict(ctes)
+        for cte in defined.expressions:
+            planned = self.plan(cte.this, found)
+            names = [c.name for c in cte.args["alias"].args.get("columns") or []]
+            if names:
+                if len(names) != len(planned.outputs):
+                    raise Unplanned("a common table expression with other columns than its query")
+                planned = Planned(planned.node, tuple(zip(names, planned.columns, strict=True)))
+            found[cte.alias.lower()] = planned
+        return found
+
+    def _understood(self, query: exp.Expression, ctes: Ctes) -> Planned:
+        match query:
+            case exp.Select():
+                return plan_select(self.context, query, Relations(self.context, self.plan, ctes))
+            case exp.Subquery():
+                return self._ordered(self.plan(query.this, ctes), query)
+            case exp.SetOperation():
+                return self._ordered(self._set_operation(query, ctes), query)
+            case exp.Values():
+                return self._values(query)
+            case _:
+                raise Unplanned(f"the query {text(query)}")
+
+    def _ordered(self, planned: Planned, query: exp.Expression) -> Planned:
+        """Apply ORDER BY and LIMIT of a query whose outputs are all there is to order by."""
+        if not is_limited(query):
+            return planned
+        keys = []
+        order = query.args.get("order")
+        for key in order.expressions if order is not None else ():
+            output = output_of(key.this, planned.outputs)
+            if output is None:
+                raise Unplanned("ORDER BY an expression over the outputs of a query")
+            keys.append(f"{quote(output)} {direction(key)}")
+        return top(self.context, planned, keys, query)
+
+    def _set_operation(self, query: exp.SetOperation, ctes: Ctes) -> Planned:
+        if query.args.get("by_name") or query.side or query.kind:
+            raise Unplanned("a set operation by name")
+        sides = [self.plan(query.this, ctes), self.plan(query.expression, ctes)]
+        schemas = [self._positional(side) for side in sides]
+        if len(schemas[0].columns) != len(schemas[1].columns):
+            raise Unplanned("a set operation over different numbers of columns")
+        word = "UNION" if isinstance(query, exp.Union) else "EXCEPT" if isinstance(query, exp.Except) else "INTERSECT"
+        both = {"a_side": schemas[0], "b_side": schemas[1]}
+        common = self.context.analysed("SELECT * FROM a_side UNION ALL SELECT * FROM b_side", (), both)
+        left, right = (self._widened(side, own, common) for side, own in zip(sides, schemas, strict=True))
+        outputs = tuple((name, column) for (name, _), column in zip(sides[0].outputs, left.names, strict=True))
+        if word != "UNION":
+            written = word if query.args.get("distinct") else f"{word} ALL"
+            sql = " ".join(
+                f"SELECT {', '.join(map(quote, side.names))} FROM {alias}{f' {written}' if alias == 'a_side' else ''}"
+                for alias, side in (("a_side", left), ("b_side", right))
+            )
+            reason = f"{word} has no maintenance rule"
+            return Planned(self.context.opaque((left, right), both, sql, left.names, reason), outputs)
+        union = Planned(UnionAll((left, right)), outputs)
+        return plan_distinct(self.context, union) if query.args.get("distinct") else union
+
+    def _positional(self, side: Planned) -> Schema:
+        """Return the types of a query's outputs in order (an output may be there twice)."""
+        schema = {c.name: c for c in self.context.schema(side.node)}
+        names = side.columns
+        if len(set(names)) != len(names):
+            raise Unplanned("a set operation over the same column twice")
+        return Schema(tuple(schema[name] for name in names))
+
+    def _widened(self, side: Planned, own: Schema, common: Schema) -> Node:
+        """Return ``side`` with its outputs in order, in the types that both sides have in common.
+
+        Each side alone must have them, since a step may see the updates of one side only.
+        """
+        return project(
+            side.node,
+            [
+                (mine.name, quote(mine.name) if mine.type == wanted.type else f"CAST({quote(mine.name)} AS {wanted.type})")
+                for mine, wanted in zip(own, common, strict=True)
+            ],
+        )
+
+    def _values(self, query: exp.Values) -> Planned:
+        rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in query.expressions]
+        if query.find(exp.Query) is not None and query.find(exp.Query) is not query:
+            raise Unplanned("a subquery in VALUES")
+        alias = query.args.get("alias")
+        names = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
+        names = names or [f"col{n + 1}" for n in range(len(rows[0]))]
+        outputs = tuple((name, self.context.names.fresh(name)) for name in names)
+        node = Constant(tuple(c for _, c in outputs), tuple(tuple(text(value) for value in row) for row in rows))
+        return Planned(node, outputs)
+
+    def _substituted(self, query: exp.Expression, ctes: Ctes, reason: str) -> Planned:
+        """Return ``query`` as it is written, recomputed over the plans of the relations it reads."""
+        if is_limited(query):
+            plain = query.copy()
+            for key in ("limit", "offset", "order", "with_"):
+                plain.set(key, None)
+            return self._ordered(self._substituted(plain, ctes, reason), query)
+        copy = query.copy()
+        copy.set("with_", None)
+        inner = {cte.alias.lower() for cte in copy.find_all(exp.CTE)}
+        inputs: dict[str, Node] = {}
+        for relation in list(copy.find_all(exp.Table, exp.Subquery)):
+            if relation.find_ancestor(exp.Query) is None and relation is not copy:
+                continue
+            planned = self._readable(relation, copy, ctes, inner)
+            if planned is None:
+                continue
+            name = f"relation_{len(inputs)}"
+            names = [str(visible) for visible, _ in planned.outputs]
+            inputs[name] = project(planned.node, [(v, quote(c)) for v, (_, c) in zip(names, planned.outputs, strict=True)])
+            alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name, quoted=True))
+            relation.replace(exp.Table(this=exp.to_identifier(name), alias=alias, joins=relation.args.get("joins")))
+        refuse_unordered(copy, self.sql)
+        schemas = {name: self.context.schema(node) for name, node in inputs.items()}
+        written = text(copy)
+        found = self.context.analysed(written, (), schemas)
+        outputs = tuple((c.name, self.context.names.fresh(c.name)) for c in found)
+        columns = ", ".join(f"{quote(name or '')} AS {quote(column)}" for name, column in outputs)
+        sql = f"SELECT {columns} FROM (\n{written}\n)"
+        node = self.context.opaque(inputs.values(), inputs, sql, (c for _, c in outputs), reason)
+        return Planned(node, outputs)
+
+    def _readable(self, relation: exp.Expression, query: exp.Expression, ctes: Ctes, inner: set[str]) -> Planned | None:
+        """Return the plan of a relation that ``query`` reads, or None if it stays in the text."""
+        if relation is query or relation.find_ancestor(exp.Lateral) is not None:
+            return None
+        planned: Planned | None = None
+        if isinstance(relation, exp.Subquery):
+            if not isinstance(relation.this, exp.Query) or not _in_from(relation, query):
+                return None
+            try:
+                planned = self.plan(relation.this, ctes)
+            except Unplanned:
+                return None
+        elif isinstance(relation.this, exp.Identifier):
+            name = relation.name.lower()
+            own = self.context.relation(relation.name)
+            if name in inner and not relation.db:
+                return None
+            planned = ctes.get(name) or (None if own is None else self.context.get(own))
+        visible = [name for name, _ in planned.outputs] if planned is not None else []
+        if any(name is None for name in visible) or len({str(name).lower() for name in visible}) != len(visible):
+            raise Unplanned("a relation with columns that have no name of their own")
+        return planned
+
+
+def _in_from(relation: exp.Expression, query: exp.Expression) -> bool:
+    """Tell whether ``relation`` stands in the FROM clause of ``query`` itself."""
+    parent = relation.parent
+    if isinstance(parent, exp.From | exp.Join):
+        return parent.parent is query
+    return False

@@ -1,0 +1,222 @@
+"""SELECT: items, GROUP BY, HAVING, windows, DISTINCT, over a planned FROM clause.
+
+Every name is resolved first (`scope`), aliases and ordinals replaced by what they stand for; then there are only expressions over the plan's
+columns.  What has no rule (windows, grouping sets, other aggregates) becomes an `Opaque` over the planned rows below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from strandline.algebra.nodes import Filter, Node, Reduce
+from strandline.algebra.schema import quote
+from strandline.compute.plan.aggregate import Reduction
+from strandline.compute.plan.context import Context, Planned, project
+from strandline.compute.plan.folds import complete_windows, definite_folds
+from strandline.compute.plan.dialect import text
+from strandline.compute.plan.expressions import column, conjuncts, has_aggregate, resolve
+from strandline.compute.plan.order import direction, is_limited, output_of, top
+from strandline.compute.plan.relations import Relations
+from strandline.compute.plan.scope import Scope, Unplanned
+
+_KNOWN = frozenset(
+    "expressions from_ joins where group having distinct order limit offset with_ hint sort cluster distribute qualify kind".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One output: the author's name, the plan's column, the expression; ``shown`` is false for what only ORDER BY needs."""
+
+    name: str | None
+    column: str
+    expression: exp.Expression
+    shown: bool = True
+
+
+def plan_select(context: Context, select: exp.Select, relations: Relations) -> Planned:
+    """Return the plan of ``select``, or raise `Unplanned`."""
+    unknown = [key for key, value in select.args.items() if value and key not in _KNOWN]
+    if unknown:
+        raise Unplanned(f"{', '.join(sorted(unknown)).upper()} in a SELECT")
+    relations.read(select)
+    items = _items(context, select, relations.scope)
+    aliases = _aliases(items)
+    keys, hidden = _order(context, select, items, relations.scope, aliases)
+    items += hidden
+    node = _rows(context, select, relations, items, aliases)
+    shown = [item for item in items if item.shown]
+    planned = Planned(node, tuple((item.name, item.column) for item in shown))
+    distinct = select.args.get("distinct")
+    if distinct is not None:
+        if hidden or distinct.args.get("on") is not None:
+            raise Unplanned("DISTINCT with an ORDER BY of what is not selected")
+        planned = plan_distinct(context, planned)
+    return top(context, planned, keys, select) if is_limited(select) else planned
+
+
+def plan_distinct(context: Context, planned: Planned) -> Planned:
+    """Return the distinct rows of ``planned``."""
+    node = Reduce(planned.node, tuple((name, quote(name)) for name in dict.fromkeys(planned.columns)), ())
+    context.learn(node)
+    return Planned(node, planned.outputs)
+
+
+def _items(context: Context, select: exp.Select, scope: Scope) -> list[_Item]:
+    items: list[_Item] = []
+    for written in select.expressions:
+        star = written.this if isinstance(written, exp.Column) and isinstance(written.this, exp.Star) else written
+        if isinstance(star, exp.Star):
+            if star.args.get("replace") or star.args.get("rename"):
+                raise Unplanned("* with other changes than EXCEPT")
+            qualifier = written.table if isinstance(written, exp.Column) else ""
+            without = [e.name for e in star.args.get("except_") or []]
+            for offered in scope.star(qualifier or None, without):
+                items.append(_Item(offered.name, context.names.fresh(offered.name), column(offered.column)))
+            continue
+        expression = written.this if isinstance(written, exp.Alias) else written
+        if isinstance(expression, exp.Aliases | exp.Subquery) or expression.find(exp.Lateral) is not None:
+            raise Unplanned(f"{text(expression)} in a SELECT")
+        name = written.alias if isinstance(written, exp.Alias) else _own_name(expression)
+        resolved = resolve(expression, scope, _aliases(items))
+        items.append(_Item(name, context.names.fresh(name), resolved))
+    return items
+
+
+def _own_name(expression: exp.Expression) -> str | None:
+    return expression.name if isinstance(expression, exp.Column | exp.Dot) else None
+
+
+def _aliases(items: Sequence[_Item]) -> dict[str, exp.Expression]:
+    return {item.name.lower(): item.expression for item in items if item.name is not None}
+
+
+def _order(
+    context: Context, select: exp.Select, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expression]
+) -> tuple[list[str], list[_Item]]:
+    """Return the keys of ORDER BY as SQL over output columns, and items for those that are no output."""
+    order = select.args.get("order")
+    if order is None or not is_limited(select):
+        return [], []
+    outputs = [(item.name, item.column) for item in items]
+    keys: list[str] = []
+    hidden: list[_Item] = []
+    for key in order.expressions:
+        if not isinstance(key, exp.Ordered):
+            raise Unplanned(f"ORDER BY {text(key)}")
+        output = output_of(key.this, outputs)
+        if output is None:
+            named = {c.name.lower() for c in key.this.find_all(exp.Column) if not c.table}
+            if not has_aggregate(key.this) and named & aliases.keys():
+                raise Unplanned("ORDER BY an expression over an alias")
+            output = context.names.fresh("ordering")
+            hidden.append(_Item(None, output, resolve(key.this, scope, aliases), shown=False))
+        keys.append(f"{quote(output)} {direction(key)}")
+    return keys, hidden
+
+
+def _rows(
+    context: Context, select: exp.Select, relations: Relations, items: Sequence[_Item], aliases: dict[str, exp.Expression]
+) -> Node:
+    """Return the node whose columns are the items."""
+    scope, node = relations.scope, relations.node()
+    having = select.args.get("having")
+    qualify = select.args.get("qualify")
+    group = select.args.get("group")
+    kept = None if having is None else resolve(having.this, scope, aliases)
+    filtered = None if qualify is None else resolve(qualify.this, scope, aliases)
+    expressions = [*(item.expression for item in items), *(e for e in (kept, filtered) if e is not None)]
+    if group is None and not any(has_aggregate(e) for e in expressions):
+        if having is not None:
+            raise Unplanned("HAVING without a GROUP BY")
+        return _output(context, node, items, filtered)
+    try:
+        reduction = Reduction(context, node, _keys(group, items, scope, aliases))
+        lifted = [replace(item, expression=reduction.over(item.expression)) for item in items]
+        having_over = None if kept is None else reduction.over(kept)
+        qualify_over = None if filtered is None else reduction.over(filtered)
+        reduced: Node = reduction.reduce()
+    except Unplanned as why:
+        return _grouped(context, node, select, items, (kept, filtered), scope, aliases, str(why))
+    if having_over is not None:
+        reduced = Filter(reduced, " AND ".join(f"({text(c)})" for c in conjuncts(having_over)))
+    return _output(context, reduced, lifted, qualify_over)
+
+
+def _keys(
+    group: exp.Group | None, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expression]
+) -> list[exp.Expression]:
+    """Return the expressions that are grouped by."""
+    if group is None:
+        return []
+    if any(group.args.get(key) for key in ("grouping_sets", "cube", "rollup", "totals")):
+        raise Unplanned("grouping sets have no maintenance rule")
+    if group.args.get("all"):
+        keys = [item.expression for item in items if item.shown and not has_aggregate(item.expression)]
+        if any(key.find(exp.Column) is None for key in keys):
+            raise Unplanned("GROUP BY ALL with a constant")
+        return keys
+    found = []
+    for key in group.expressions:
+        if isinstance(key, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
+            raise Unplanned("grouping sets have no maintenance rule")
+        found.append(_key(key, items, scope, aliases))
+    if any(has_aggregate(key) or key.find(exp.Window) is not None for key in found):
+        raise Unplanned("GROUP BY an aggregate")
+    return found
+
+
+def _key(
+    key: exp.Expression, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expression]
+) -> exp.Expression:
+    """Return what one element of GROUP BY means: a position, or an expression."""
+    if isinstance(key, exp.Literal) and not key.is_string:
+        return items[int(key.name) - 1].expression
+    resolved = resolve(key, scope, aliases)
+    return resolved.this if isinstance(resolved, exp.Paren) else resolved
+
+
+def _output(context: Context, node: Node, items: Sequence[_Item], qualify: exp.Expression | None) -> Node:
+    """Return the items over ``node``: a projection, or a recomputed query where there are windows."""
+    if qualify is None and not any(item.expression.find(exp.Window) for item in items):
+        return project(node, [(item.column, text(item.expression)) for item in items])
+    written = [text(_definite(context, node, item.expression)) for item in items]
+    columns = ", ".join(f"{sql} AS {quote(item.column)}" for sql, item in zip(written, items, strict=True))
+    last = "" if qualify is None else f" QUALIFY {text(_definite(context, node, qualify))}"
+    sql = f"SELECT {columns} FROM rows{last}"
+    return context.opaque((node,), ("rows",), sql, [i.column for i in items], "a window has no maintenance rule")
+
+
+def _grouped(
+    context: Context,
+    node: Node,
+    select: exp.Select,
+    items: Sequence[_Item],
+    conditions: tuple[exp.Expression | None, exp.Expression | None],
+    scope: Scope,
+    aliases: dict[str, exp.Expression],
+    reason: str,
+) -> Node:
+    """Return a GROUP BY that has no rule as a recomputed query over the planned rows."""
+    columns = ", ".join(f"{text(_definite(context, node, i.expression))} AS {quote(i.column)}" for i in items)
+    group = select.args.get("group")
+    grouped = ""
+    if group is not None:
+        resolved = group.copy()
+        if group.args.get("all"):
+            resolved.set("all", None)
+            resolved.set("expressions", _keys(group, items, scope, aliases))
+        else:
+            resolved.set("expressions", [_key(key, items, scope, aliases) for key in group.expressions])
+        grouped = " " + text(resolved).strip() if resolved.expressions else ""
+    having, qualify = (None if c is None else text(_definite(context, node, c)) for c in conditions)
+    last = (f" HAVING {having}" if having else "") + (f" QUALIFY {qualify}" if qualify else "")
+    sql = f"SELECT {columns} FROM rows{grouped}{last}"
+    return context.opaque((node,), ("rows",), sql, [i.column for i in items], reason)
+
+
+def _definite(context: Context, node: Node, expression: exp.Expression) -> exp.Expression:
+    return definite_folds(context, node, complete_windows(expression, node.names))

@@ -1,0 +1,147 @@
+"""From the text of a view to its plan.
+
+1. read the text (`dialect`), find the collections it reads, refuse what has no definite value (`definite`);
+2. Spark says what its columns are: it is the authority, so a query that it refuses goes no further, and one that it accepts is planned;
+3. plan it (`query`); what is not understood is recomputed, the smallest part that can be;
+4. Spark analyses what the plan means: its columns must be those of step 2, else the whole query is recomputed as it was written.
+
+So a view is never refused for being hard, and never wrong for our not having understood it.
+
+Source: design page "compute" (from SQL to a dataflow), design page "the map" (decisions 9 and 10).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from strandline.algebra.nodes import Get, Node, Opaque, children
+from strandline.algebra.schema import Schema, quote
+from strandline.compute.plan.analyst import Analyst
+from strandline.compute.plan.context import Context, project
+from strandline.compute.plan.definite import refuse_indefinite, refuse_unordered
+from strandline.compute.plan.dialect import parse, position_of, tokens
+from strandline.compute.plan.key import key
+from strandline.compute.plan.query import Queries
+from strandline.compute.plan.scope import Unplanned
+from strandline.errors import DefinitionError
+
+_CANDIDATES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedView:
+    """A view that can be maintained.
+
+    ``plan`` has the columns of ``schema``, by name; ``imports`` are the collections that it reads; ``sql`` the author's text; ``types`` Spark's
+    types of the columns inside the plan that a stage may have to store; ``notes`` what the author may want to know; ``key`` columns that tell
+    its rows apart, if that is known.
+    """
+
+    plan: Node
+    schema: Schema
+    imports: tuple[str, ...]
+    sql: str
+    types: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    key: tuple[str, ...] | None = None
+
+
+def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> PlannedView:
+    """Return the plan of the query ``sql`` over the collections of ``catalog``.
+
+    Raises:
+        DefinitionError: the text is no query that Spark accepts, names what is not there, or has no definite value.
+    """
+    sql = sql.strip().rstrip(";").rstrip()
+    query = parse(sql)
+    read = _imports(query, sql, catalog)
+    relations = {name: catalog[name] for name in read}
+    refuse_indefinite(query, sql)
+    schema = analyst.schema_of(sql, relations)
+    context = Context(relations, analyst, _mentioned(query))
+    notes: list[str] = []
+    try:
+        if query is None:
+            raise Unplanned("only Spark can read this text")
+        if _comma_before_outer(query):
+            raise Unplanned("an outer join after a comma")
+        plan = _planned(query, sql, schema, context)
+    except Unplanned as why:
+        refuse_unordered(query, sql)
+        plan = _whole(sql, schema, relations, str(why))
+        notes.append(f"the whole query is recomputed: {why}")
+        context.types.update((c.name, c.type) for c in schema)
+    imports = tuple(sorted(set(_read(plan))))
+    return PlannedView(plan, schema, imports, sql, dict(context.types), tuple(notes), key(plan))
+
+
+def _planned(query: exp.Expression, sql: str, schema: Schema, context: Context) -> Node:
+    """Return a plan whose columns, as Spark sees them, are those of ``schema``."""
+    planned = Queries(context, sql).plan(query, {})
+    if len(planned.outputs) != len(schema.columns):
+        raise Unplanned("the plan has another number of columns than the query")
+    outputs = zip(schema.names, planned.columns, strict=True)
+    plan = project(planned.node, [(name, quote(column)) for name, column in outputs])
+    found = context.schema(plan)
+    if found != schema:
+        raise Unplanned(f"the plan's columns are ({found.ddl}), the query's ({schema.ddl})")
+    return plan
+
+
+def _whole(sql: str, schema: Schema, relations: Mapping[str, Schema], reason: str) -> Node:
+    inputs = tuple(Get(name, tuple((c, c) for c in relations[name].names)) for name in relations)
+    return Opaque(inputs, tuple(relations), sql, schema.names, reason)
+
+
+def _read(node: Node) -> Iterator[str]:
+    if isinstance(node, Get):
+        yield node.frame
+    for below in children(node):
+        yield from _read(below)
+
+
+def _imports(query: exp.Expression | None, sql: str, catalog: Mapping[str, Schema]) -> tuple[str, ...]:
+    """Return the collections that the text names, in order; raise `DefinitionError` for a relation that is not there."""
+    own = {name.lower(): name for name in catalog}
+    if query is None:
+        return tuple(dict.fromkeys(own[t.text.lower()] for t in tokens(sql) if t.text.lower() in own))
+    local = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+    found: dict[str, None] = {}
+    for table in query.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier):
+            continue
+        name = ".".join(part.name for part in table.parts)
+        if name.lower() in own:
+            found[own[name.lower()]] = None
+        elif name.lower() not in local:
+            near = difflib.get_close_matches(name.lower(), own, _CANDIDATES_MAX)
+            hint = f"; did you mean {' or '.join(own[n] for n in near)}?" if near else ""
+            raise DefinitionError(f"there is no collection {name!r}{hint}", position_of(table, sql))
+    return tuple(found)
+
+
+def _mentioned(query: exp.Expression | None) -> frozenset[str] | None:
+    """Return the identifiers of the text, lower-case; None if a ``*`` (other than that of count(*)) names all columns."""
+    if query is None:
+        return None
+    for star in query.find_all(exp.Star):
+        if not (isinstance(star.parent, exp.Anonymous) and star.parent.name.lower() == "count"):
+            return None
+    if any(join.args.get("method") for join in query.find_all(exp.Join)):
+        return None
+    return frozenset(i.name.lower() for i in query.find_all(exp.Identifier))
+
+
+def _comma_before_outer(query: exp.Expression) -> bool:
+    """Tell whether a RIGHT or FULL join follows a comma or CROSS JOIN: sqlglot reads the two alike, and Spark does not."""
+    for select in query.find_all(exp.Select):
+        crossed = False
+        for join in select.args.get("joins") or []:
+            if crossed and (join.side or "").upper() in ("RIGHT", "FULL"):
+                return True
+            crossed = crossed or (join.kind or "").upper() == "CROSS"
+    return False
