@@ -44,8 +44,10 @@ def listed(rows: Rows) -> Listed:
 
 def updates(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> Rows:
     """Return ``rows`` as updates: each has ``__time``, and may lack columns and ``__error`` (None), ``__diff`` (1)."""
-    names = (*schema.names, ERROR, TIME, DIFF)
-    filled = tuple({name: row.get(name, 1 if name == DIFF else None) for name in names} for row in rows)
+    given = list(rows)
+    erring = any(row.get(ERROR) is not None for row in given)
+    names = (*schema.names, *([ERROR] if erring else []), TIME, DIFF)
+    filled = tuple({name: row.get(name, 1 if name == DIFF else None) for name in names} for row in given)
     return Rows(Listed(names, filled))
 
 
@@ -55,6 +57,7 @@ class ListEngine:
     def __init__(self, blob: Blob) -> None:
         self._blob = blob
         self.staged = 0  # how many batches with rows were written: what would have been a job
+        self.discarded = 0  # how many were given back
 
     async def read(self, contents: Contents) -> Rows:
         """See `Engine.read`."""
@@ -109,6 +112,7 @@ class ListEngine:
 
     async def discard(self, staged: Staged) -> None:
         """See `Engine.discard`."""
+        self.discarded += 1
         for part in staged.parts:
             if isinstance(part, BlobPart):
                 await self._blob.delete(part.key)

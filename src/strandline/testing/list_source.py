@@ -66,6 +66,8 @@ class ListReader:
                 for offset in range(each.lower[partition], end):
                     if self.upstream.forgotten.covers(partition, offset):
                         raise SourceError(f"message {offset} of partition {partition!r} is forgotten upstream")
+                    if not self.upstream.frontier.covers(partition, offset):
+                        raise SourceError(f"message {offset} of partition {partition!r} is not there")
                     self.reads.append((partition, offset))
                     value = self.upstream.partitions[partition][offset]
                     error = (f"{partition}/{offset}" if locate else "somewhere") if value is None else None
