@@ -445,6 +445,19 @@ def test_awaiting_anything_else_is_refused() -> None:
         Simulation(CALM).spawn("a", actor)
 
 
+def test_a_site_has_one_set_of_fates() -> None:
+    """Damage: a change is taken for a read, and is never lost."""
+
+    async def actor(_: int) -> None:
+        await IoPoint("a.site", (), lambda: None, READ)
+        await IoPoint("a.site", (), lambda: None)
+
+    simulation = Simulation(CALM)
+    simulation.spawn("a", actor)
+    with pytest.raises(InvalidUsage, match=r"a\.site"):
+        simulation.drive()
+
+
 def test_run_sync_returns_what_a_coroutine_returns_unless_it_suspends() -> None:
     """Damage: a test believes that it ran what it only began."""
 

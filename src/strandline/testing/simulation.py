@@ -69,9 +69,10 @@ WAIT: Final = (Fate.DONE, Fate.CRASH_BEFORE, Fate.PAUSE)
 class IoPoint(Generic[T]):
     """One I/O that the kernel decides upon; awaited, it gives what ``run`` returns, or raises.
 
-    ``site`` names the place in the code's protocols, ``arguments`` what was asked (both go into the trace), ``fates``
-    what may become of it, and ``delay_ms`` how long it takes at least.  ``run`` must not suspend.  ``partly`` does what
-    an unreported call may have done where that is not all or nothing.
+    ``site`` names the place in the code's protocols and ``arguments`` what was asked: both go into the trace.
+    ``fates`` is what may become of it, `Fate.DONE` first, and for one site always the same; ``delay_ms`` how long it
+    takes at least.  ``run`` must not suspend.  ``partly`` does what an unreported call may have done, where that is not
+    all or nothing.
     """
 
     __slots__ = ("arguments", "delay_ms", "fates", "partly", "run", "site")
@@ -145,7 +146,8 @@ class Simulation:
         self._steps_max = steps_max
         self._actors: list[_Actor] = []  # the least recently run first: the choice 0 is fair
         self._late: list[tuple[str, IoPoint[Any]]] = []
-        self._menus: dict[tuple[str, tuple[Fate, ...]], tuple[str, tuple[Fate, ...]]] = {}
+        # By site: the fates that it was given, and those among them that this run allows.
+        self._allowed: dict[str, tuple[tuple[Fate, ...], tuple[Fate, ...]]] = {}
         self.now_ms = START_MS
         self.steps = 0
         self.choices: list[int] = []
@@ -240,12 +242,15 @@ class Simulation:
             self._resume(actor, reply, error)
 
     def _fate(self, point: IoPoint[Any]) -> Fate:
-        menu = self._menus.get((point.site, point.fates))
-        if menu is None:
-            menu = (FAULT + point.site, tuple(fate for fate in point.fates if fate in self._fates))
-            self._menus[point.site, point.fates] = menu
-        label, fates = menu
-        return fates[self.choose(label, len(fates))]
+        """Choose among the fates that this site and this run allow, which are worked out once for each site."""
+        known = self._allowed.get(point.site)
+        if known is None:
+            known = (point.fates, tuple(fate for fate in point.fates if fate in self._fates))
+            self._allowed[point.site] = known
+        given, allowed = known
+        if given is not point.fates and given != point.fates:
+            raise InvalidUsage(f"site {point.site} is given other fates than before: name it otherwise")
+        return allowed[self.choose(FAULT + point.site, len(allowed))]
 
     def _land(self, calm: bool) -> bool:
         """Let something late happen, perhaps; for certain when nothing else can, or faults are over."""
