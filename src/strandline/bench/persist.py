@@ -1,0 +1,153 @@
+"""``strandline bench persist``: what staging and scanning cost beside plain Spark doing the same to the same rows.
+
+*Stage*: read generated rows, sort them within partitions by the same keys, write Parquet with the same codec, fsync.  We add time
+and diff columns, a digest of every row, page CRCs and footer checks; the peer writes the rows alone.  *Scan*: aggregate all rows,
+of our parts through the engine, of the peer's files through ``spark.read.parquet``.  A ratio is the peer's median ÷ ours: 1.0 is as fast.
+
+Source: design pages "the public face" (benchmarks) and "persist" (limits and targets).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+from strandline.algebra.schema import DIFF, TIME, Column, Schema
+from strandline.engine.parts import PartStore
+from strandline.engine.session import adopt
+from strandline.engine.spark import SparkEngine
+from strandline.frontier.antichain import MINIMUM
+from strandline.persist.batch import Batch, Staged
+from strandline.persist.plane import Contents, StageRequest
+
+ROWS: Final = 2_000_000
+ROUNDS: Final = 5
+SORT: Final = ("carrier", "flight", "at")
+SCHEMA: Final = Schema(
+    (
+        Column("carrier", "string"),
+        Column("flight", "int"),
+        Column("at", "timestamp"),
+        Column("tail", "string"),
+        Column("origin", "string"),
+        Column("dest", "string"),
+        Column("delay", "double"),
+        Column("distance", "bigint"),
+        Column("fare", "decimal(10,2)"),
+        Column("note", "string"),
+    )
+)
+_GENERATED: Final = (
+    "concat('C', id % 16) AS carrier",
+    "CAST(id * 2654435761 % 5003 AS int) AS flight",
+    "timestamp_millis(1356998400000 + id * 15769) AS at",
+    "concat('N', id * 7919 % 4043) AS tail",
+    "element_at(array('EWR', 'JFK', 'LGA'), CAST(id % 3 AS int) + 1) AS origin",
+    "concat('D', id * 31 % 105) AS dest",
+    "CAST(id * 7717 % 1300 - 80 AS double) AS delay",
+    "id * 104729 % 4983 AS distance",
+    "CAST(id * 15485863 % 100000 / 100 AS decimal(10,2)) AS fare",
+    "if(id % 50 = 0, concat('note ', id), NULL) AS note",
+)
+_SCAN: Final = ("count(1)", "sum(flight)", "max(at)", "sum(delay)", "count(DISTINCT carrier)", "max(tail)", "sum(fare)")
+
+
+def stage_and_scan(
+    session: SparkSession, directory: Path, *, rows: int = ROWS, rounds: int = ROUNDS
+) -> dict[str, Any]:
+    """Measure both in ``directory`` (emptied afterwards) and return every figure: seconds, medians, ratios, sizes, versions.
+
+    ``session`` lends its application; its conf is not changed.
+    """
+    own = adopt(session)
+    engine = SparkEngine(own, PartStore(directory / "parts"))
+    (directory / "parts").mkdir(parents=True)
+    try:
+        source = directory / "source"
+        own.range(rows).selectExpr(*_GENERATED).write.parquet(source.as_uri())
+        return asyncio.run(_measured(engine, own, directory, rows=rows, rounds=rounds))
+    finally:
+        engine.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _measured(
+    engine: SparkEngine, session: SparkSession, directory: Path, *, rows: int, rounds: int
+) -> dict[str, Any]:
+    source = session.read.parquet((directory / "source").as_uri())
+    ours = engine.from_dataframe(source.selectExpr("*", f"1L AS {TIME}", f"1L AS {DIFF}"))
+    seconds: dict[str, list[float]] = {name: [] for name in ("stage", "peer", "unsorted", "scan", "peer_scan")}
+    peer = directory / "peer"
+    staged: Staged | None = None
+    for round_number in range(-1, rounds):  # round -1 warms both sides up and is thrown away
+        if staged is not None:
+            await engine.discard(staged)
+        request = StageRequest("bench", SCHEMA, 0, 2, f"bench/{round_number + 1}/", SORT, normalised=True)
+        begun = time.perf_counter()
+        staged = await engine.stage(ours, request)
+        took = {"stage": time.perf_counter() - begun}
+        took["unsorted"] = _timed(lambda: _write(source, directory / "unsorted"))
+        took["peer"] = _timed(lambda: _write(source.sortWithinPartitions(*SORT), peer))
+        begun = time.perf_counter()
+        read = await engine.multiset(await engine.read(_contents(staged)), SCHEMA)
+        answer = engine.spark_frame(read).selectExpr(*_SCAN).collect()
+        took["scan"] = time.perf_counter() - begun
+        begun = time.perf_counter()
+        expected = session.read.parquet(peer.as_uri()).selectExpr(*_SCAN).collect()
+        took["peer_scan"] = time.perf_counter() - begun
+        assert answer == expected, f"ours {answer}, plain Spark {expected}"
+        if round_number >= 0:
+            for name, value in took.items():
+                seconds[name].append(value)
+    assert staged is not None, "at least one round ran"
+    return _figures(seconds, staged, peer, rows)
+
+
+def _figures(seconds: dict[str, list[float]], staged: Staged, peer: Path, rows: int) -> dict[str, Any]:
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    part_bytes = sum(part.size for part in staged.parts)
+    return {
+        "stage_ratio": median["peer"] / median["stage"],
+        "scan_ratio": median["peer_scan"] / median["scan"],
+        "stage_rows_per_s": rows / median["stage"],
+        "stage_mb_per_s": part_bytes / median["stage"] / 1e6,
+        "seconds": {name: [round(value, 3) for value in values] for name, values in seconds.items()},
+        "median_s": {name: round(value, 3) for name, value in median.items()},
+        "rows": rows,
+        "part_bytes": part_bytes,
+        "peer_bytes": sum(path.stat().st_size for path in peer.glob("*.parquet")),
+        "parts": len(staged.parts),
+        "versions": {"pyspark": pyspark.__version__},
+        "cores": os.cpu_count(),
+    }
+
+
+def _contents(staged: Staged) -> Contents:
+    batch = Batch(
+        staged.lower, staged.upper, MINIMUM, staged.parts, staged.rows, staged.diffs, staged.digest, staged.plain
+    )
+    return Contents("bench", SCHEMA, (batch,), 0, 2, 1)
+
+
+def _write(rows: DataFrame, directory: Path) -> None:
+    """Write as plain Spark would, and make it as durable as we do."""
+    rows.write.mode("overwrite").option("compression", "zstd").parquet(directory.as_uri())
+    for path in [*directory.iterdir(), directory]:
+        handle = os.open(path, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+
+
+def _timed(work: Callable[[], None]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
