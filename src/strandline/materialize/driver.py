@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from strandline.errors import DefinitionError
 from strandline.materialize.messages import Request, Response
 from strandline.materialize.state import StateUpdate
-from strandline.materialize.task import MaterializationSpec
+from strandline.materialize.task import Binding, MaterializationSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,13 @@ class Driver(Protocol):
 
     async def open(self) -> Session:
         """Start a conversation."""
+        ...
+
+    async def contents(self, binding: Binding) -> pa.Table:
+        """Return the rows that the binding's resource holds now, columns in the order of its schema: for verification.
+
+        Raises `InvalidUsage` if this endpoint cannot be read back.
+        """
         ...
 
 

@@ -43,7 +43,7 @@ class CrashPlan:
 
 
 class Tapped:
-    """Stands for ``inner``: its coroutine methods are points of ``plan``; what those in ``opens`` return is tapped too."""
+    """Stands for ``inner``: its coroutine methods are points; what those in ``opens`` return is tapped too."""
 
     def __init__(self, plan: CrashPlan, label: str, inner: Any, opens: tuple[str, ...] = ()) -> None:
         self._plan = plan
@@ -64,7 +64,7 @@ class Tapped:
 
 
 class PausePlan(CrashPlan):
-    """A zombie: stops before point number ``at`` until ``meanwhile`` is over, then goes on as if nothing had happened."""
+    """A zombie: stops before point number ``at`` until ``meanwhile`` is over, then goes on unaware."""
 
     def __init__(self, at: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
         super().__init__()

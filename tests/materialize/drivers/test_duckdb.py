@@ -1,30 +1,58 @@
-"""DuckDB keeps the contract."""
+"""DuckDB keeps the contract, and what is its own: fences by range, hostile names, locks, tables that are not ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
+from strandline.algebra.schema import Column, Schema
+from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
+from strandline.frontier.antichain import Frontier
+from strandline.materialize.driver import require_all
 from strandline.materialize.drivers.duckdb import DuckDBDriver
-from strandline.materialize.drivers.duckdb_file import DuckDBFile
-from strandline.materialize.task import NOTHING, Checkpoint
-from strandline.testing.doubles import HandClock
-from strandline.testing.driver_contract import DriverContract
+from strandline.materialize.drivers.duckdb_file import LOCK_WAIT_S, DuckDBFile
+from strandline.materialize.log import RecoveryLog
+from strandline.materialize.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
+from strandline.materialize.runtime import Materialization
+from strandline.materialize.stores import to_store
+from strandline.materialize.task import NOTHING, WHOLE, Binding, Checkpoint, KeyRange, MaterializationSpec
+from strandline.store.memory import MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.driver_contract import (
+    HOSTILE,
+    DriverContract,
+    World,
+    advance_through,
+    row,
+    write_history,
+)
+from strandline.testing.feed import ListFeed
+
+ONE = Schema((Column("k", "bigint"), Column("x", "string")))
+SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))
+HALF, REST = KeyRange(0, 2**31 - 1), KeyRange(2**31, 2**32 - 1)
+STRADDLING = KeyRange(2**30, 2**31 + 2**30)
 
 
 class DuckDBEndpoint:
-    """One DuckDB file."""
+    """One DuckDB file.  A connection is kept, so that opening it again is cheap."""
 
     fences = True
 
     def __init__(self, path: Path, connect: Callable[[str], Any] = duckdb.connect) -> None:
         self.path = path
         self.clock = HandClock()
+        self.kept = duckdb.connect(str(path))
         self._connect = connect
 
     def driver(self) -> DuckDBDriver:
@@ -32,28 +60,457 @@ class DuckDBEndpoint:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         name = '"' + table.replace('"', '""') + '"'
-        with duckdb.connect(str(self.path)) as connection:
-            if connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = ?", [table]).fetchall() == []:
-                return []
-            return connection.sql(f"SELECT * FROM {name}").to_arrow_table().to_pylist()
+        try:
+            return self.kept.sql(f"SELECT * FROM {name}").to_arrow_table().to_pylist()
+        except duckdb.CatalogException:
+            return []
 
     def checkpoint(self, name: str) -> Checkpoint | None:
-        with duckdb.connect(str(self.path)) as connection:
-            try:
-                rows = connection.execute(
-                    "SELECT checkpoint FROM strandline_checkpoints WHERE materialization = ?", [name]
-                ).fetchall()
-            except duckdb.CatalogException:
-                return NOTHING
+        try:
+            rows = self.kept.execute(
+                "SELECT checkpoint FROM strandline_checkpoints WHERE materialization = ?", [name]
+            ).fetchall()
+        except duckdb.CatalogException:
+            return NOTHING
         return Checkpoint.decode(rows[0][0]) if rows else NOTHING
 
 
 @pytest.fixture
-def make_endpoint(tmp_path: Path) -> Callable[[], DuckDBEndpoint]:
+def make_endpoint(tmp_path: Path) -> Iterator[Callable[..., DuckDBEndpoint]]:
     """Each endpoint is a file of its own."""
     numbers = count()
-    return lambda: DuckDBEndpoint(tmp_path / f"{next(numbers)}.duckdb")
+    with ExitStack() as closing:
+
+        def make(**how: Any) -> DuckDBEndpoint:
+            endpoint = DuckDBEndpoint(tmp_path / f"{next(numbers)}.duckdb", **how)
+            closing.callback(endpoint.kept.close)
+            return endpoint
+
+        yield make
+
+
+@pytest.fixture
+def endpoint(make_endpoint: Callable[..., DuckDBEndpoint]) -> DuckDBEndpoint:
+    """One of them."""
+    return make_endpoint()
 
 
 class TestDuckDB(DriverContract):
     pass
+
+
+def changes(*rows: tuple[int, str, int]) -> pa.Table:
+    """Return net changes of ``(k, x, diff)``."""
+    ks, xs, diffs = zip(*rows, strict=True)
+    return pa.table({"k": pa.array(ks, pa.int64()), "x": list(xs), "__diff": pa.array(diffs, pa.int64())})
+
+
+async def opened(endpoint: DuckDBEndpoint, key_range: KeyRange = WHOLE, spec: MaterializationSpec = SPEC) -> Any:
+    """Return a session that is open, and the checkpoint it begins from."""
+    driver = endpoint.driver()
+    await driver.apply(spec, {})
+    session = await driver.open()
+    await session.send(Open(spec, "1", key_range, {}))
+    answer = await session.receive()
+    assert isinstance(answer, Opened)
+    await session.send(Acknowledge())
+    await session.receive()
+    return session, answer.checkpoint
+
+
+async def commit(session: Any, time: int, rows: pa.Table | None = None) -> None:
+    """Take one transaction through."""
+    await session.send(Flush())
+    await session.receive()
+    if rows is not None:
+        await session.send(Store(0, to_store(SPEC.bindings[0], rows)))
+    await session.send(StartCommit(NOTHING.advance(SPEC.state_keys, time)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(WHOLE, WHOLE), (WHOLE, HALF), (HALF, STRADDLING), (HALF, WHOLE), (STRADDLING, REST)],
+    ids=["exact", "split from its parent", "straddling", "covered child", "straddled"],
+)
+def test_a_session_whose_range_overlaps_is_fenced(first: KeyRange, second: KeyRange, endpoint: DuckDBEndpoint) -> None:
+    """Damage: two processes write the same keys, and neither knows."""
+
+    async def body() -> None:
+        older, _ = await opened(endpoint, first)
+        newer, _ = await opened(endpoint, second)
+        with pytest.raises(FencedError, match="fenced off by another"):
+            await commit(older, 5, changes((1, "zombie", 1)))
+        assert endpoint.rows("t") == []
+        await commit(newer, 5, changes((1, "new", 1)))
+        assert endpoint.rows("t") == [{"k": 1, "x": "new"}]
+
+    asyncio.run(body())
+
+
+def test_sessions_of_disjoint_ranges_leave_each_other_alone(endpoint: DuckDBEndpoint) -> None:
+    """Damage: the splits of a task fence each other for ever, and nothing is ever committed."""
+
+    async def body() -> None:
+        left, _ = await opened(endpoint, HALF)
+        right, _ = await opened(endpoint, REST)
+        await commit(left, 5, changes((1, "left", 1)))
+        await commit(right, 7, changes((2, "right", 1)))
+        assert len(endpoint.rows("t")) == 2
+
+    asyncio.run(body())
+
+
+def test_a_split_goes_on_from_its_parents_checkpoint_and_later_from_its_own(endpoint: DuckDBEndpoint) -> None:
+    """Damage: a split repeats, or skips, what its parent did."""
+
+    async def body() -> None:
+        parent, begun = await opened(endpoint, WHOLE)
+        assert begun == NOTHING
+        await commit(parent, 5)
+        child, base = await opened(endpoint, HALF)
+        assert base.time(SPEC.state_keys) == 5
+        await commit(child, 9)
+        _, base = await opened(endpoint, HALF)
+        assert base.time(SPEC.state_keys) == 9
+        _, base = await opened(endpoint, REST)
+        assert base.time(SPEC.state_keys) == 5
+
+    asyncio.run(body())
+
+
+def test_ranges_that_went_apart_are_not_joined(endpoint: DuckDBEndpoint) -> None:
+    """Damage: a key that changed and changed back between two checkpoints keeps the value in between."""
+
+    async def body() -> None:
+        await commit((await opened(endpoint, WHOLE))[0], 5)
+        child, _ = await opened(endpoint, HALF)
+        await commit(child, 9, changes((1, "child", 1)))
+        with pytest.raises(DefinitionError, match="another checkpoint"):
+            await opened(endpoint, WHOLE)
+
+    asyncio.run(body())
+
+
+def test_hostile_names_round_trip(endpoint: DuckDBEndpoint) -> None:
+    """Damage: a column's name runs as SQL, or two names reach one table."""
+    tables = [name for name in HOSTILE if name.isascii() or len(name) < 20]
+    schema = Schema(tuple(Column(name, "string") for name in HOSTILE))
+    types = dict.fromkeys(HOSTILE, pa.string())
+    feeds = [ListFeed(f"of {name}", schema, types) for name in tables]
+    spec = MaterializationSpec(
+        "'; --", tuple(Binding(f.name, name, HOSTILE[:2], schema) for f, name in zip(feeds, tables, strict=True))
+    )
+
+    async def body() -> None:
+        log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log", 1)
+        runtime = Materialization(spec, endpoint.driver(), log, feeds)
+        values = [{name: f"{name}{i}" for name in HOSTILE} for i in range(len(feeds))]
+        for feed, value in zip(feeds, values, strict=True):
+            feed.write(1, (value, 1))
+            feed.seal(Frontier(2))
+        await runtime.advance()
+        for feed, value in zip(feeds, values, strict=True):
+            feed.write(3, (value, -1), ({**value, HOSTILE[-1]: "changed"}, 1))
+            feed.seal(Frontier(4))
+        await runtime.advance()
+        for table, value in zip(tables, values, strict=True):
+            name = '"' + table.replace('"', '""') + '"'
+            assert endpoint.kept.execute(f"FROM {name}").fetchall() == [(*list(value.values())[:-1], "changed")]
+            made = endpoint.kept.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = ?", [table])
+            assert tuple(column for (column,) in made.fetchall()) == HOSTILE
+
+    asyncio.run(body())
+    assert len(endpoint.kept.execute("SELECT * FROM duckdb_tables()").fetchall()) == len(tables) + 1
+
+
+@pytest.mark.parametrize(
+    ("binding", "said"),
+    [
+        (Binding("v", "", ("k",), ONE), "empty"),
+        (Binding("v", "Strandline_Checkpoints", ("k",), ONE), "checkpoints"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("", "int")))), "empty"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("i", "interval month")))), "'i'.*interval month"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "map<int,int>"),))), "'k'.*key"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_anything_is_made(
+    binding: Binding, said: str, endpoint: DuckDBEndpoint
+) -> None:
+    """Damage: the task fails later, in the middle of the night, with DuckDB's own words."""
+    spec = MaterializationSpec("m", (binding,))
+
+    async def body() -> None:
+        with pytest.raises(DefinitionError, match=said):
+            require_all(spec, await endpoint.driver().validate(spec))
+
+    asyncio.run(body())
+
+
+def test_apply_says_what_it_did_and_does_it_once(endpoint: DuckDBEndpoint) -> None:
+    """Damage: nobody knows which tables were made; or a second start fails on the first one's table."""
+
+    async def body() -> None:
+        assert (await endpoint.driver().apply(SPEC, {})).action == "created table 't'"
+        assert not (await endpoint.driver().apply(SPEC, {})).action
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        ("CREATE TABLE t (k BIGINT, y VARCHAR)", "k BIGINT, y VARCHAR.*k BIGINT, x VARCHAR"),
+        ("CREATE TABLE T (k BIGINT, x VARCHAR); INSERT INTO t VALUES (1, 'mine')", "did not write"),
+        ("CREATE VIEW t AS SELECT 1", "t"),
+    ],
+)
+def test_a_table_that_is_not_ours_is_not_touched(prepare: str, said: str, endpoint: DuckDBEndpoint) -> None:
+    """Damage: somebody's own table is emptied."""
+    endpoint.kept.execute(prepare)
+    before = endpoint.rows("t")
+
+    async def body() -> None:
+        with pytest.raises(DefinitionError, match=said):
+            await endpoint.driver().apply(SPEC, {})
+
+    asyncio.run(body())
+    assert endpoint.rows("t") == before
+
+
+def test_a_table_that_was_dropped_is_reported_and_a_backfill_fills_it_again(endpoint: DuckDBEndpoint) -> None:
+    """Damage: a table with only the newest changes in it looks like the whole."""
+    world = World(endpoint)
+    uppers = write_history(world)
+
+    async def body() -> None:
+        await advance_through(world, world.runtime(), uppers[:2])
+        endpoint.kept.execute('DROP TABLE "Orders"')
+        runtime = world.runtime()
+        with pytest.raises(DefinitionError, match="'Orders' is gone.*backfill"):
+            await advance_through(world, runtime, uppers[2:])
+        assert runtime.status.phase == "Failed"
+        assert "gone" in (runtime.status.error or "")
+        world.bump(1)
+        await advance_through(world, world.runtime(), uppers[2:])
+        world.check(uppers[-1])
+
+    asyncio.run(body())
+
+
+def test_a_file_that_was_deleted_is_filled_again(tmp_path: Path) -> None:
+    """Damage: the log believes that everything is there, and the new file stays almost empty."""
+    endpoint = DuckDBEndpoint(tmp_path / "a.duckdb")
+    world = World(endpoint)
+    uppers = write_history(world)
+
+    async def body() -> None:
+        await advance_through(world, world.runtime(), uppers[:2])
+        endpoint.kept.close()
+        endpoint.path.unlink()
+        await advance_through(world, world.runtime(), uppers[2:])
+        endpoint.kept = duckdb.connect(str(endpoint.path))
+        world.check(uppers[-1])
+        endpoint.kept.close()
+
+    asyncio.run(body())
+
+
+def test_a_second_row_of_a_key_is_an_error_that_names_the_key(endpoint: DuckDBEndpoint) -> None:
+    """Damage: of two rows one silently wins, and which one depends on the day."""
+
+    async def body() -> None:
+        session, _ = await opened(endpoint)
+        await commit(session, 5, changes((7, "first", 1)))
+        with pytest.raises(DefinitionError, match=r"'v' into 't': a second row has the key \(k = 7\)"):
+            await commit((await opened(endpoint))[0], 9, changes((7, "second", 1)))
+        assert endpoint.rows("t") == [{"k": 7, "x": "first"}]
+
+    asyncio.run(body())
+
+
+def test_rows_that_somebody_removed_are_missed(endpoint: DuckDBEndpoint) -> None:
+    """Damage: the table is wrong, and stays so unnoticed."""
+
+    async def body() -> None:
+        session, _ = await opened(endpoint)
+        await commit(session, 5, changes((7, "ours", 1)))
+        endpoint.kept.execute("DELETE FROM t")
+        with pytest.raises(CorruptionError, match="of 1 rows to replace or delete 0 were there"):
+            await commit((await opened(endpoint))[0], 9, changes((7, "ours", -1)))
+
+    asyncio.run(body())
+
+
+def test_loads_give_the_rows_that_are_there(endpoint: DuckDBEndpoint) -> None:
+    """Damage: a reduction begins again from nothing."""
+
+    async def body() -> None:
+        session, _ = await opened(endpoint)
+        await commit(session, 5, changes((7, "seven", 1), (8, "eight", 1)))
+        again, _ = await opened(endpoint)
+        await again.send(Load(0, pa.table({"k": pa.array([7, 9], pa.int64())})))
+        answer = await again.receive()
+        assert isinstance(answer, Loaded)
+        assert answer.rows.to_pylist() == [{"k": 7, "x": "seven"}]
+
+    asyncio.run(body())
+
+
+class BrokenCommit:
+    """A connection whose COMMIT fails, before its effect or after."""
+
+    def __init__(self, path: str, broken: list[str]) -> None:
+        self._inner = duckdb.connect(path)
+        self._broken = broken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def commit(self) -> None:
+        how = self._broken.pop() if self._broken else "fine"
+        if how != "lost":
+            self._inner.commit()
+        if how != "fine":
+            raise duckdb.IOException("IO Error: the disk went away")
+
+
+@pytest.mark.parametrize("how", ["lost", "done"])
+def test_a_commit_of_unknown_outcome_is_looked_up(how: str, tmp_path: Path) -> None:
+    """Damage: rows that are there are sent again, or rows that are not are taken for committed."""
+    broken: list[str] = []
+    endpoint = DuckDBEndpoint(tmp_path / "a.duckdb", connect=lambda path: BrokenCommit(path, broken))
+    world = World(endpoint)
+    uppers = write_history(world)
+
+    async def body() -> None:
+        runtime = world.runtime()
+        await advance_through(world, runtime, uppers[:1])
+        world.seal(uppers[1])
+        broken.append(how)
+        if how == "lost":
+            with pytest.raises(Unavailable, match="did not commit"):
+                await runtime.advance()
+            world.check(uppers[0])
+        assert await runtime.advance()
+        world.check(uppers[1])
+        await advance_through(world, runtime, uppers[2:])
+        world.check(uppers[-1])
+
+    asyncio.run(body())
+    endpoint.kept.close()
+
+
+READ: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
+HOLD = """
+import duckdb, sys
+with duckdb.connect(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_held_by_another_process_is_waited_for_and_then_named(tmp_path: Path) -> None:
+    """Damage: a person who looks into the file kills the task, or it hangs without a word."""
+    path = tmp_path / "a.duckdb"
+    clock = HandClock()
+    driver = DuckDBDriver(DuckDBFile(clock, path))
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(Unavailable, match=rf"{path} is locked by process {holder.pid} .*try again"):
+            asyncio.run(driver.apply(SPEC, {}))
+        assert clock.now >= 1000 * LOCK_WAIT_S
+        holder.stdin.close()
+        holder.wait()
+    assert asyncio.run(driver.apply(SPEC, {})).action
+
+
+def test_others_read_the_file_between_transactions(tmp_path: Path) -> None:
+    """Damage: the tables are kept right for nobody."""
+    endpoint = DuckDBEndpoint(tmp_path / "a.duckdb")
+    endpoint.kept.close()
+    world = World(endpoint)
+    uppers = write_history(world)
+
+    async def body() -> None:
+        runtime = world.runtime()
+        for upper in uppers:
+            await advance_through(world, runtime, (upper,))
+            count_rows = f"import duckdb; print(duckdb.connect({str(endpoint.path)!r}).sql('FROM Orders').fetchall())"
+            seen = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", count_rows], **READ)
+            assert len(eval(seen.stdout, {"nan": 0.0})) == len(world.truth(0, upper))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("content", [None, b"not a database " * 1000])
+def test_a_file_that_cannot_be_opened_is_named_in_one_sentence(content: bytes | None, tmp_path: Path) -> None:
+    """Damage: an operator has to guess which file is meant."""
+    path = tmp_path / "missing" / "a.duckdb" if content is None else tmp_path / "a.duckdb"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=str(path)) as caught:
+        asyncio.run(DuckDBDriver(DuckDBFile(HandClock(), path)).apply(SPEC, {}))
+    assert "\n" not in str(caught.value)
+
+
+def test_every_type_round_trips(endpoint: DuckDBEndpoint) -> None:
+    """Damage: a value arrives as another."""
+    columns = {
+        "k": ("array<double>", pa.list_(pa.float64()), [1.5, None]),
+        "i": ("tinyint", pa.int8(), -128),
+        "d": ("decimal(38,2)", pa.decimal128(38, 2), None),
+        "t": ("timestamp", pa.timestamp("us", "UTC"), 1_600_000_000_123_456),
+        "n": ("timestamp_ntz", pa.timestamp("us"), 1_600_000_000_123_456),
+        "a": ("date", pa.date32(), 12_345),
+        "b": ("binary", pa.binary(), b"\0\xff"),
+        "s": ("struct<a b:int,c:map<string,float>>", None, None),
+        "f": ("float", pa.float32(), float("inf")),
+        "o": ("boolean", pa.bool_(), True),
+    }
+    types = {
+        name: arrow or pa.struct([("a b", pa.int32()), ("c", pa.map_(pa.string(), pa.float32()))])
+        for name, (_, arrow, _) in columns.items()
+    }
+    schema = Schema(tuple(Column(name, spark) for name, (spark, _, _) in columns.items()))
+    feed = ListFeed("v", schema, types)
+    value = {name: pa.scalar(given, types[name]).as_py() for name, (_, _, given) in columns.items()}
+    value["s"] = {"a b": 3, "c": [("x", 0.5)]}
+    spec = MaterializationSpec("m", (Binding("v", "t", ("k", "i"), schema),))
+
+    async def body() -> None:
+        log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log", 1)
+        runtime = Materialization(spec, endpoint.driver(), log, [feed])
+        feed.write(1, (value, 1))
+        feed.seal(Frontier(2))
+        await runtime.advance()
+        feed.write(2, (value, -1), ({**value, "o": None}, 1))
+        feed.seal(Frontier(3))
+        await runtime.advance()
+        (found,) = endpoint.rows("t")
+        assert {**found, "t": found["t"].timestamp()} == {**value, "o": None, "t": value["t"].timestamp()}
+
+    asyncio.run(body())
+
+
+def test_null_and_nan_keys_are_keys(endpoint: DuckDBEndpoint) -> None:
+    """Damage: a row whose key is NULL is never replaced, and piles up."""
+    world = World(endpoint)
+    orders, _ = world.feeds
+
+    async def body() -> None:
+        orders.write(1, (row(None, float("nan"), "a"), 1), (row(None, None, "b"), 1))
+        world.seal(2)
+        runtime = world.runtime()
+        await runtime.advance()
+        orders.write(
+            2, (row(None, float("nan"), "a"), -1), (row(None, float("nan"), "A"), 1), (row(None, None, "b"), -1)
+        )
+        world.seal(3)
+        await runtime.advance()
+        assert [each["s"] for each in endpoint.rows("Orders")] == ["A"]
+
+    asyncio.run(body())

@@ -48,7 +48,7 @@ from strandline.materialize.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.task import NOTHING, Binding, Checkpoint, KeyRange, MaterializationSpec
+from strandline.materialize.task import Binding, Checkpoint, KeyRange, MaterializationSpec
 
 DOCUMENTATION: Final = "https://duckdb.org/docs/"
 
@@ -98,6 +98,10 @@ class DuckDBDriver:
         """Start a conversation; the file is not touched before `Open`."""
         return DuckDBSession(self._file)
 
+    async def contents(self, binding: Binding) -> pa.Table:
+        """Return the rows of the binding's table."""
+        return await self._file.run(lambda connection: duckdb_tables.contents(connection, binding))
+
 
 def _verdict(binding: Binding, name: str, spark: str) -> Constraint:
     try:
@@ -120,7 +124,6 @@ class DuckDBSession:
         self._answers: deque[Response] = deque()
         self._bindings: tuple[Binding, ...] = ()
         self._held: Claim | None = None
-        self._committed: Checkpoint = NOTHING
         self._stores: list[Store] = []
 
     async def send(self, message: Request) -> None:
@@ -129,8 +132,8 @@ class DuckDBSession:
         match message:
             case Open(spec=spec, range=range_):
                 self._bindings = spec.bindings
-                self._held, self._committed = await self._claim(spec.name, range_)
-                self._answer(Opened(self._committed))
+                self._held, committed = await self._claim(spec.name, range_)
+                self._answer(Opened(committed))
                 self._answer(Acknowledged())  # nothing is ever left staged
             case Acknowledge():
                 pass
@@ -191,17 +194,17 @@ class DuckDBSession:
         except _OutcomeUnknownError as unknown:
             if await self._file.run(lambda connection: duckdb_checkpoints.look(connection, held)) != checkpoint:
                 raise Unavailable(f"{self._file} did not commit: {unknown}") from unknown
-        self._committed = checkpoint
         self._stores.clear()
 
     def _transact(self, connection: duckdb.DuckDBPyConnection, held: Claim, checkpoint: Checkpoint) -> None:
         """Do the whole transaction, in a worker thread."""
         connection.begin()
         try:
+            committed = duckdb_checkpoints.of_task(connection, held.materialization)
             duckdb_checkpoints.advance(connection, held, checkpoint)
             targets = [Target.of(connection, binding) for binding in self._bindings]
             for target in targets:
-                if self._committed.of(target.binding.state_key) is None:
+                if all(each.of(target.binding.state_key) is None for each in committed):
                     duckdb_tables.empty(connection, target)
             for message in self._stores:
                 duckdb_tables.store(connection, targets[message.binding], message.rows)

@@ -148,6 +148,13 @@ def _text(columns: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
+def contents(connection: duckdb.DuckDBPyConnection, binding: Binding) -> pa.Table:
+    """Return all rows of the binding's table, columns in the order of its schema."""
+    columns = joined(", ", (identifier(c.name) for c in binding.schema))
+    text = compose("SELECT {c} FROM {t}", c=columns, t=identifier(binding.resource)).text
+    return connection.execute(text).to_arrow_table()
+
+
 def load(connection: duckdb.DuckDBPyConnection, target: Target, keys: pa.Table) -> pa.Table:
     """Return the stored rows that have one of ``keys``, under the binding's column names."""
     names = target.binding.schema.names
