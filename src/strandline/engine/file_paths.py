@@ -1,0 +1,67 @@
+"""Paths, options and reads that decoding files and describing their errors have in common.
+
+Source: design page "sources" (files).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.engine.rows import Local, dataframe
+
+CORRUPT: Final = "__corrupt"
+"""The column in which Spark keeps, whole, the text of a record that it cannot decode."""
+PATH: Final = "__path"
+"""The column with a row's file, as `uri` spells it."""
+_SAFE: Final = frozenset("/-_.!~*'();:@&=+$,")
+"""What Hadoop's paths leave as it is in a URI, besides letters and digits of any alphabet."""
+
+
+def uri(path: str) -> str:
+    """Return a local path as Spark spells it in ``_metadata.file_path``.
+
+    >>> uri("/a b/é%[1].csv")
+    'file:///a%20b/é%25%5B1%5D.csv'
+    """
+    return "file://" + "".join(c if c.isalnum() or c in _SAFE or c > "\x7f" else f"%{ord(c):02X}" for c in path)
+
+
+def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) -> DataFrame:
+    """Return the rows of these files; a path is a path, whatever signs are in it."""
+    # Without the option Spark would take brackets and stars for a glob.
+    paths = [f"file://{file.path}" for file in files]
+    return reader.option("__globPaths__", "false").format(format_name).load(paths)
+
+
+def paths_table(session: SparkSession, files: Sequence[DatedFile], columns: Mapping[str, pa.Array]) -> DataFrame:
+    """Return a small frame with a row a file: its `PATH`, and ``columns``."""
+    table = pa.table({PATH: [uri(file.path) for file in files], **columns})
+    return dataframe(Local(table, plain=True), session)
+
+
+def decoding(form: FileFormat) -> dict[str, str]:
+    """Return Spark's options for a text format."""
+    options = {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": CORRUPT,
+        "multiLine": str(form.multiline).lower(),
+    }
+    if form.date_format is not None:
+        options["dateFormat"] = form.date_format
+    if form.timestamp_format is not None:
+        options |= {"timestampFormat": form.timestamp_format, "timestampNTZFormat": form.timestamp_format}
+    if form.encoding is Encoding.CSV:
+        options |= {
+            "header": str(form.header).lower(),
+            "sep": form.delimiter,
+            "quote": form.quote,
+            "escape": form.escape,
+            "nullValue": form.null,
+            "columnPruning": "false",  # else whether a row has too many fields depends on which columns are used
+        }
+    return options

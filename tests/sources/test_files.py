@@ -1,0 +1,419 @@
+"""The files reader takes each file once, whole, and notices when one does not stay as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from strandline.algebra.schema import ERROR, TIME, Column, Schema
+from strandline.errors import FencedError, SourceError
+from strandline.frontier.gauge import Offsets
+from strandline.persist.client import PersistClient
+from strandline.sources import file_sequence
+from strandline.sources.file_options import parse
+from strandline.sources.file_sequence import FileSequence, FileVersion, content_check
+from strandline.sources.files import NOTICES_MAX, PARTITION, FileReader
+from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.list_engine import ListEngine, listed, updates
+from strandline.testing.reader_contract import ReaderContract
+
+SCHEMA = Schema((Column("file", "string"), Column("n", "bigint")))
+NOW_MS = 1_700_000_000_000
+
+
+class LineDecoder:
+    """Decodes lines of numbers, in this process."""
+
+    async def decode(self, files, schema, form, *, locate):
+        rows = []
+        for file in files:
+            for number, line in enumerate(Path(file.path).read_text().splitlines()):
+                try:
+                    rows.append({"file": file.name, "n": int(line), TIME: file.time})
+                except ValueError:
+                    rows.append({ERROR: f"{file.name}:{number + 1}" if locate else "somewhere", TIME: file.time})
+        return updates(schema, rows)
+
+
+class Directory:
+    """A directory, a location, and readers of them."""
+
+    def __init__(self, root, **options):
+        self.root, self.options, self.pattern = root / "in", {"format": "csv", **options}, ""
+        self.root.mkdir()
+        self.engine, self.blob, self.consensus = ListEngine(MemoryBlob()), MemoryBlob(), MemoryConsensus()
+        self.clock, self.processes, self.numbers = HandClock(NOW_MS), count(), count()
+
+    async def sequence(self, epoch=1):
+        ids = CountingIds(f"p{next(self.processes)}")
+        client = PersistClient(self.clock, ids, self.blob, self.consensus)
+        return await FileSequence.open(await client.records("files", epoch), epoch)
+
+    async def reader(self, epoch=1):
+        options = parse(f"{self.root}{self.pattern}", self.options)
+        return FileReader(self.clock, await self.sequence(epoch), LineDecoder(), SCHEMA, options)
+
+    async def produce(self, *, undecodable=False):
+        number = next(self.numbers)
+        self.write(f"{number:03}.csv", f"{number}\n{'x' * undecodable}\n" if undecodable else f"{number}\n{number}\n")
+
+    async def break_promise(self):
+        self.write("000.csv", "another\n")
+
+    def write(self, name, text="1\n", *, age_ms=60_000):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        self.touch(name, age_ms=age_ms)
+
+    def touch(self, name, *, age_ms):
+        modified_ns = (self.clock.now - age_ms) * 1_000_000
+        os.utime(self.root / name, ns=(modified_ns, modified_ns))
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A directory of numbers."""
+    return Directory(tmp_path)
+
+
+def up_to(number):
+    """The offsets that cover the first files."""
+    return Offsets({PARTITION: number})
+
+
+async def names(reader, number, *, start=0):
+    """The files that are read for a range, in the order of the sequence."""
+    rows = listed(await reader.read([Slice(7, up_to(start), up_to(number))], locate=False)).rows
+    return list(dict.fromkeys(row["file"] for row in rows))
+
+
+class TestFileReader(ReaderContract):
+    @pytest.fixture
+    def place(self, place):
+        return place
+
+
+def test_files_of_one_probe_are_numbered_by_name_and_later_ones_after_them(place):
+    """Damage: after a restart another file is number 3, so data are read twice and never."""
+
+    async def body():
+        reader = await place.reader()
+        for name in ("b.csv", "a.csv", "sub/c.csv"):
+            place.write(name)
+        assert await reader.upstream_frontier() == up_to(3)
+        place.write("aa.csv")
+        assert await reader.upstream_frontier() == up_to(4)
+        wanted = ["a.csv", "b.csv", "sub/c.csv", "aa.csv"]
+        assert await names(reader, 4) == wanted
+        assert await names(await place.reader(), 4) == wanted
+        assert await names(reader, 3, start=1) == wanted[1:3]
+
+    asyncio.run(body())
+
+
+def test_two_instances_number_new_files_alike(place):
+    """Damage: a file is read by both instances under two numbers."""
+
+    async def body():
+        first, second = await place.reader(), await place.reader()
+        for name in ("a.csv", "b.csv"):
+            place.write(name)
+        assert await first.upstream_frontier() == up_to(2)
+        place.write("0.csv")
+        assert await second.upstream_frontier() == up_to(3)
+        assert await names(first, 3) == await names(second, 3) == ["a.csv", "b.csv", "0.csv"]
+
+    asyncio.run(body())
+
+
+def test_a_race_for_numbers_gives_each_file_one(place):
+    """Damage: two instances that see a new file at the same moment both number it."""
+
+    async def body():
+        first, second = await place.sequence(), await place.sequence()
+        a, b, c = (FileVersion(name, 1, 1, 1) for name in "abc")
+        await first.register([a, b])
+        await second.register([c, b])
+        await first.refresh()
+        assert [first[i].name for i in range(len(first))] == ["a", "b", "c"]
+        assert [second.number_of(name) for name in "abcd"] == [0, 1, 2, None]
+
+    asyncio.run(body())
+
+
+def test_a_fenced_instance_numbers_nothing(place):
+    """Damage: a zombie decides what its successor's offsets mean."""
+
+    async def body():
+        zombie, successor = await place.sequence(epoch=1), await place.sequence(epoch=2)
+        with pytest.raises(FencedError):
+            await zombie.register([FileVersion("a", 1, 1, 1)])
+        await successor.refresh()
+        assert len(successor) == 0
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "name", [".a.csv", "_a.csv", "a.csv.tmp", "a.csv.part", ".a.csv.crc", "a.csv.crc", ".staging/a.csv", "_tmp/a.csv"]
+)
+def test_names_of_unfinished_files_are_passed_over(place, name):
+    """Damage: a half-written file is ingested, and the rest of it never."""
+
+    async def body():
+        reader = await place.reader()
+        place.write(name)
+        assert await reader.upstream_frontier() == NOTHING_READ
+
+    asyncio.run(body())
+
+
+def test_a_file_is_taken_when_it_has_settled(place):
+    """Damage: the first half of a file that is being written becomes the file."""
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv", age_ms=0)
+        assert await reader.upstream_frontier() == NOTHING_READ
+        assert reader.notices() == ("file 'a.csv' is not taken yet: it was modified 0 ms ago",)
+        place.clock.now += 999
+        assert await reader.upstream_frontier() == NOTHING_READ
+        place.clock.now += 1
+        assert await reader.upstream_frontier() == up_to(1)
+        assert reader.notices() == ()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("text", ["1\n2", ""], ids=["cut", "empty"])
+def test_text_that_does_not_end_in_a_newline_settles_ten_times_as_long(place, text):
+    """Damage: a writer that paused inside a line has its line cut in two."""
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv", text, age_ms=9_999)
+        assert await reader.upstream_frontier() == NOTHING_READ
+        assert "does not end in a newline" in reader.notices()[0]
+        place.clock.now += 1
+        assert await reader.upstream_frontier() == up_to(1)
+
+    asyncio.run(body())
+
+
+def test_with_settle_zero_every_visible_file_is_complete(tmp_path):
+    """Damage: those who rename files into place wait for nothing; a clock that is behind theirs stops them."""
+    place = Directory(tmp_path, settle="0")
+
+    async def body():
+        place.write("a.csv", "1", age_ms=0)
+        assert await (await place.reader()).upstream_frontier() == up_to(1)
+
+    asyncio.run(body())
+
+
+def test_compressed_text_needs_no_newline(place):
+    """Damage: compressed files wait ten times as long because their last byte is not a newline."""
+
+    async def body():
+        place.write("a.csv.gz", b"\x1f\x8b", age_ms=1_000)
+        assert await (await place.reader()).upstream_frontier() == up_to(1)
+
+    asyncio.run(body())
+
+
+def test_parquet_is_taken_only_with_its_magic_at_both_ends(tmp_path):
+    """Damage: a file without a footer fails every step from then on."""
+    place = Directory(tmp_path, format="parquet")
+
+    async def body():
+        reader = await place.reader()
+        whole = pa.BufferOutputStream()
+        pq.write_table(pa.table({"n": [1]}), whole)
+        data = whole.getvalue().to_pybytes()
+        for name, content in {"a": data[:-1], "b": data[1:], "c": b"", "d": b"PAR1", "e": b"PAR1PAR1"}.items():
+            place.write(f"{name}.parquet", content)
+        assert await reader.upstream_frontier() == NOTHING_READ
+        assert len(reader.notices()) == 5
+        assert "not a whole Parquet file" in reader.notices()[0]
+        place.write("f.parquet", data)
+        assert await reader.upstream_frontier() == up_to(1)
+
+    asyncio.run(body())
+
+
+def test_only_some_waiting_files_are_named(place):
+    """Damage: status prints ten thousand lines."""
+
+    async def body():
+        reader = await place.reader()
+        for number in range(NOTICES_MAX + 3):
+            place.write(f"{number}.csv", age_ms=0)
+        await reader.upstream_frontier()
+        assert len(reader.notices()) == NOTICES_MAX + 1
+        assert reader.notices()[-1] == "and 3 more files"
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["before it is durable", "after"])
+def test_a_file_that_changed_is_an_error_that_says_what_was_and_what_is(place, durable):
+    """Damage: the collection is not what is upstream, and nobody knows."""
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv", "1\n2\n")
+        await reader.upstream_frontier()
+        if durable:
+            await reader.commit(up_to(1))
+        place.write("a.csv", "1\n3\n4\n", age_ms=5_000)
+        when = "after it was made durable" if durable else "before it was durable"
+        with pytest.raises(SourceError, match=rf"'a\.csv' changed {when}.*4 bytes.*6 bytes"):
+            await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_same_size_and_other_content_is_seen(place):
+    """Damage: a corrected digit goes unnoticed."""
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv", "1\n2\n")
+        await reader.upstream_frontier()
+        place.write("a.csv", "1\n3\n", age_ms=5_000)
+        with pytest.raises(SourceError, match="changed"):
+            await names(reader, 1)
+
+    asyncio.run(body())
+
+
+def test_a_file_that_was_only_touched_is_the_same_file(place, monkeypatch):
+    """Damage: a backup tool that restores modification times stops every source; or each probe reads the file again."""
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv", "1\n2\n")
+        await reader.upstream_frontier()
+        place.touch("a.csv", age_ms=5_000)
+        assert await reader.upstream_frontier() == up_to(1)
+        monkeypatch.setattr("strandline.sources.files.content_check", None)
+        assert await reader.upstream_frontier() == up_to(1)
+
+    asyncio.run(body())
+
+
+def test_a_vanished_file_is_an_error(place):
+    """Damage: rows that upstream withdrew stay for ever, silently; or a step reads less than was bound."""
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv")
+        place.write("b.csv")
+        await reader.upstream_frontier()
+        await reader.commit(up_to(1))
+        for name in ("b.csv", "a.csv"):
+            (place.root / name).unlink()
+            with pytest.raises(SourceError, match=rf"'{name}' vanished.*2 bytes"):
+                await reader.upstream_frontier()
+            place.write(name)
+
+    asyncio.run(body())
+
+
+def test_without_retain_a_durable_file_may_vanish_and_no_other(tmp_path):
+    """Damage: a directory that is cleaned up stops the source; or a file that was never read is missed by nobody."""
+    place = Directory(tmp_path, retain="false")
+
+    async def body():
+        reader = await place.reader()
+        assert reader.bounded
+        for name in ("a.csv", "b.csv"):
+            place.write(name)
+        await reader.upstream_frontier()
+        await reader.commit(up_to(1))
+        (place.root / "a.csv").unlink()
+        assert await reader.upstream_frontier() == up_to(2)
+        (place.root / "b.csv").unlink()
+        with pytest.raises(SourceError, match=r"'b\.csv' vanished before it was durable"):
+            await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_missing_directory_is_named(place):
+    """Damage: a mistyped path is an empty source for ever."""
+
+    async def body():
+        reader = await place.reader()
+        place.root.rmdir()
+        with pytest.raises(SourceError, match="in' is not there"):
+            await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_glob_and_a_single_file_can_be_named(place):
+    """Damage: what lies beside the data becomes data."""
+
+    async def body():
+        for name in ("a.csv", "b.csv", "readme.txt", "sub/c.csv", "odd[1].csv"):
+            place.write(name)
+        found = {}
+        for pattern in ("/*.csv", "/**/*.csv", "/s*/*.csv", "/a.csv", "/odd[1].csv"):
+            here = Directory.__new__(Directory)
+            vars(here).update(vars(place), pattern=pattern, consensus=MemoryConsensus(), blob=MemoryBlob())
+            reader = await here.reader()
+            found[pattern] = await names(reader, (await reader.upstream_frontier())[PARTITION])
+        assert found == {
+            "/*.csv": ["a.csv", "b.csv", "odd[1].csv"],
+            "/**/*.csv": ["a.csv", "b.csv", "odd[1].csv", "sub/c.csv"],
+            "/s*/*.csv": ["sub/c.csv"],
+            "/a.csv": ["a.csv"],
+            "/odd[1].csv": [],  # a path with signs of a glob is a glob
+        }
+
+    asyncio.run(body())
+
+
+def test_small_files_are_likely_few_rows(place):
+    """Damage: every small step pays for a write by Spark, or a large one is collected."""
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv")
+        place.write("b.csv", "1\n" * 600_000)
+        await reader.upstream_frontier()
+        assert reader.likely_small([Slice(7, NOTHING_READ, up_to(1))])
+        assert not reader.likely_small([Slice(7, NOTHING_READ, up_to(2))])
+
+    asyncio.run(body())
+
+
+def test_the_check_covers_the_whole_of_a_file_or_both_ends_of_a_large_one(tmp_path, monkeypatch):
+    """Damage: a change at the end of a file is not seen."""
+    path = tmp_path / "a"
+
+    def checks(size):
+        found = Counter()
+        for changed in (None, 0, size // 2, size - 1):
+            data = bytearray(size)
+            if changed is not None:
+                data[changed] = 1
+            path.write_bytes(data)
+            found[content_check(path, size)] += 1
+        return sorted(found.values())
+
+    assert checks(1000) == [1, 1, 1, 1]
+    monkeypatch.setattr(file_sequence, "CHECK_WHOLE_BYTES_MAX", 999)
+    monkeypatch.setattr(file_sequence, "CHECK_END_BYTES", 100)
+    assert checks(1000) == [1, 1, 2]  # the middle of a large file is not summed
