@@ -254,7 +254,10 @@ def _holds(machine: Machine, progress: Progress) -> tuple[Action, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One allowed event in one state: where either machine may be afterwards (empty: where it was), and why."""
+    """One allowed event in one state: where either machine may be afterwards (empty: where it was), and why.
+
+    ``beside``: the state of the other machine, if this moves it.
+    """
 
     state: type[Any]
     event: type[Any]
@@ -263,6 +266,7 @@ class Rule:
     tail: tuple[type[Any], ...]
     actions: tuple[type[Any], ...]
     why: str
+    beside: type[Any] | None = None
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -275,6 +279,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (Acknowledging,),
         (SendAcknowledge,),
         "a checkpoint of the endpoint counts, else the log's; an extent that follows it is replayed exactly",
+        beside=Done,
     ),
     Rule(Idle, Extend, _extend, (Extending,), (), (ReadChanges,), "every binding is read up to the same time"),
     Rule(
@@ -316,6 +321,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (Committing,),
         (PersistCommit,),
         "checkpoint and driver state in one record",
+        beside=Done,
     ),
     Rule(
         PersistingCommit,
@@ -325,6 +331,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (Acknowledging, PersistingState, Done),
         (SendAcknowledge, PersistState, Hold),
         "the transaction moves from the head to the tail",
+        beside=Committing,
     ),
     Rule(
         Committing,
@@ -343,6 +350,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (PersistingState, Done),
         (PersistState, Hold, SendFlush, PersistQuiet),
         "the transaction has ended; the next one may close",
+        beside=Extending,
     ),
     Rule(
         PersistingState,
@@ -352,6 +360,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (Done,),
         (Hold, SendFlush, PersistQuiet),
         "likewise",
+        beside=Extending,
     ),
 )
 _BY_PAIR: Final = {(rule.state, rule.event): rule for rule in RULES}

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+from random import Random
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -133,16 +134,17 @@ class World:
             feed.seal(Frontier(upper))
 
     def write_round(self) -> None:
-        """Insert, change or delete each of a few keys, and seal."""
+        """Insert, change, delete or leave each of a few keys, and seal; values are few: changes undo each other."""
         self._rounds += 1
+        draw = Random(self._rounds)
         for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
             present = {each["k"]: each for each in contents(binding, feed.before(self.upper)).values()}
-            for i, k in enumerate((None, 1, 2)):
-                new = row(k, None if k == 1 else 1.5, f"{self._rounds}")
-                if k in present:
-                    feed.write(self.upper, (present[k], -1))
-                if k not in present or (self._rounds + i) % 3:
-                    feed.write(self.upper, (new, 1))
+            for k in (None, 1, 2, 3):
+                old, new = present.get(k), draw.choice((None, "p", "q"))
+                if old is not None and old["s"] != new:
+                    feed.write(self.upper, (old, -1))
+                if new is not None and (old is None or old["s"] != new):
+                    feed.write(self.upper, (row(k, None if k == 1 else 1.5, new), 1))
         self.seal(self.upper + 1)
 
     def truth(self, index: int, time: int) -> list[str]:
@@ -255,6 +257,7 @@ async def crash_once(world: World, plan: CrashPlan) -> bool:
             step()
             await runtime.advance()
     world.check_committed()
+    world.write_round()
     successor = world.runtime()
     while await successor.advance():
         world.check(successor.status.position)

@@ -1,0 +1,211 @@
+"""The recovery log: fenced, sealed, and right whatever becomes of a call."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+import pytest
+
+from strandline.errors import CorruptionError, FencedError, Indeterminate, InvalidUsage, StoreError, Unavailable
+from strandline.materialize.log import ATTEMPTS_MAX, KEEP_VERSIONS, Record, RecoveryLog, decode, encode
+from strandline.materialize.task import NOTHING, Extent, Progress
+from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.memory import MemoryConsensus
+from strandline.store.unreliable import AT_ONCE, UnreliableConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+
+KEY = "log/m"
+
+
+def at(time: int) -> Progress:
+    """Return some progress."""
+    checkpoint = NOTHING.advance(("t.v0",), time)
+    return Progress(checkpoint, checkpoint, Extent(NOTHING, NOTHING, time))
+
+
+def log(consensus: Any, owner: str = "a", epoch: int = 1) -> RecoveryLog:
+    """Return a handle."""
+    return RecoveryLog(HandClock(), CountingIds(owner), consensus, KEY, epoch)
+
+
+def test_what_was_written_is_found_by_whoever_opens_next() -> None:
+    """Damage: a task forgets where it was."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        first = log(consensus)
+        assert (await first.open()).progress == Progress()
+        await first.write(at(5), {"a": [1, None]})
+        found = await log(consensus, "b", 2).open()
+        assert (found.progress, found.state, found.epoch) == (at(5), {"a": [1, None]}, 2)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_an_older_opener_writes_nothing_more(epoch: int) -> None:
+    """Damage: a zombie's checkpoint replaces its successor's (law M3)."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        older, newer = log(consensus), log(consensus, "b", epoch)
+        await older.open()
+        await newer.open()
+        with pytest.raises(FencedError):
+            await older.write(at(9), {})
+        await newer.write(at(5), {})
+        with pytest.raises(InvalidUsage):
+            await older.write(at(9), {})
+        assert (await log(consensus, "c", epoch).open()).progress == at(5)
+
+    asyncio.run(body())
+
+
+def test_a_lower_epoch_cannot_open() -> None:
+    """Damage: an old generation that wakes up takes the task from the new one."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        newer = log(consensus, epoch=2)
+        await newer.open()
+        with pytest.raises(FencedError, match="epoch 2"):
+            await log(consensus, "b", 1).open()
+        await newer.write(at(5), {})
+
+    asyncio.run(body())
+
+
+OUTCOMES = list(product(range(len(AT_ONCE)), repeat=4))
+
+
+async def write_through(outcomes: tuple[int, ...]) -> None:
+    """Open and write twice while calls fare as ``outcomes`` say; each record must be there once."""
+    place = MemoryConsensus()
+    todo = list(outcomes)
+    writer = log(UnreliableConsensus(place, lambda _site, _n: todo.pop(0) if todo else 0))
+    await writer.open()
+    await writer.write(at(3), {})
+    await writer.write(at(5), {"n": 1})
+    head = await place.head(KEY)
+    assert head is not None
+    assert decode(KEY, head.data) == writer.record
+    assert writer.record.progress == at(5)
+    assert head.seqno == 2, "each record is written once"
+
+
+@pytest.mark.parametrize("outcomes", OUTCOMES)
+def test_a_write_that_returns_is_durable_whatever_became_of_its_calls(outcomes: tuple[int, ...]) -> None:
+    """Damage: a commit is taken for failed, or for done, because an answer was lost."""
+    asyncio.run(write_through(outcomes))
+
+
+def test_a_planted_guess_at_an_unknown_outcome_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the test above would let a log pass that takes silence for consent."""
+
+    async def trusting(self: RecoveryLog, expected: int | None, record: Record) -> int | None:
+        request = CompareAndSet(KEY, expected, Versioned(0 if expected is None else expected + 1, encode(KEY, record)))
+        with suppress(StoreError):
+            await self._consensus.compare_and_set(request)
+        return request.new.seqno
+
+    monkeypatch.setattr(RecoveryLog, "_install", trusting)
+    with pytest.raises((AssertionError, FencedError)):
+        for outcomes in OUTCOMES:
+            asyncio.run(write_through(outcomes))
+
+
+class LateConsensus(MemoryConsensus):
+    """The first compare-and-set after `arm` is reported unknown and takes effect just before the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = False
+        self.late: list[CompareAndSet] = []
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        if self.armed:
+            self.armed = False
+            self.late.append(request)
+            raise Indeterminate("the answer is on its way")
+        while self.late:
+            await super().compare_and_set(self.late.pop())
+        return await super().compare_and_set(request)
+
+
+def test_a_write_that_lands_late_is_recognised_by_its_token() -> None:
+    """Damage: the writer meets its own record, takes it for another's, and stops for ever."""
+
+    async def body() -> None:
+        consensus = LateConsensus()
+        writer = log(consensus)
+        await writer.open()
+        consensus.armed = True
+        await writer.write(at(5), {})
+        await writer.write(at(7), {})
+        assert (await log(consensus, "b").open()).progress == at(7)
+
+    asyncio.run(body())
+
+
+def test_a_late_write_of_a_fenced_writer_changes_nothing() -> None:
+    """Damage: a zombie's last write arrives after its successor has read the log."""
+
+    async def body() -> None:
+        consensus = LateConsensus()
+        older = log(consensus)
+        await older.open()
+        newer = log(consensus, "b", 2)
+        await newer.open()
+        consensus.armed = True
+        with pytest.raises(FencedError):
+            await older.write(at(9), {})
+        await newer.write(at(5), {})
+        assert (await log(consensus, "c", 2).open()).progress == at(5)
+
+    asyncio.run(body())
+
+
+def test_a_store_that_never_answers_is_unavailable() -> None:
+    """Damage: the task hangs, or takes silence for consent."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        silent: list[int] = []
+        writer = log(UnreliableConsensus(consensus, lambda _site, _n: silent[0] if silent else 0))
+        await writer.open()
+        silent.append(2)
+        with pytest.raises(Unavailable, match="not known"):
+            await writer.write(at(5), {})
+
+    asyncio.run(body())
+    assert ATTEMPTS_MAX > 1
+
+
+def test_old_versions_are_forgotten() -> None:
+    """Damage: the log of a task that runs for a year fills the disk."""
+
+    async def body() -> None:
+        consensus = MemoryConsensus()
+        writer = log(consensus)
+        await writer.open()
+        for time in range(1, 3 * KEEP_VERSIONS):
+            await writer.write(at(time), {})
+            assert len(await consensus.scan(KEY, 0, 10 * KEEP_VERSIONS)) <= KEEP_VERSIONS + 1
+
+    asyncio.run(body())
+
+
+def test_damaged_bytes_are_refused() -> None:
+    """Damage: a task goes on from a place where it never was."""
+    data = encode(KEY, Record(3, "log-a-1", at(5), {"a": 1}))
+    assert decode(KEY, data).progress == at(5)
+    for i in range(len(data)):
+        with pytest.raises(CorruptionError):
+            decode(KEY, data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+        with pytest.raises(CorruptionError):
+            decode(KEY, data[:i])
+    with pytest.raises(CorruptionError):
+        decode("log/other", data)
