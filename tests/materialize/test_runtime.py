@@ -1,14 +1,28 @@
-"""The runtime over endpoints whose commit is its recovery log."""
+"""The runtime over endpoints whose commit is its recovery log, and what it tells people."""
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from strandline.errors import DefinitionError, FencedError, InvalidUsage, ProtocolViolation, Unavailable
+from strandline.frontier.antichain import Frontier
+from strandline.materialize.driver import Applied
+from strandline.materialize.fsm import QUIET_TIMES_MAX
+from strandline.materialize.log import RecoveryLog
+from strandline.materialize.messages import Flush, Loaded, Request, Response
+from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Materialization
+from strandline.materialize.state import StateUpdate
 from strandline.materialize.task import Checkpoint
-from strandline.testing.driver_contract import DriverContract, MakeEndpoint
+from strandline.testing.crashes import CrashPlan
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.driver_contract import DriverContract, MakeEndpoint, World, crash_once, row
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver, MemorySession, StagingSession
 
 
@@ -40,3 +54,176 @@ class TestStaging(DriverContract):
     @pytest.fixture
     def make_endpoint(self) -> MakeEndpoint:
         return partial(MemoryEndpoint, StagingSession, fences=True)
+
+
+CRASHES = st.lists(st.builds(CrashPlan, st.integers(1, 60), after=st.booleans()), max_size=8)
+
+
+@pytest.mark.parametrize("session", [KeyValueSession, StagingSession])
+@given(CRASHES)
+def test_any_sequence_of_crashes_loses_nothing(session: type[MemorySession], plans: list[CrashPlan]) -> None:
+    """Damage: what one recovery leaves behind is the trap of the next one (law M2)."""
+    world = World(MemoryEndpoint(session, fences=True))
+    for plan in plans:
+        asyncio.run(crash_once(world, CrashPlan(plan._at, after=plan._after)))
+
+
+def world_of(session: type[MemorySession] = KeyValueSession) -> World:
+    """Return a world whose endpoint is in memory."""
+    return World(MemoryEndpoint(session, fences=True))
+
+
+def test_status_tells_where_it_is_and_what_it_did() -> None:
+    """Damage: a person reads a time that the endpoint has not reached."""
+    world = world_of()
+    orders, people = world.feeds
+
+    async def body() -> None:
+        runtime = world.runtime()
+        assert (runtime.status.phase, runtime.status.position) == ("Closed", 0)
+        orders.write(1, (row(1, 1.0, "a"), 1), (row(2, 1.0, "b"), 1))
+        people.write(1, (row(1, 1.0, "a"), 1))
+        world.seal(3)
+        await runtime.advance()
+        orders.write(3, (row(2, 1.0, "b"), -1))
+        world.seal(4)
+        await runtime.advance()
+        world.seal(9)
+        await runtime.advance()
+        status = runtime.status
+        assert (status.name, status.phase, status.checkpoint, status.position) == ("m", "Idle", 4, 9)
+        assert (status.committed.transactions, status.committed.stored, status.committed.deleted) == (2, 3, 1)
+        assert status.error is None
+
+    asyncio.run(body())
+
+
+def test_all_tables_of_a_task_are_at_one_time() -> None:
+    """Damage: a join of two tables at the endpoint gives what was never true."""
+    world = world_of()
+    orders, people = world.feeds
+
+    async def body() -> None:
+        runtime = world.runtime()
+        orders.write(1, (row(1, 1.0, "a"), 1))
+        orders.write(4, (row(2, 1.0, "b"), 1))
+        people.write(1, (row(1, 1.0, "a"), 1))
+        orders.seal(Frontier(9))
+        assert not await runtime.advance(), "nothing is known of the other collection yet"
+        people.seal(Frontier(3))
+        await runtime.advance()
+        assert runtime.status.position == 3
+        world.check(3)
+
+    asyncio.run(body())
+
+
+def test_quiet_time_costs_no_transaction_and_frees_history() -> None:
+    """Damage: an idle task writes at every tick, or keeps every update ever made."""
+    world = world_of()
+
+    async def body() -> None:
+        runtime = world.runtime()
+        world.feeds[0].write(1, (row(1, 1.0, "a"), 1))
+        world.seal(2)
+        await runtime.advance()
+        for upper in (5, 2 + QUIET_TIMES_MAX):
+            world.seal(upper)
+            await runtime.advance()
+        assert runtime.status.committed.transactions == 1
+        assert [feed.since for feed in world.feeds] == [Frontier(1 + QUIET_TIMES_MAX)] * 2
+        again = world.runtime()
+        await again.advance()
+        assert again.status.position == 2 + QUIET_TIMES_MAX
+
+    asyncio.run(body())
+
+
+def test_an_error_is_told_and_the_next_advance_begins_anew() -> None:
+    """Damage: one locked file stops a task until somebody restarts the process."""
+    world = world_of()
+
+    async def body() -> None:
+        runtime = world.runtime()
+        world.feeds[0].write(1, (row(1, 1.0, "a"), 1), (row(1, 1.0, "b"), 1))
+        world.seal(2)
+        with pytest.raises(DefinitionError, match="more than one row"):
+            await runtime.advance()
+        assert runtime.status.phase == "Failed"
+        assert "more than one row" in (runtime.status.error or "")
+        world.feeds[0].write(2, (row(1, 1.0, "b"), -1))
+        world.seal(3)
+        assert await runtime.advance()
+        assert runtime.status.error is None
+        world.check(3)
+
+    asyncio.run(body())
+
+
+def test_being_fenced_is_final() -> None:
+    """Damage: two processes take the task from each other for ever."""
+    world = world_of()
+
+    async def body() -> None:
+        older, newer = world.runtime(), world.runtime(epoch=2)
+        await older.open()
+        await newer.open()
+        world.seal(2)
+        for _ in range(2):
+            with pytest.raises(FencedError):
+                await older.advance()
+        assert await newer.advance()
+
+    asyncio.run(body())
+
+
+def test_feeds_must_be_those_of_the_bindings() -> None:
+    """Damage: a table is filled from another collection."""
+    world = world_of()
+    log = RecoveryLog(HandClock(), CountingIds(), world.consensus, "log", 1)
+    with pytest.raises(InvalidUsage, match="one feed per binding"):
+        Materialization(world.spec, world.endpoint.driver(), log, world.feeds[::-1])
+
+
+@pytest.mark.parametrize("rounds", [0, 3, APPLY_ROUNDS_MAX + 1])
+def test_apply_is_repeated_until_it_has_no_state(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: staged work is still outstanding when a table is changed."""
+    world = world_of()
+
+    async def apply(self: MemoryDriver, spec: Any, state: Any) -> Applied:
+        done = state.get("n", 0)
+        return Applied(f"round {done}", StateUpdate({"n": done + 1}, merge_patch=True) if done < rounds else None)
+
+    monkeypatch.setattr(MemoryDriver, "apply", apply)
+
+    async def body() -> None:
+        runtime = world.runtime()
+        if rounds > APPLY_ROUNDS_MAX:
+            with pytest.raises(Unavailable, match="does not come to an end"):
+                await runtime.open()
+        else:
+            await runtime.open()
+            assert runtime.status.applied == tuple(f"round {n}" for n in range(rounds + 1))
+
+    asyncio.run(body())
+
+
+def test_a_driver_that_breaks_the_protocol_is_stopped() -> None:
+    """Damage: rows that nobody asked for are taken for an answer."""
+
+    class Chatty(KeyValueSession):
+        def answers(self, message: Request) -> list[Response]:
+            if isinstance(message, Flush):
+                self._answers.append(Loaded(0, pa.table({})))
+            return super().answers(message)
+
+    world = world_of(Chatty)
+
+    async def body() -> None:
+        world.seal(2)
+        runtime = world.runtime()
+        with pytest.raises(ProtocolViolation, match="Loaded came in Flushing"):
+            await runtime.advance()
+        assert runtime.status.committed.transactions == 0
+
+    asyncio.run(body())

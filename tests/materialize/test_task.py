@@ -1,0 +1,72 @@
+"""What a materialization may be, and what its checkpoint remembers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.algebra.schema import Column, Schema
+from strandline.errors import CorruptionError, DefinitionError
+from strandline.materialize.task import NOTHING, Binding, Checkpoint, KeyRange, MaterializationSpec, resource_of
+
+SCHEMA = Schema((Column("a", "int"), Column("b", "int")))
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [((), r"'v' .*'t'.*KEY \(column"), (("z",), "no column 'z'.*a, b"), (("a", "a"), "twice")],
+)
+def test_a_key_must_be_one(key: tuple[str, ...], said: str) -> None:
+    """Damage: rows that nothing tells apart overwrite each other."""
+    with pytest.raises(DefinitionError, match=said):
+        Binding("v", "t", key, SCHEMA)
+
+
+def test_two_bindings_never_fill_one_table() -> None:
+    """Damage: two collections overwrite each other's rows."""
+    with pytest.raises(DefinitionError, match="'T' and 't' are one"):
+        MaterializationSpec("m", (Binding("v", "T", ("a",), SCHEMA), Binding("w", "t", ("a",), SCHEMA)))
+
+
+def test_a_task_without_bindings_is_none() -> None:
+    """Damage: the meet of no uppers is the empty frontier: the task would believe it is finished."""
+    with pytest.raises(DefinitionError, match="no bindings"):
+        MaterializationSpec("m", ())
+
+
+@given(st.dictionaries(st.text(), st.integers(0, 2**63 - 1)))
+def test_a_checkpoint_survives_its_encoding(times: dict[str, int]) -> None:
+    """Damage: a task begins somewhere else after a restart."""
+    checkpoint = Checkpoint(tuple(sorted(times.items())))
+    assert Checkpoint.decode(checkpoint.encode()) == checkpoint
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": "b"}', "null", '{"a": 1.5}'])
+def test_what_is_no_checkpoint_is_refused(text: str) -> None:
+    """Damage: a checkpoint that somebody edited is taken for the beginning, and the table is emptied."""
+    with pytest.raises(CorruptionError):
+        Checkpoint.decode(text)
+
+
+@given(st.text(), st.integers(0, 99), st.text(), st.integers(0, 99))
+def test_state_keys_are_told_apart(one: str, first: int, other: str, second: int) -> None:
+    """Damage: a new table takes over another's progress."""
+    bindings = [Binding("v", name, ("a",), SCHEMA, counter) for name, counter in ((one, first), (other, second))]
+    assert (bindings[0].state_key == bindings[1].state_key) == ((one, first) == (other, second))
+    assert resource_of(bindings[0].state_key) == one
+
+
+def test_a_removed_binding_is_remembered_and_a_bumped_one_forgets() -> None:
+    """Damage: a table that is taken up again is thought to be somebody else's; or old rows count as new."""
+    checkpoint = NOTHING.advance(("a.v0", "b.v0"), 3).advance(("b.v1",), 9)
+    assert checkpoint.times == (("a.v0", 3), ("b.v1", 9))
+    assert checkpoint.mentions("a")
+    assert not checkpoint.mentions("a.v0")
+
+
+@pytest.mark.parametrize(("begin", "end"), [(-1, 3), (4, 3), (0, 2**32)])
+def test_a_key_range_is_within_32_bits(begin: int, end: int) -> None:
+    """Damage: two splits leave a gap between them."""
+    with pytest.raises(ValueError, match="key range"):
+        KeyRange(begin, end)
