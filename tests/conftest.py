@@ -12,7 +12,7 @@ from strandline.engine.session import build
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark application for the whole run: starting one takes seconds.  Two cores, two shuffle partitions, UTC, no UI."""
+    """One Spark application for the whole run, since starting one takes seconds: two cores, UTC, no UI."""
     session = build({"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()

@@ -58,14 +58,14 @@ ROW = {
     "x": b"\x00\xff",
     "day": dt.date(1582, 10, 4),
     "at": dt.datetime(1900, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC),
-    "wall": dt.datetime(2024, 3, 31, 2, 30, 0, 1),
+    "wall": dt.datetime(2024, 3, 31, 2, 30, 0, 1),  # noqa: DTZ001 - a wall time has no zone
     "amount": decimal.Decimal("-1.25"),
     "wide": decimal.Decimal("1234567890123456789012345678.0000000001"),
     "list": [1.0, None, -0.0, math.nan],
     "odd `name`": {"a": None, "b c": ["x", None]},
     "deep": [{"f": -0.0, "g": [1, None]}, None, {"f": None, "g": []}],
 }
-EMPTIES = {name: None for name in TYPES} | {"list": [], "s": "", "x": b"", "odd `name`": {"a": None, "b c": None}}
+EMPTIES = dict.fromkeys(TYPES) | {"list": [], "s": "", "x": b"", "odd `name`": {"a": None, "b c": None}}
 NULLS = dict.fromkeys(TYPES)
 
 
@@ -79,6 +79,7 @@ def engine(spark: SparkSession, tmp_path: Path) -> Iterator[SparkEngine]:
 
 @pytest.fixture
 def load(engine: SparkEngine) -> Callable[..., object]:
+    """The contract's way to make rows."""
     return engine.from_arrow
 
 
@@ -87,11 +88,13 @@ class TestSparkEngine(EngineContract):
 
 
 def stage_bulk(engine: SparkEngine, rows: int = 200) -> Staged:
+    """Return a batch that Spark wrote."""
     written = [(i, f"value {i * 7919 % 1000}", 1 + i % 5, 1) for i in range(rows)]
     return asyncio.run(engine.stage(engine.from_arrow(table(written), engine_contract.SCHEMA), request("bulk")))
 
 
 def everything(*rows: dict[str, object]) -> pa.Table:
+    """Return insertions at time 1 under `EVERYTHING`."""
     return pa.Table.from_pylist([r | {TIME: 1, DIFF: 1} for r in rows], update_schema(EVERYTHING)).drop_columns(
         ["__error"]
     )
@@ -210,6 +213,7 @@ def test_a_part_is_sorted_and_keeps_its_sidecar(engine: SparkEngine, tmp_path: P
 
 
 def damage(path: Path, at: int) -> None:
+    """Flip one bit."""
     data = bytearray(path.read_bytes())
     data[at] ^= 0x10
     path.write_bytes(data)

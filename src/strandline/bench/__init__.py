@@ -1,1 +1,1 @@
-"""Benchmarks that ship with the package: each measures itself against its peer in the same run, interleaved, and returns every figure."""
+"""Benchmarks: each measures us and our peer in one run, interleaved, and returns every figure it used."""

@@ -1,8 +1,9 @@
 """``strandline bench persist``: what staging and scanning cost beside plain Spark doing the same to the same rows.
 
-*Stage*: read generated rows, sort them within partitions by the same keys, write Parquet with the same codec, fsync.  We add time
-and diff columns, a digest of every row, page CRCs and footer checks; the peer writes the rows alone.  *Scan*: aggregate all rows,
-of our parts through the engine, of the peer's files through ``spark.read.parquet``.  A ratio is the peer's median ÷ ours: 1.0 is as fast.
+*Stage*: read generated rows, sort them within partitions by the same keys, write Parquet with the same codec,
+fsync.  We add time and diff columns, a digest of every row, page CRCs and footer checks; the peer writes the rows
+alone.  *Scan*: aggregate all rows, of our parts through the engine, of the peer's files through
+``spark.read.parquet``.  A ratio is the peer's median ÷ ours: 1.0 is as fast.
 
 Source: design pages "the public face" (benchmarks) and "persist" (limits and targets).
 """
@@ -61,10 +62,8 @@ _GENERATED: Final = (
 _SCAN: Final = ("count(1)", "sum(flight)", "max(at)", "sum(delay)", "count(DISTINCT carrier)", "max(tail)", "sum(fare)")
 
 
-def stage_and_scan(
-    session: SparkSession, directory: Path, *, rows: int = ROWS, rounds: int = ROUNDS
-) -> dict[str, Any]:
-    """Measure both in ``directory`` (emptied afterwards) and return every figure: seconds, medians, ratios, sizes, versions.
+def stage_and_scan(session: SparkSession, directory: Path, *, rows: int = ROWS, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Measure both in ``directory`` (removed afterwards) and return seconds, medians, ratios, sizes, versions.
 
     ``session`` lends its application; its conf is not changed.
     """

@@ -1,7 +1,7 @@
 """The authority on types: Spark analyses a query over empty relations, and no job runs.
 
-What Spark refuses becomes a `DefinitionError` that says where in the caller's text, and which names were near.  The analyst works in a
-session of its own, so that the temporary views it needs meet nobody else's.
+What Spark refuses becomes a `DefinitionError` that says where in the caller's text, and which names were near.  The
+analyst works in a session of its own, so that the temporary views it needs meet nobody else's.
 
 Source: design page "the map" (decision 10: Spark stays the authority on types and functions).
 """
@@ -71,7 +71,7 @@ class SparkAnalyst:
 
 
 def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame:
-    """Return the query ``sql`` over ``session``'s views, analysed and not run; ``names`` are those that its author may use.
+    """Return the query ``sql`` over ``session``'s views ``names``, analysed and not run.
 
     Raises:
         DefinitionError: Spark cannot parse or resolve it, or it is not a query.

@@ -1,8 +1,8 @@
 """Questions about rows: plain queries, net changes, differences.
 
-`query` is the one place where a person's SQL runs as it is written, by plain Spark, over multisets: it answers reads, and it is
-the oracle that `verify` compares a view with.  The rest adds updates up, times ignored: in Arrow where the rows are here and
-Arrow can group them, else as a job.
+`query` is the one place where a person's SQL runs as it is written, by plain Spark, over multisets: it answers reads,
+and it is the oracle that `verify` compares a view with.  The rest adds updates up, times ignored: in Arrow where the
+rows are here and Arrow can group them, else as a job.
 
 Source: design pages "compute" (verify, reading) and "the map" (decision 7, law D).
 """
@@ -28,8 +28,8 @@ def query(
 ) -> tuple[Schema, Distributed]:
     """Return the answer to ``sql`` over ``relations`` (multisets) as insertions at ``time``.
 
-    The relations carry their author's names in ``session`` meanwhile: one call at a time.  Raises `DefinitionError` if Spark
-    refuses the text.
+    The relations carry their author's names in ``session`` meanwhile: one call at a time.  Raises `DefinitionError` if
+    Spark refuses the text.
     """
     try:
         for name, rows in relations.items():
@@ -61,7 +61,7 @@ def net(frame: Frame, session: SparkSession) -> pa.Table:
 
 
 def differences(frame: Frame, schema: Schema, session: SparkSession, *, significant: int | None) -> Differences:
-    """Return how many rows the updates leave too few (Σ diff < 0) and too many, and a few of them, those too few first."""
+    """Return how many rows the updates leave too few (Σ diff < 0) and too many, and a few, those too few first."""
     if isinstance(frame, Local) and inline.can_group(frame.table):
         return compare.differences(inline.added_up(frame.table.select([*schema.names, DIFF])), significant)
     rounded = dataframe(frame, session).selectExpr(*compare.rounded(schema, significant), DIFF)

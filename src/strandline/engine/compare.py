@@ -1,8 +1,8 @@
 """What two collections differ in: the updates that do not cancel, floats compared to a number of significant digits.
 
-Rounding alone would call 0.49999… and 0.5 different when they fall on two sides of a rounding step, so it only thins out: what is left
-after it, a few rows at worst, is paired here by value, a row too few with a row too many whose floats are close and whose other
-columns are equal.
+Rounding alone would call 0.49999… and 0.5 different when they fall on two sides of a rounding step, so it only thins
+out: what is left after it, a few rows at worst, is paired here by value, a row too few with a row too many whose floats
+are close and whose other columns are equal.
 
 Source: design page "the map" (verify) and the issue's "floats to 12 significant digits, all else exactly".
 """
@@ -46,7 +46,7 @@ def rounded(schema: Schema, significant: int | None) -> list[str]:
 
 
 def differences(left: pa.Table, significant: int | None) -> Differences:
-    """Return the differences among the rows ``left`` over (each with ``__diff``, none zero), close floats paired off."""
+    """Return the differences among the rows ``left`` over (``__diff`` never zero), close floats paired off."""
     rows = left.to_pylist()
     floats = {field.name for field in left.schema if pa.types.is_floating(field.type)}
     if significant is not None and floats:

@@ -1,13 +1,13 @@
 """Consolidation and digests as SQL text: what every path that stages rows has in common.
 
-*Consolidate*: add up the diffs of equal (row, time), drop what adds up to zero.  *Digest*: Σ diff × hash(row), in two lanes
-(`persist.batch.Digest`).  The hash is Spark's ``xxhash64`` behind a lane's own first literal, over a null bitmap (``xxhash64`` skips
-NULLs, so (NULL, 1) and (1, NULL) would clash), the columns and ``__error``; time is excluded.  It depends on the normalised row
-alone, so inline, driver-written and Spark-written parts of equal rows have equal digests.
+*Consolidate*: add up the diffs of equal (row, time), drop what adds up to zero.  *Digest*: Σ diff × hash(row), in two
+lanes (`persist.batch.Digest`).  The hash is Spark's ``xxhash64`` behind a lane's own first literal, over a null bitmap
+(``xxhash64`` skips NULLs, so (NULL, 1) and (1, NULL) would clash), the columns and ``__error``; time is excluded.  It
+depends on the normalised row alone, so inline, driver-written and Spark-written parts of equal rows have equal digests.
 
 Sums are exact without modular arithmetic (ANSI refuses to overflow): each 64-bit hash is split into two 32-bit halves
-centred on zero, whose weighted sums fit a bigint as long as Σ|diff| of a batch is below 2**32, and Python puts them together modulo
-2**64.  More than that raises Spark's overflow error; it is never a wrong digest.
+centred on zero, whose weighted sums fit a bigint as long as Σ|diff| of a batch is below 2**32, and Python puts them
+together modulo 2**64.  More than that raises Spark's overflow error; it is never a wrong digest.
 
 Source: design page "persist" (shard state, digest).
 """
@@ -34,7 +34,7 @@ _LANE: Final = 1 << (2 * _HALF)
 
 
 def normal_columns(schema: Schema, present: Sequence[str], *, normalise: bool) -> list[str]:
-    """Return the select list of an update frame that has the columns ``present``: columns, error (if there), time, diff.
+    """Return the select list of an update frame with columns ``present``: columns, error (if there), time, diff.
 
     A column that is not present is NULL: rows of the err half need none of them.
     """

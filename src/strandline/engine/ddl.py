@@ -1,7 +1,7 @@
 """From Spark's data types to the type texts that a `Schema` carries.
 
-The text is Spark's simple string, except that a struct's field names are quoted wherever they are not plain words: Spark's own does not
-quote them, so its reader could not read them back.
+The text is Spark's simple string, except that a struct's field names are quoted wherever they are not plain words:
+Spark's own does not quote them, so its reader could not read them back.
 
 Source: `strandline/algebra/schema.py` (a type is Spark's own simple string).
 """

@@ -1,6 +1,7 @@
 """What Spark says about stored rows, in our words.
 
-Source: `strandline/errors.py` (whose move it is); design page "persist" (an accumulated diff < 0 is an error that names the row).
+Source: `strandline/errors.py` (whose move it is); design page "persist" (an accumulated diff < 0 is an error that names
+the row).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Small tables of updates in Arrow: their schema, their bytes as inline parts or one Parquet file, their reading and adding up.
+"""Small tables of updates in Arrow: their bytes as an inline part or one Parquet file, their reading and adding up.
 
-An inline part is an Arrow IPC stream, zstd-compressed as a whole (most of a small stream is metadata, which compresses well),
-of the collection's columns, ``__error`` if any row has one, ``__time`` and ``__diff``.  The shard's state seals it.  `parquet` writes the same
-rows in the layout that Spark's writer gives a part, page CRCs included, for what is small and yet too large to inline.
+An inline part is an Arrow IPC stream, zstd-compressed as a whole (most of a small stream is metadata, which compresses
+well), of the collection's columns, ``__error`` if any row has one, ``__time`` and ``__diff``.  The shard's state seals
+it.  `parquet` writes the same rows in the layout that Spark's writer gives a part, page CRCs included, for what is
+small and yet too large to inline.
 
 Source: design pages "the map" (decision 2: small results skip Spark's writer) and "persist" (limits).
 """
@@ -74,16 +75,7 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
     Raises:
         InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it.
     """
-    given = {name.lower(): name for name in table.column_names}
-    known = {name.lower() for name in schema.names}
-    missing = [name for name in schema.names if name.lower() not in given]
-    unknown = [name for lower, name in given.items() if lower not in known]
-    if missing or unknown or len(given) < table.num_columns:
-        raise InvalidUsage(
-            f"the rows have the columns {table.column_names}; {', '.join(schema.names)} are expected, each once"
-            + (f"; missing: {', '.join(missing)}" if missing else "")
-            + (f"; unknown: {', '.join(unknown)}" if unknown else "")
-        )
+    given = match_names(table.column_names, schema)
     arrays = {}
     for name, kind in types.columns(schema):
         try:
@@ -93,6 +85,25 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
     for ours, value in ((TIME, time), (DIFF, diff)):
         arrays[ours] = pa.chunked_array([pa.repeat(pa.scalar(value, pa.int64()), table.num_rows)], type=pa.int64())
     return pa.table(arrays)
+
+
+def match_names(names: Sequence[str], schema: Schema) -> dict[str, str]:
+    """Return the given names by their lower case, if they are those of ``schema``, each once.
+
+    Raises:
+        InvalidUsage: a column is missing or unknown; the message names it.
+    """
+    given = {name.lower(): name for name in names}
+    known = {name.lower() for name in schema.names}
+    missing = [name for name in schema.names if name.lower() not in given]
+    unknown = [name for lower, name in given.items() if lower not in known]
+    if missing or unknown or len(given) < len(names):
+        raise InvalidUsage(
+            f"the rows have the columns {list(names)}; {', '.join(schema.names)} are expected, each once"
+            + (f"; missing: {', '.join(missing)}" if missing else "")
+            + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+        )
+    return given
 
 
 def without_idle_error(table: pa.Table) -> pa.Table:

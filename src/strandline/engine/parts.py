@@ -1,16 +1,17 @@
 """The part store: Parquet parts below one root, written once, checked whenever they are opened.
 
-A part's reference (`BlobPart`) holds what no page CRC covers: the object's size, the CRC32C of its footer (Thrift metadata, its
-length, the magic) and its row count.  Pages are covered by Parquet's own CRCs, and on file locations every byte also by
-Hadoop's ``.crc`` sidecar, which is kept beside the part and named in the reference.
+A part's reference (`BlobPart`) holds what no page CRC covers: the object's size, the CRC32C of its footer (Thrift
+metadata, its length, the magic) and its row count.  Pages are covered by Parquet's own CRCs, and on file locations
+every byte also by Hadoop's ``.crc`` sidecar, which is kept beside the part and named in the reference.
 
-This store is for file locations.  Executors write below the same path that the driver reads: on one machine that is its disk, on a
-cluster it must be a file system that all of them share.  Nothing else is shared: not memory, not handles.
+This store is for file locations.  Executors write below the same path that the driver reads: on one machine that is its
+disk, on a cluster it must be a file system that all of them share.  Nothing else is shared: not memory, not handles.
 
-Durability: a directory of parts is described only after each file, then each directory up to the root, is fsynced; so a part that an
-append may name survives a power cut.
+Durability: a directory of parts is described only after each file, then each directory up to the root, is fsynced; so a
+part that an append may name survives a power cut.
 
-Source: design page "persist" (everything at rest is checked; parts that Spark writes to a local path are fsynced first).
+Source: design page "persist" (everything at rest is checked; parts that Spark writes to a local path are fsynced
+first).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What `persist.plane.Rows` is here: a lazy Spark frame, or a small Arrow table that needs no Spark job at all.
 
-Both hold an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) or, after `multiset`, plain rows.  ``plain`` promises
-that every diff is +1.  A read of inline parts alone stays in Arrow until something needs Spark, so that the common small read costs
-microseconds.
+Both hold an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) or, after `multiset`, plain
+rows.  ``plain`` promises that every diff is +1.  A read of inline parts alone stays in Arrow until something needs
+Spark, so that the common small read costs microseconds.
 
 Source: design page "the house planned" (`Engine` over opaque `Rows`).
 """

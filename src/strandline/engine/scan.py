@@ -1,7 +1,7 @@
 """Reading: from the parts of batches to a lazy frame of updates, and the times that lie in them.
 
-Every part's footer is checked before anything is planned.  Filters on time are added only where the batches' own bounds do not
-already answer them.  Contents of inline parts alone are decoded here and now, and never reach Spark.
+Every part's footer is checked before anything is planned.  Filters on time are added only where the batches' own bounds
+do not already answer them.  Contents of inline parts alone are decoded here and now, and never reach Spark.
 
 Source: design page "persist" (everything at rest is checked; halves).
 """

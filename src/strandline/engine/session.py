@@ -1,10 +1,11 @@
 """Spark sessions: one of our own from a plain config, or a private one inside a caller's application.
 
-The engine's own conf is `ENGINE_CONF`, each entry with its reason; `build` and `adopt` both apply it to a session that nobody else
-uses, so a caller's conf is never read for meaning and never changed.  `build` looks for Java *before* it starts one, because
-Spark's own message about a missing or old Java is forty lines about something else.
+The engine's own conf is `ENGINE_CONF`, each entry with its reason; `build` and `adopt` both apply it to a session that
+nobody else uses, so a caller's conf is never read for meaning and never changed.  `build` looks for Java *before* it
+starts one, because Spark's own message about a missing or old Java is forty lines about something else.
 
-Source: design pages "the public face" (``open(spark=…)`` works in a session of its own) and "the map" (decision 3, page CRCs).
+Source: design pages "the public face" (``open(spark=…)`` works in a session of its own) and "the map" (decision 3, page
+CRCs).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
-    # Steps are small and planned by us; re-planning between stages costs tens of milliseconds and gains nothing on them.
+    # Steps are small and planned by us; re-planning between stages costs tens of milliseconds and gains nothing on
+    # them.
     "spark.sql.adaptive.enabled": "false",
     # More parts than this are listed by a Spark job; the driver has their sizes and lists faster.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
@@ -61,11 +63,11 @@ _APPLICATION_CONF: Final[Mapping[str, str]] = {
     "spark.app.name": "strandline",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+_LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark prints every refused query on standard error as JSON; the error we raise says it once."""
 
@@ -78,12 +80,15 @@ def build(config: Mapping[str, str]) -> SparkSession:
     """
     require_java(java_path(os.environ))
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # where local-cluster finds its executors
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark guesses an address and warns about its guess
     settings = {
         "spark.master": "local[*]",
         "spark.driver.memory": f"{default_heap_mib(psutil.virtual_memory().total)}m",
     }
     settings |= _APPLICATION_CONF
     settings |= config
+    options = settings.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()} {options}".strip()
     builder = SparkSession.Builder()
     for key, value in settings.items():
         builder = builder.config(key, value)

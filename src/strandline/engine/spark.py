@@ -1,9 +1,11 @@
 """`SparkEngine`: the data plane on Spark.
 
-Every call that may block (a job, a file system) runs in one of a few worker threads, so the caller's event loop stays free and the
-number of concurrent Spark jobs is bounded.  Frames are lazy: rows move when something is staged, collected or compared.
+Every call that may block (a job, a file system) runs in one of a few worker threads, so the caller's event loop stays
+free and the number of concurrent Spark jobs is bounded.  Frames are lazy: rows move when something is staged, collected
+or compared.
 
-Source: design pages "the house planned" (where things meet) and "persist".  Contract suite: `strandline.testing.engine_contract`.
+Source: design pages "the house planned" (where things meet) and "persist".  Contract suite:
+`strandline.testing.engine_contract`.
 """
 
 from __future__ import annotations
@@ -32,13 +34,21 @@ from strandline.errors import InvalidUsage
 from strandline.persist.batch import BlobPart, Staged
 from strandline.persist.plane import Contents, Differences, Rows, StageRequest
 
+ANSWER_CONF: Final = (
+    "spark.sql.ansi.enabled",
+    "spark.sql.caseSensitive",
+    "spark.sql.session.timeZone",
+    "spark.sql.legacy.timeParserPolicy",
+    "spark.sql.storeAssignmentPolicy",
+)
+"""What a query's answer depends on besides its text and its inputs."""
 JOBS_MAX: Final = 8
 """Concurrent calls into Spark; more only queue inside it."""
 _T = TypeVar("_T")
 
 
 class SparkEngine:
-    """`persist.plane.Engine` on ``session``, with parts in ``store``.  ``session`` is the engine's own (`session.adopt`)."""
+    """`persist.plane.Engine` on a session of its own (`session.adopt`), with parts in ``store``."""
 
     def __init__(self, session: SparkSession, store: PartStore) -> None:
         self._session = session
@@ -61,6 +71,20 @@ class SparkEngine:
     def spark_frame(self, rows: Rows) -> DataFrame:
         """Return ``rows`` as a lazy DataFrame: the way out to people who hold Spark in their hands."""
         return dataframe(unwrap(rows), self._session)
+
+    def given(self, rows: DataFrame, schema: Schema, *, diff: int) -> Rows:
+        """Return a person's DataFrame as updates at time 0 with ``diff``: columns by name, cast to ``schema``.
+
+        Raises `InvalidUsage` naming a column that is missing or unknown.
+        """
+        inline.match_names(rows.columns, schema)
+        columns = [f"CAST({quote(c.name)} AS {c.type}) AS {quote(c.name)}" for c in schema]
+        return wrap(Distributed(rows.selectExpr(*columns, f"0L AS {TIME}", f"{diff}L AS {DIFF}"), plain=diff == 1))
+
+    def settings(self) -> dict[str, str]:
+        """Return the configuration that changes answers: part of what a view means."""
+        found = {name: str(self._session.conf.get(name)) for name in ANSWER_CONF}
+        return {"spark.version": self._session.version, **found}
 
     def from_dataframe(self, updates: DataFrame) -> Rows:
         """Return an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) as rows: the way in."""

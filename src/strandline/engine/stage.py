@@ -1,8 +1,9 @@
 """Staging: an update frame becomes a durable batch that is in no shard yet.
 
-Three ways to write, one content.  *Collected* (hint ``small``): one job gives rows and hashes as Arrow; if they fit they become an inline
-part, else one Parquet part written by this process.  *Spark-written*: executors write Parquet, sorted within each partition, and
-the digest is computed in the same job.  Which way was taken shows neither in the rows nor in the digest.
+Three ways to write, one content.  *Collected* (hint ``small``): one job gives rows and hashes as Arrow; if they fit
+they become an inline part, else one Parquet part written by this process.  *Spark-written*: executors write Parquet,
+sorted within each partition, and the digest is computed in the same job.  Which way was taken shows neither in the rows
+nor in the digest.
 
 Nothing staged is named by anything durable, so a failure deletes the prefix and leaves no trace.
 
@@ -96,8 +97,9 @@ class Stager:
         hashes = consolidate.row_hashes(request.schema, has_error=ERROR in updates.columns)
         errors = f"count({ERROR})" if ERROR in updates.columns else "count(CAST(NULL AS string))"
         sums = {_ROWS: "count(1)", _ERRORS: errors, _DIFFS: f"sum({DIFF})", **consolidate.digest_sums(hashes)}
-        # The sums are observed in the stage that writes, after every shuffle.  Spark merges what a task of a job's *last* stage observed
-        # exactly once per partition, however often the task was retried or speculated; in an earlier stage it would count repeats.
+        # The sums are observed in the stage that writes, after every shuffle.  Spark merges what a task of a job's
+        # *last* stage observed exactly once per partition, however often the task was retried or speculated; in an
+        # earlier stage it would count repeats.
         observation = Observation()
         observed = updates.observe(observation, *(F.expr(f"{sql} AS {name}") for name, sql in sums.items()))
         ordered = observed.sortWithinPartitions(*consolidate.sort_columns(request.schema, request.sort))
@@ -151,7 +153,8 @@ def _check_columns(lazy: DataFrame, kinds: Sequence[tuple[str, types.Type]], req
 def _check_times(times: Range, request: StageRequest) -> None:
     if times.least < request.lower or times.greatest >= request.upper:
         raise InvalidUsage(
-            f"shard {request.shard!r}: times {times.least} to {times.greatest} do not lie in [{request.lower}, {request.upper})"
+            f"shard {request.shard!r}: times {times.least} to {times.greatest} "
+            f"do not lie in [{request.lower}, {request.upper})"
         )
 
 

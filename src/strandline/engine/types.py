@@ -1,12 +1,13 @@
 """Column types: which of Spark's types a collection can hold, and what each becomes at rest and in a digest.
 
-A type is a small tree (`Atom`, `Decimal`, `Array`, `Struct`) read from Spark's simple string.  It answers three questions as
-text or plain data, with no JVM: how a value is *normalised* at the door (−0.0 → 0.0, one NaN), how it is *hashed* into a digest, and
-which Arrow type carries it.  What has no total order or no one binary form per value (maps, variants, collated strings) is refused by name.
+A type is a small tree (`Atom`, `Decimal`, `Array`, `Struct`) read from Spark's simple string.  It answers three
+questions as text or plain data, with no JVM: how a value is *normalised* at the door (−0.0 → 0.0, one NaN), how it is
+*hashed* into a digest, and which Arrow type carries it.  What has no total order or no one binary form per value (maps,
+variants, collated strings) is refused by name.
 
-Two traps in Spark's ``xxhash64`` shape `hashed`: it skips NULLs and does not mark where an array ends, so nested values are
-hashed with their null flags and sizes; and it hashes ``int`` 1 and ``bigint`` 1 differently, so numbers are hashed in their
-widest form and a column may be widened without changing any digest.
+Two traps in Spark's ``xxhash64`` shape `hashed`: it skips NULLs and does not mark where an array ends, so nested values
+are hashed with their null flags and sizes; and it hashes ``int`` 1 and ``bigint`` 1 differently, so numbers are hashed
+in their widest form and a column may be widened without changing any digest.
 
 Source: design pages "the map" (law D: rows are normalised at the door) and "persist" (digest, evolution).
 """
@@ -83,14 +84,15 @@ Type: TypeAlias = Atom | Decimal | Array | Struct
 
 
 def parse(column: str, text: str) -> Type:
-    """Return the type that ``text`` writes; ``column`` is for the message of the `DefinitionError` if it cannot be kept.
+    """Return the type that ``text`` writes, or raise `DefinitionError` naming ``column`` if it cannot be kept.
 
     >>> parse("a", "array<struct<x:int,`y z`:decimal(10,2)>>")
     Array(element=Struct(fields=(('x', Atom(name='int')), ('y z', Decimal(precision=10, scale=2)))))
     >>> parse("m", "map<string,int>")
     Traceback (most recent call last):
         ...
-    strandline.errors.DefinitionError: column 'm': type map<string,int> cannot be kept: a map has no order; use an array of structs
+    strandline.errors.DefinitionError: column 'm': type map<string,int> cannot be kept: a map has no order; use an array
+    of structs
     """
     tokens = _TOKEN.findall(text)
     reader = _Reader(column, text, tokens)
@@ -122,6 +124,8 @@ class _Reader:
             self._expect("<")
             fields = tuple(self._fields())
             self._expect(">")
+            if not fields:
+                raise self._refused("Parquet has no struct without fields")
             return Struct(fields)
         collated = name == "string" and self._peek().lower() == "collate"
         if name in _ARROW and not collated:
@@ -138,13 +142,18 @@ class _Reader:
         if self._peek() != "(":
             return Decimal(10, 0)
         self._expect("(")
-        precision = int(self._next())
-        scale = 0
+        precision, scale = self._number(), 0
         if self._peek() == ",":
             self._expect(",")
-            scale = int(self._next())
+            scale = self._number()
         self._expect(")")
         return Decimal(precision, scale)
+
+    def _number(self) -> int:
+        token = self._next()
+        if not token.isdecimal():
+            raise self._refused(None)
+        return int(token)
 
     def _fields(self) -> Iterator[tuple[str, Type]]:
         while self._peek() != ">":
@@ -168,7 +177,7 @@ class _Reader:
 
     def _refused(self, reason: str | None) -> DefinitionError:
         return DefinitionError(
-            f"column {self.column!r}: type {self.text} cannot be kept: {reason or 'it is not one that a collection can hold'}"
+            f"column {self.column!r}: type {self.text} cannot be kept: {reason or 'no collection can hold it'}"
         )
 
 

@@ -1,7 +1,7 @@
 """The contract of `Engine`, as a suite that Spark's implementation and the simulator's double both run.
 
-Subclass it in a test module and give it two fixtures: ``engine``, and ``load``, which makes rows of that engine from a small Arrow table
-of updates (the columns of `SCHEMA`, perhaps ``__error``, and ``__time``, ``__diff``).
+Subclass it in a test module and give it two fixtures: ``engine``, and ``load``, which makes rows of that engine from a
+small Arrow table of updates (the columns of `SCHEMA`, perhaps ``__error``, and ``__time``, ``__diff``).
 
     class TestMyEngine(EngineContract):
         @pytest.fixture
