@@ -1,10 +1,13 @@
-"""One step of one stage: from the updates of its inputs to the updates of its shard, exact at every time inside the window.
+"""One step of one stage: from the updates of its inputs to the updates of its shard, exact at every time inside the
+window.
 
-A step over ``[lower, upper)`` reads, of each input, its updates in the window (Δ) and where the rule wants them its contents before (old) or both
-(new), old times advanced to ``lower``.  The rule's plan says which; frames that no rule asks for are not read.  The result is handed to the stage's
-sink.  Nothing changed and nothing owed: no job, the upper moves by an empty append (`quiet` tells, so that a tick can do many of those at once).
+A step over ``[lower, upper)`` reads, of each input, its updates in the window (Δ) and where the rule wants them its
+contents before (old) or both (new), old times advanced to ``lower``.  The rule's plan says which; frames that no rule
+asks for are not read.  The result is handed to the stage's sink.  Nothing changed and nothing owed: no job, the upper
+moves by an empty append (`quiet` tells, so that a tick can do many of those at once).
 
-A fresh shard starts at ``as_of``, the last time that all inputs know: its first window begins there and holds everything before it, advanced.
+A fresh shard starts at ``as_of``, the last time that all inputs know: its first window begins there and holds
+everything before it, advanced.
 
 Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
 """
@@ -16,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.algebra.nodes import Node, frames
-from strandline.compute.delta.phase import Phase, Window, frame, source
+from strandline.compute.delta.phase import Phase, Window, source
 from strandline.compute.sink.actor import Sink
-from strandline.compute.stage import Kind, Stage, delta_plan, full_plan
+from strandline.compute.stage import Stage, delta_plan, full_plan
 from strandline.frontier.antichain import TIME_MAX, Frontier, meet
 from strandline.persist.plane import Engine, Rows
 from strandline.persist.read import ReadHandle, contents
@@ -73,12 +76,13 @@ class StageRun:
                 return False
         return True
 
-    async def audit(self) -> None:
+    def audit(self) -> None:
         """Forget what is believed of the shard: the next step recomputes it from its inputs and appends the difference."""
         self.sink.desired = None
 
     async def step(self, upper: Frontier) -> Done | None:
-        """Bring the shard up to ``upper``, or to where its inputs are known if that is less; None if there is nothing to do.
+        """Bring the shard up to ``upper``, or to where its inputs are known if that is less; None if there is nothing
+        to do.
 
         Raises:
             FencedError: a newer epoch has taken over.
@@ -111,10 +115,12 @@ class StageRun:
 
     async def recompute(self, at: int) -> Rows:
         """Return the desired contents at ``at``, computed anew from the inputs' contents: insertions at ``at``."""
-        read = {
-            name: await self._engine.read(await reader.snapshot(at, timeout_s=0)) for name, reader in self._inputs.items()
-        }
-        return await self._engine.evaluate(full_plan(self.stage, at), read)
+        plan = full_plan(self.stage, at)
+        read = {}
+        for name in sorted(frames(plan)):
+            reader = self._inputs[source(name)[0]]
+            read[name] = await self._engine.read(await reader.snapshot(at, timeout_s=0))
+        return await self._engine.evaluate(plan, read)
 
     async def _delta(self, lower: int, upper: int) -> tuple[Rows | None, int]:
         first = self.sink.fresh
@@ -130,8 +136,7 @@ class StageRun:
             found = [await self._engine.times(changes[name]) for name in sorted(changed)]
             times = tuple(sorted({time for each in found for time in each}))
         rows_read = sum(each.rows for each in changes.values())
-        window = Window(changed, times, first=first, small=rows_read <= SMALL_ROWS_MAX)
-        plan = delta_plan(self.stage, window)
+        plan = delta_plan(self.stage, Window(changed, times, first=first, small=rows_read <= SMALL_ROWS_MAX))
         if plan is None:
             return None, rows_read
         return await self._engine.evaluate(plan, await self._read(plan, lower, upper, first=first)), rows_read
@@ -144,13 +149,9 @@ class StageRun:
                 read[name] = await self.sink.prior()
                 continue
             reader = self._inputs[collection]
-            match phase:
-                case Phase.DELTA:
-                    begin, end = 0 if first else lower, upper
-                case Phase.OLD:
-                    begin, end = 0, lower
-                case Phase.NEW:
-                    begin, end = 0, upper
+            # In a first step nothing is old: whatever the phase, it is all there is.
+            begin = lower if phase is Phase.DELTA and not first else 0
+            end = lower if phase is Phase.OLD and not first else upper
             read[name] = await self._engine.read(contents(reader.state, reader.schema, begin, end, advance=lower))
         return read
 

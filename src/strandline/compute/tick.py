@@ -1,8 +1,8 @@
 """One tick: bring every stage of every view to one time, in as little work as that takes.
 
-Stages run in the order of their inputs.  Those with nothing to do but move their upper are collected and moved together, by one durable
-write; so a tick in which nothing changed costs no Spark job and one flush.  A stage that fails stands still, with what depends on it; the others go
-on, and it is tried again at the next tick.
+Stages run in the order of their inputs.  Those with nothing to do but move their upper are collected and moved
+together, by one durable write; so a tick in which nothing changed costs no Spark job and one flush.  A stage that fails
+stands still, with what depends on it; the others go on, and it is tried again at the next tick.
 
 Source: design page "compute" (Spark jobs are budgeted per tick, not per view).
 """

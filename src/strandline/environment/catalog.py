@@ -1,7 +1,8 @@
 """The catalog: which items a location holds, in which shards, and who may write.
 
-One value in one register (`persist/register.py`), changed by compare-and-set, so a definition is there whole or not at all.  ``epoch`` is the generation
-of the environment that writes: every change requires to be of the current one, so an environment that was succeeded cannot change anything.
+One value in one register (`persist/register.py`), changed by compare-and-set, so a definition is there whole or not at
+all.  ``epoch`` is the generation of the environment that writes: every change requires to be of the current one, so an
+environment that was succeeded cannot change anything.
 
 Shard ids are fresh for every item ever created: a dropped name that is used again is another collection.
 
@@ -48,7 +49,8 @@ class Source(_Item, frozen=True, tag="source"):
 
 
 class View(_Item, frozen=True, tag="view"):
-    """A materialized view.  ``stages`` maps the fingerprint of each internal stage to its shard; ``shard`` is the last one's.
+    """A materialized view.  ``stages`` maps the fingerprint of each internal stage to its shard; ``shard`` is the last
+    one's.
 
     ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.
     """
@@ -68,7 +70,10 @@ class BoundTable(msgspec.Struct, frozen=True):
 
 
 class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
-    """A task that keeps an endpoint's tables equal to collections.  Secrets in ``options`` are references, never values."""
+    """A task that keeps an endpoint's tables equal to collections.
+
+    Secrets in ``options`` are references, never values.
+    """
 
     name: str
     endpoint: str

@@ -1,6 +1,7 @@
 """Configuration: where an environment lives and how it runs, as typed values.
 
-Comes from ``strandline.open(…, config=…)`` or a project's ``strandline.yml``; unknown keys are refused by name.  Secrets are references (``env:NAME``,
+Comes from ``strandline.open(…, config=…)`` or a project's ``strandline.yml``; unknown keys are refused by name.
+Secrets are references (``env:NAME``,
 ``file:PATH``) that are resolved where they are used and never stored.
 
 Source: design pages "environment" (a project) and "the public face" (`strandline.open`).
@@ -24,8 +25,9 @@ DEPLOYMENT_DEFAULT: Final = "default"
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How an environment runs.
 
-    ``deployment`` names who writes: restarts of one deployment succeed each other without an operator.  ``reentrant`` false: a dead holder must be
-    released by an operator.  ``take_over``: fence whoever holds the location now.  ``tick_ms``: the interval of ``strandline run``.
+    ``deployment`` names who writes: restarts of one deployment succeed each other without an operator.  ``reentrant``
+    false: a dead holder must be released by an operator.  ``take_over``: fence whoever holds the location now.
+    ``tick_ms``: the interval of ``strandline run``.
     ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
     """
 

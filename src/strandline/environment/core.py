@@ -1,11 +1,13 @@
 """The core of an environment: one writer of one location, and what it keeps going.
 
-`Core.open` takes the location over (tenure), fences older epochs, applies what was committed, and opens every item of the catalog where its last
-incarnation left it.  `Core.tick` brings everything to one new time: sources bind and read, tables are sealed, stages step, endpoints follow.  The three
-halves of a tick (`ingest`, `maintain`, `deliver`) may be called apart: how ticks are grouped into steps changes no update (law D).
+`Core.open` takes the location over (tenure), fences older epochs, applies what was committed, and opens every item of
+the catalog where its last incarnation left it.  `Core.tick` brings everything to one new time: sources bind and read,
+tables are sealed, stages step, endpoints follow.  The three halves of a tick (`ingest`, `maintain`, `deliver`) may be
+called apart: how ticks are grouped into steps changes no update (law D).
 
-A core is used by one coroutine at a time (the client holds a lock); it spawns nothing.  `FencedError` from any call means that another environment has
-taken over: close it.  Whatever else fails is a *problem* of one item, told by `status`; the other items go on.
+A core is used by one coroutine at a time (the client holds a lock); it spawns nothing.  `FencedError` from any call
+means that another environment has taken over: close it.  Whatever else fails is a *problem* of one item, told by
+`status`; the other items go on.
 
 Source: design pages "the map" (path of a row), "environment" and "persist" (modes and locks).
 """
@@ -14,6 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport, tick
@@ -21,7 +26,6 @@ from strandline.environment.catalog import (
     Catalog,
     CatalogStore,
     Collected,
-    Holder,
     Item,
     Materialization,
     Source,
@@ -29,17 +33,15 @@ from strandline.environment.catalog import (
     View,
 )
 from strandline.environment.config import Config
-from strandline.environment.dataflows import Dataflows, Definition, define
-from strandline.environment.feeds import CollectionFeed
+from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
 from strandline.environment.oracle import Oracle
 from strandline.environment.tables import Change, OpenTable, commit
+from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, admit
 from strandline.environment.wiring import Assembly, driver
 from strandline.errors import ConfigError, FencedError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import Frontier
-from strandline.materialize.log import RecoveryLog
 from strandline.materialize.runtime import Materialization as Task
-from strandline.materialize.task import Binding, MaterializationSpec
 from strandline.persist.client import PersistClient
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
@@ -129,7 +131,9 @@ class Core:
         if key not in self._readers:
             reader = await self.client.reader(item.shard, item.schema, item.name)
             if reader is None:
-                raise ConfigError(f"collection {item.name!r} is defined and was never opened for writing; run the environment once")
+                raise ConfigError(
+                    f"collection {item.name!r} is defined and was never opened for writing; run the environment once"
+                )
             self._readers[key] = reader
         return self._readers[key]
 
@@ -163,7 +167,7 @@ class Core:
                 case Source():
                     await self._start_source(item)
                 case View():
-                    await self._start_view(item, define(item, self.catalog, self.assembly.analyst))
+                    await self._start_view(item)
                 case Materialization():
                     await self._start_task(item)
         except FencedError:
@@ -194,25 +198,23 @@ class Core:
         data = await self.client.writer(source.shard, writing.epoch, schema=source.schema.ddl)
         writing.ingestions[source.name.lower()] = await Ingestion.open(source.schema, reader, remap, data, self.engine)
 
-    async def _start_view(self, view: View, definition: Definition) -> None:
-        readers = {name: await self.reader(name) for name in view.imports}
-        await self.require_writing().dataflows.start(definition, readers)
+    async def _start_view(self, view: View) -> None:
+        writing = self.require_writing()
+        planned, stages = define(view.name, view.sql, self.catalog, self.assembly.analyst)
+        shards = stage_shards(stages, self.catalog, self.assembly.ids)
+        if shards != view.stages:  # this version plans otherwise than the one that defined the view
+            view = msgspec.structs.replace(view, stages=shards)
+            await self.catalogs.change(writing.epoch, partial(_with_item, view))
+        readers = {name: await self.reader(name) for name in planned.imports}
+        await writing.dataflows.start(Definition(view, planned, stages), readers)
 
     async def _start_task(self, item: Materialization) -> None:
         writing = self.require_writing()
-        bindings, feeds = [], []
-        for bound in item.bindings:
-            collected = self.catalog.collection(bound.collection)
-            reader = await self.reader(bound.collection)
-            since = await self.client.since(collected.shard, f"materialization/{item.id}", writing.epoch)
-            bindings.append(Binding(collected.name, bound.table, bound.key, collected.schema))
-            feeds.append(CollectionFeed(reader, since, self.engine))
-        spec = MaterializationSpec(item.name, tuple(bindings), item.options)
-        log = RecoveryLog(
-            self.assembly.clock, self.assembly.ids, self.assembly.consensus, f"materialization/{item.id}", writing.epoch
-        )
+        readers = [await self.reader(bound.collection) for bound in item.bindings]
         endpoint = driver(item.endpoint, item.options, self.assembly.clock)
-        writing.tasks[item.name.lower()] = Task(spec, endpoint, log, feeds)
+        writing.tasks[item.name.lower()] = await start_task(
+            item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch
+        )
 
     async def reader_of(self, item: Collected) -> ReadHandle:
         """Return the reading handle of an item that is open for writing here."""
@@ -252,7 +254,11 @@ class Core:
         runs = writing.dataflows.runs
         self.last_tick = await tick(self.client, runs, upper)
         for name in writing.dataflows.definitions:
-            failed = [self.last_tick.failed[r.name] for r in writing.dataflows.runs_of(name) if r.name in self.last_tick.failed]
+            failed = [
+                self.last_tick.failed[r.name]
+                for r in writing.dataflows.runs_of(name)
+                if r.name in self.last_tick.failed
+            ]
             self._note(name, str(failed[0]) if failed else "")
         return self.last_tick
 
@@ -301,6 +307,9 @@ class Core:
             self.problems.pop(name, None)
 
 
+def _with_item(item: Item, catalog: Catalog) -> Catalog:
+    return msgspec.structs.replace(catalog, items={**catalog.items, item.name.lower(): item})
+
+
 def _released(catalog: Catalog) -> Catalog:
-    holder: Holder | None = None
-    return Catalog(catalog.format, catalog.epoch, holder, catalog.items)
+    return msgspec.structs.replace(catalog, holder=None)

@@ -1,9 +1,10 @@
 """Dataflows: the views of the catalog as stage runs, in the order that they must be stepped.
 
-A view is planned from its SQL every time an environment opens: the plan is not stored, its meaning is.  Each internal stage has a shard of its own, found
-in the catalog by the stage's fingerprint; a new version of the planner that plans otherwise finds no shard, makes one, and hydrates it.
+A view is planned from its SQL every time an environment opens: the plan is not stored, its meaning is.  Each internal
+stage has a shard of its own, found in the catalog by the stage's name; a new version of the planner that plans
+otherwise finds no shard, makes one, and hydrates it.
 
-A stage whose fingerprint is wanted by several views runs once.
+A stage that is wanted by several views runs once.
 
 Source: design page "compute" (from SQL to a dataflow; stages are shared).
 """
@@ -13,20 +14,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
-from strandline.algebra.schema import Schema
+from strandline.compute.plan.analyst import Analyst
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.sink.actor import Sink
 from strandline.compute.stage import Stage, split
 from strandline.compute.step import StageRun
-from strandline.environment.catalog import Catalog, View
-from strandline.errors import StrandlineError
+from strandline.environment.catalog import Catalog, Materialization, View
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Engine
 from strandline.persist.read import ReadHandle
 from strandline.store.clock import Ids
+
+
+FINGERPRINT_DIGITS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Dataflows:
         inputs = dict(readers)
         for stage in definition.stages:
             final = stage is definition.stages[-1]
-            shard = view.shard if final else view.stages[stage.fingerprint]
+            shard = view.shard if final else view.stages[stage.name]
             if stage.name not in self._runs:
                 run = await self._open(stage, shard, {name: inputs[name] for name in stage.inputs}, view.conf)
                 self._runs[stage.name] = run
@@ -87,42 +91,33 @@ class Dataflows:
 
     async def _open(self, stage: Stage, shard: str, inputs: Mapping[str, ReadHandle], conf: dict[str, str]) -> StageRun:
         writer = await self._client.writer(shard, self._epoch, schema=stage.schema.ddl)
-        sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, conf), ())
+        sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, inputs, conf), ())
         await sink.open()
         return StageRun(stage, self._engine, inputs, sink)
 
 
-def fingerprint(stage: Stage, conf: Mapping[str, str]) -> str:
-    """Return what a certificate names: the stage's meaning, and the Spark configuration that changes answers."""
-    settled = msgspec.json.encode(sorted(conf.items()))
-    return f"{stage.fingerprint}-{hashlib.sha256(settled).hexdigest()[:16]}"
+def fingerprint(stage: Stage, inputs: Mapping[str, ReadHandle], conf: Mapping[str, str]) -> str:
+    """Return what a certificate names: the stage's meaning, its inputs' shards, and the conf that changes answers."""
+    shards = sorted((name, reader.state.shard) for name, reader in inputs.items())
+    described = [stage.kind.value, repr(stage.plan), stage.schema.ddl, stage.stored, shards, sorted(conf.items())]
+    return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:FINGERPRINT_DIGITS]
 
 
-def define(view: View, catalog: Catalog, analyst: object) -> Definition:
-    """Plan a view against the catalog.
+def define(name: str, sql: str, catalog: Catalog, analyst: Analyst) -> tuple[PlannedView, tuple[Stage, ...]]:
+    """Plan the view ``name`` against the catalog.
 
     Raises `DefinitionError` as `plan_view` does.
     """
-    schemas: dict[str, Schema] = {
-        item.name.lower(): item.schema
-        for name, item in catalog.items.items()
-        if hasattr(item, "columns") and name != view.name.lower()
+    schemas = {
+        key: item.schema
+        for key, item in catalog.items.items()
+        if not isinstance(item, Materialization) and key != name.lower()
     }
-    planned = plan_view(view.sql, schemas, analyst)
-    return Definition(view, planned, split(planned, view.name.lower()))
+    planned = plan_view(sql, schemas, analyst)
+    return planned, split(planned, name.lower())
 
 
-def with_stage_shards(view: View, stages: tuple[Stage, ...], ids: Ids, catalog: Catalog) -> View:
-    """Return the view with a shard for each of its internal stages: one that another view has already, or a fresh one."""
-    known: dict[str, str] = {}
-    for item in catalog.items.values():
-        if isinstance(item, View):
-            known.update(item.stages)
-    known.update(view.stages)
-    shards = {s.fingerprint: known.get(s.fingerprint) or ids.fresh("s") for s in stages[:-1]}
-    return msgspec.structs.replace(view, stages=shards)
-
-
-def stalled(failed: Mapping[str, StrandlineError], runs: tuple[StageRun, ...]) -> StrandlineError | None:
-    """Return why a view stands still, if one of its stages failed."""
-    return next((failed[run.name] for run in runs if run.name in failed), None)
+def stage_shards(stages: tuple[Stage, ...], catalog: Catalog, ids: Ids) -> dict[str, str]:
+    """Return a shard for each internal stage: the one that another view has it in already, or a fresh one."""
+    known = {name: shard for view in catalog.items.values() if isinstance(view, View) for name, shard in view.stages.items()}
+    return {stage.name: known.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}

@@ -1,7 +1,7 @@
 """Definitions: CREATE and DROP, checked as a whole before anything durable changes.
 
-An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash in between leaves an item that the
-next environment opens.
+An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
+in between leaves an item that the next environment opens.
 
 Source: design pages "environment" (catalog) and "compute" (from SQL to a dataflow).
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.view import PlannedView
+from strandline.compute.explain import Explanation, explain
 from strandline.environment import statements
 from strandline.environment.catalog import (
     BoundTable,
@@ -26,7 +26,7 @@ from strandline.environment.catalog import (
     unknown,
 )
 from strandline.environment.core import Core
-from strandline.environment.dataflows import Definition, define, with_stage_shards
+from strandline.environment.dataflows import Definition, define, stage_shards
 from strandline.environment.wiring import driver
 from strandline.errors import DefinitionError
 from strandline.sources.file_options import parse as parse_file_options
@@ -76,14 +76,19 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
     await _add(core, definition.view)
 
 
-def plan(core: Core, name: str, query: str) -> Definition:
-    """Plan a view that is not in the catalog: what `create_view` would add."""
-    draft = View(name, (), core.assembly.ids.fresh("s"), query, (), {}, settings(core))
-    planned: PlannedView = define(draft, core.catalog, core.assembly.analyst).planned
-    view = msgspec.structs.replace(draft, columns=_columns(planned.schema), imports=planned.imports)
-    definition = define(view, core.catalog, core.assembly.analyst)
-    shards = with_stage_shards(view, definition.stages, core.assembly.ids, core.catalog)
-    return Definition(shards, definition.planned, definition.stages)
+def plan(core: Core, name: str, sql: str) -> Definition:
+    """Plan a view that is not in the catalog yet: what `create_view` adds."""
+    planned, stages = define(name, sql, core.catalog, core.assembly.analyst)
+    view = View(
+        name,
+        _columns(planned.schema),
+        core.assembly.ids.fresh("s"),
+        sql=planned.sql,
+        imports=tuple(name.lower() for name in planned.imports),
+        stages=stage_shards(stages, core.catalog, core.assembly.ids),
+        conf=core.engine.settings(),
+    )
+    return Definition(view, planned, stages)
 
 
 async def create_materialization(core: Core, statement: statements.CreateMaterialization) -> None:
@@ -121,13 +126,13 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     if not isinstance(item, wanted):
         if item is None and statement.if_exists:
             return
-        raise unknown(statement.kind, statement.name, (n for n, i in core.catalog.items.items() if isinstance(i, wanted)))
+        raise unknown(
+            statement.kind, statement.name, (n for n, i in core.catalog.items.items() if isinstance(i, wanted))
+        )
     readers = core.catalog.dependents(name)
     if readers:
         raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
-    await core.catalogs.change(
-        writing.epoch, _edit(lambda items: {n: i for n, i in items.items() if n != name})
-    )
+    await core.catalogs.change(writing.epoch, _edit(lambda items: {n: i for n, i in items.items() if n != name}))
     writing.dataflows.stop(name)
     writing.tables.pop(name, None)
     writing.ingestions.pop(name, None)
@@ -137,9 +142,19 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     core.problems.pop(name, None)
 
 
-def settings(core: Core) -> dict[str, str]:
-    """The Spark configuration that changes answers, as it is now."""
-    return core.engine.settings()
+def explain_view(core: Core, name: str) -> Explanation:
+    """Return how a view is maintained.  Raises `DefinitionError` if there is no such view."""
+    item = core.catalog.find(name)
+    if not isinstance(item, View):
+        raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
+    planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst)
+    return explain(planned, stages)
+
+
+def audit(core: Core, name: str) -> None:
+    """Make the next step of every stage of a view recompute it in full and append what is wrong."""
+    for run in core.require_writing().dataflows.runs_of(name.lower()):
+        run.audit()
 
 
 def _key(core: Core, name: str) -> tuple[str, ...]:

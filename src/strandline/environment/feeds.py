@@ -1,6 +1,7 @@
 """Feeds: what a materialization sees of a collection, by persist and the engine.
 
-Source: design page "materialize" (each task holds every bound collection's since just before its durable checkpoint by a critical reader).
+Source: design page "materialize" (each task holds every bound collection's since just before its durable checkpoint by
+a critical reader).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Inquiry: everything that is asked of an environment and changes nothing: query, snapshot, changes, explain, verify, status.
+"""Inquiry: everything that is asked of an environment and changes nothing: query, snapshot, changes, explain, verify,
+status.
 
-A query reads several collections at one time: by default the latest that is complete for all of them, so what it sees agrees with itself.
+A query reads several collections at one time: by default the latest that is complete for all of them, so what it sees
+agrees with itself.
 ``<source>_errors`` is a relation too: the error half of a source, one row an undecodable record.
 
 Source: design pages "compute" (reading, verify), "sources" (error half) and "the public face".
@@ -8,7 +10,7 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +23,8 @@ from strandline.algebra.nodes import Get, Project
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.environment.catalog import Materialization, Source, View, unknown
 from strandline.environment.core import Core
+from strandline.environment.tasks import bindings, reached
+from strandline.environment.wiring import driver
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.plane import Half, Rows
 from strandline.persist.read import ReadHandle
@@ -30,7 +34,8 @@ ERRORS: Final = Schema(
     (Column("file", "string"), Column("line", "bigint"), Column("reason", "string"), Column("raw", "string"))
 )
 SIGNIFICANT_DIGITS: Final = 12
-"""Floats of a view and of plain Spark are equal when they agree to so many decimal digits: Spark adds them in no fixed order."""
+"""Floats of a view and of plain Spark are equal when they agree to so many decimal digits: Spark adds them in no fixed
+order."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class Verification:
 
 
 async def query(core: Core, sql: str, as_of: int | None) -> tuple[Schema, Rows]:
-    """Return plain Spark's answer to ``sql`` over the collections it names, all at one time: rows without time and diff.
+    """Return plain Spark's answer to ``sql`` over the collections it names, all at one time: rows without time and
+    diff.
 
     Raises:
         AsOfError: not every collection can be read at ``as_of``.
@@ -103,18 +109,18 @@ def relations_of(core: Core, sql: str) -> list[str]:
 
 
 async def verify(core: Core, name: str, as_of: int | None) -> Verification:
-    """Compare a view with its query, answered anew by plain Spark from the view's inputs at one time; both ways, as multisets.
+    """Compare a view with its query, answered anew by plain Spark from the view's inputs at one time; both ways, as
+    multisets.
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``.
-        InvalidUsage: ``name`` is not a view or a materialization.
+        InvalidUsage: ``name`` is not a view.
     """
-    item = core.catalog.find(name)
-    if isinstance(item, Materialization):
-        raise InvalidUsage(f"{item.name!r} is a materialization: verify it with `verify_endpoint`")
     view = core.catalog.collection(name)
     if not isinstance(view, View):
-        raise InvalidUsage(f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified")
+        raise InvalidUsage(
+            f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified"
+        )
     reader = await core.reader(name)
     handles = {name: await core.reader(name) for name in view.imports}
     time = as_of if as_of is not None else await latest([reader, *handles.values()])
@@ -124,15 +130,30 @@ async def verify(core: Core, name: str, as_of: int | None) -> Verification:
     return await _compare(core, view.name, view.schema, stored, wanted, time)
 
 
-async def verify_table(core: Core, name: str, binding: int, table: pa.Table, time: int) -> Verification:
-    """Compare what an endpoint holds of one binding (``table``) with its collection at ``time``."""
+async def verify_endpoint(core: Core, name: str) -> list[Verification]:
+    """Compare each table of a materialization with its collection at the time that the endpoint has reached.
+
+    Raises:
+        DefinitionError: there is no such materialization.
+        AsOfError: the endpoint has nothing yet.
+    """
     item = core.catalog.find(name)
-    assert isinstance(item, Materialization), f"{name!r} is not a materialization"
-    bound = item.bindings[binding]
-    reader = await core.reader(bound.collection)
-    wanted = await core.engine.read(await reader.snapshot(time, timeout_s=0))
-    stored = await core.engine.local(table, reader.schema, time=time, diff=1)
-    return await _compare(core, f"{item.name}/{bound.table}", reader.schema, stored, wanted, time)
+    if not isinstance(item, Materialization):
+        raise unknown("materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization)))
+    endpoint = driver(item.endpoint, item.options, core.assembly.clock)
+    position = await reached(item, core.client, core.catalog)
+    if not position:
+        raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
+    found = []
+    for binding in bindings(item, core.catalog):
+        reader = await core.reader(binding.collection)
+        wanted = await core.engine.read(await reader.snapshot(position - 1, timeout_s=0))
+        rows = await endpoint.contents(binding)
+        stored = await core.engine.local(rows, reader.schema, time=position - 1, diff=1)
+        found.append(
+            await _compare(core, f"{item.name}/{binding.resource}", reader.schema, stored, wanted, position - 1)
+        )
+    return found
 
 
 async def status(core: Core) -> dict[str, Any]:
@@ -232,5 +253,3 @@ async def _multiset(core: Core, name: str, handle: ReadHandle, time: int) -> tup
     fields = tuple((c.name, f"CAST(get_json_object(`error`, '$.{c.name}') AS {c.type})") for c in ERRORS)
     told = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
     return ERRORS, await core.engine.multiset(told, ERRORS)
-
-

@@ -1,7 +1,8 @@
 """The timestamp oracle: every time that exists in an environment comes from here.
 
-Times are milliseconds of the wall clock, but only ever go forward: across calls, restarts and clock steps.  What was given out before a restart is
-known from the uppers of the shards (a tick seals its time everywhere), so the oracle stores nothing of its own.
+Times are milliseconds of the wall clock, but only ever go forward: across calls, restarts and clock steps.  What was
+given out before a restart is known from the uppers of the shards (a tick seals its time everywhere), so the oracle
+stores nothing of its own.
 
 Source: design page "environment" (catalog, time, safety).
 """

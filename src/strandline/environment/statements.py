@@ -1,14 +1,16 @@
 """Statements: what a person may type, as data.
 
-Queries stay text: their meaning is Spark's.  Only the frame of a statement is read here, token by token (sqlglot's Spark tokenizer), so that every
-refusal has a line and a column.
+Queries stay text: their meaning is Spark's.  Only the frame of a statement is read here, token by token (sqlglot's
+Spark tokenizer), so that every refusal has a line and a column.
 
     CREATE TABLE name (columns)
     CREATE SOURCE name (columns) USING connector OPTIONS (key 'value', …)
     CREATE MATERIALIZED VIEW name AS query
     CREATE MATERIALIZATION name INTO endpoint OPTIONS (key 'value', …) AS collection [TO table] [KEY (columns)], …
     DROP {TABLE | SOURCE | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
-    INSERT INTO name [(columns)] query · DELETE FROM name [WHERE condition] · UPDATE name SET column = value, … [WHERE condition]
+    INSERT INTO name [(columns)] query
+    DELETE FROM name [WHERE condition]
+    UPDATE name SET column = value, … [WHERE condition]
     anything else is a query
 
 ``IF NOT EXISTS`` is allowed after CREATE and its kind.
@@ -21,10 +23,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from sqlglot.errors import TokenError
-from sqlglot.tokens import Token, TokenType
-
 from sqlglot.dialects.spark import Spark
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
 from strandline.errors import DefinitionError, Position
 
 
@@ -131,16 +133,32 @@ def split(text: str) -> list[str]:
     >>> split("select ';' ; -- a; b\\n select 2;")
     ["select ';'", 'select 2']
     """
-    statements, start = [], 0
+    return [statement.lstrip() for statement in placed(text)]
+
+
+def placed(text: str) -> list[str]:
+    """Return the statements of a script, each moved by spaces to the line and column where it stands there.
+
+    So a position that is told of the statement is one in the script.
+
+    >>> placed("select 1;\\n  select 2")
+    ['select 1', '\\n  select 2']
+    """
+    statements: list[str] = []
     tokens = _tokens(text)
-    for n, token in enumerate(tokens):
-        if token.token_type is TokenType.SEMICOLON:
-            if tokens[n - 1].token_type is not TokenType.SEMICOLON and n:
-                statements.append((start, tokens[n - 1].end + 1))
-            start = token.end + 1
-    if tokens and tokens[-1].token_type is not TokenType.SEMICOLON:
-        statements.append((start, tokens[-1].end + 1))
-    return [_from_first_token(text, tokens, begin, end) for begin, end in statements]
+    begin = end = None
+    for token in tokens:
+        if token.token_type is not TokenType.SEMICOLON:
+            begin, end = token.start if begin is None else begin, token.end + 1
+        elif begin is not None:
+            statements.append(_placed(text, begin, end))
+            begin = None
+    return statements if begin is None else [*statements, _placed(text, begin, end)]
+
+
+def _placed(text: str, begin: int, end: int | None) -> str:
+    at = position_at(text, begin)
+    return "\n" * (at.line - 1) + " " * (at.column - 1) + text[begin:end]
 
 
 def parse(text: str) -> Statement:
@@ -150,10 +168,10 @@ def parse(text: str) -> Statement:
     Drop(kind='table', name='t', if_exists=True)
     >>> parse("create source s (a int) using files options (path '/d', format 'csv')").options
     {'path': '/d', 'format': 'csv'}
-    >>> parse("create tabel t (a int)")
+    >>> parse("drop table t x")
     Traceback (most recent call last):
         ...
-    strandline.errors.DefinitionError: expected TABLE, SOURCE, MATERIALIZED VIEW or MATERIALIZATION, found 'tabel' (at line 1, column 8)
+    strandline.errors.DefinitionError: expected the end of the statement, found 'x' (at line 1, column 14)
 
     Raises `DefinitionError` with a position.
     """
@@ -216,7 +234,11 @@ class _Reader:
         if self.at < len(self.tokens):
             token = self.tokens[self.at]
             quoted = token.token_type is TokenType.IDENTIFIER
-            if quoted or (token.text[:1].isalpha() or token.text[:1] == "_") and token.token_type is not TokenType.STRING:
+            if (
+                quoted
+                or (token.text[:1].isalpha() or token.text[:1] == "_")
+                and token.token_type is not TokenType.STRING
+            ):
                 self.at += 1
                 return token.text
         raise self.fail("a name")
@@ -281,11 +303,6 @@ def _tokens(text: str) -> list[Token]:
         return list(Spark().tokenize(text))
     except TokenError as error:
         raise DefinitionError(f"the text cannot be read: {str(error).splitlines()[0]}") from error
-
-
-def _from_first_token(text: str, tokens: list[Token], begin: int, end: int) -> str:
-    first = next(t.start for t in tokens if t.start >= begin)
-    return text[first:end]
 
 
 # ---- the statements --------------------------------------------------------------------------------------------------

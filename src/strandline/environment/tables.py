@@ -1,7 +1,8 @@
 """Tables: collections that people write to, by INSERT, UPDATE and DELETE.
 
-A write is a transaction: rows are staged at a time from the oracle and committed through `persist.transactions`, to one table or to several, all
-or nothing.  It is durable when the call returns.  Deleting a row that is not there fails the whole transaction, and names the row.
+A write is a transaction: rows are staged at a time from the oracle and committed through `persist.transactions`, to one
+table or to several, all or nothing.  It is durable when the call returns.  Deleting a row that is not there fails the
+whole transaction, and names the row.
 
 Source: design pages "persist" (transactions) and "the public face" (insert, delete, transaction).
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.algebra.schema import Schema
+import pyarrow as pa
+
+from strandline.algebra.schema import DIFF, Schema
 from strandline.environment.oracle import Oracle
 from strandline.errors import InvalidUsage
 from strandline.persist.batch import Staged
@@ -102,9 +105,7 @@ async def _net(
     frames = []
     for name, table in tables.items():
         of_table = [change.frame for change in changes if change.table.name == name]
-        frames.append(
-            (table, await engine.union(table.schema, of_table, advance=time, negate=[False] * len(of_table)))
-        )
+        frames.append((table, await engine.union(table.schema, of_table, advance=time, negate=[False] * len(of_table))))
     return frames
 
 
@@ -122,9 +123,8 @@ async def _refuse_absent(table: OpenTable, frame: Rows, engine: Engine, time: in
         )
 
 
-def _example(sample: object) -> str:
-    rows = sample.to_pylist()  # type: ignore[attr-defined]  # a pyarrow table
-    first = next((row for row in rows if row["__diff"] < 0), {})
+def _example(sample: pa.Table) -> str:
+    first: dict[str, object] = next((row for row in sample.to_pylist() if row[DIFF] < 0), {})
     return str({name: value for name, value in first.items() if not name.startswith("__")})
 
 

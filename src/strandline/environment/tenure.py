@@ -1,10 +1,12 @@
 """Tenure: a location has one environment that writes at a time.
 
-The same deployment takes over re-entrantly once its former process is dead: a crashed pod restarts without an operator.  A living holder, or
-another deployment, is refused by name, unless the operator says ``take over``; then the older environment is fenced at every shard.
+The same deployment takes over re-entrantly once its former process is dead: a crashed pod restarts without an operator.
+A living holder, or another deployment, is refused by name, unless the operator says ``take over``; then the older
+environment is fenced at every shard.
 
-Whether a holder lives is asked of the operating system when it was on this host (process id and start time); a holder on another host is taken for
-alive unless it is of the same deployment (whoever starts one deployment twice on two hosts is fenced, never wrong).
+Whether a holder lives is asked of the operating system when it was on this host (process id and start time); a holder
+on another host is taken for alive unless it is of the same deployment (whoever starts one deployment twice on two hosts
+is fenced, never wrong).
 
 Source: design page "persist" (modes and locks).
 """
@@ -91,7 +93,8 @@ def lives(holder: Holder, processes: Processes) -> bool | None:
     if holder.host != processes.host():
         return None
     started = processes.started_ms(holder.pid)
-    # A start time is read from the kernel's clock ticks and may differ by rounding; another process never starts that close.
+    # A start time is read from the kernel's clock ticks and may differ by rounding; another process never starts that
+    # close.
     return started is not None and abs(started - holder.process_started_ms) < 1000
 
 

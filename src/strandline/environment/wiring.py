@@ -1,6 +1,7 @@
 """Wiring: the only place that names concrete classes.
 
-`assemble` turns a location and a configuration into the five things that all rooms take: clock, ids, blob, consensus, engine.
+`assemble` turns a location and a configuration into the five things that all rooms take: clock, ids, blob, consensus,
+engine.
 
 A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, logs) · ``blob/`` (parts, rollups).
 ``memory://`` keeps its states in memory and its parts in a temporary directory that goes with the environment.
@@ -28,6 +29,7 @@ from strandline.environment.tenure import Processes, SystemProcesses
 from strandline.errors import ConfigError
 from strandline.materialize.driver import Driver
 from strandline.materialize.drivers.duckdb import DuckDBDriver
+from strandline.materialize.drivers.duckdb_file import DuckDBFile
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
@@ -102,7 +104,7 @@ def driver(endpoint: str, options: dict[str, str], clock: Clock) -> Driver:
             if unknown or "path" not in options:
                 wrong = f"option {unknown[0]!r} is not known" if unknown else "option 'path' is missing"
                 raise ConfigError(f"endpoint duckdb: {wrong}; it takes path '/where/the/file.duckdb'")
-            return DuckDBDriver(Path(options["path"]), clock)
+            return DuckDBDriver(DuckDBFile(clock, Path(options["path"])))
         case _:
             raise ConfigError(f"there is no driver for endpoint {endpoint!r}; there is one for duckdb")
 

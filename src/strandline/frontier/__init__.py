@@ -1,1 +1,3 @@
-"""Orders that progress is measured in: times, frontiers of times, source offsets.  Knows nothing of storage or Spark."""
+"""Orders that progress is measured in: times, frontiers of times, source offsets.  Knows nothing of storage or
+Spark.
+"""

@@ -85,6 +85,5 @@ def join(frontiers: Iterable[Frontier]) -> Frontier:
     """
     greatest = MINIMUM
     for frontier in frontiers:
-        if greatest <= frontier:
-            greatest = frontier
+        greatest = max(frontier, greatest)
     return greatest

@@ -1,11 +1,13 @@
 """Batches: the updates between two frontiers, and the parts that hold them.
 
-A batch described by ``[lower, upper)`` holds exactly the shard's updates with ``lower <= time < upper``.  Its rows lie in
-*parts*: a Blob object that Spark reads (`BlobPart`), or bytes kept in the shard's state itself (`InlinePart`).  A batch carries
-what can be checked without reading it: how many updates, the sum of their diffs, and a digest of its content.
+A batch described by ``[lower, upper)`` holds exactly the shard's updates with ``lower <= time < upper``.  Its rows lie
+in *parts*: a Blob object that Spark reads (`BlobPart`), or bytes kept in the shard's state itself (`InlinePart`).  A
+batch carries what can be checked without reading it: how many updates, the sum of their diffs, and a digest of its
+content.
 
 `Digest` is Σ diff × hash(row), time excluded, in two 64-bit lanes.  It is a group homomorphism from multisets: equal
-contents have equal digests whatever the batching, and the digest of a union is the sum.  Trap: it says nothing about times.
+contents have equal digests whatever the batching, and the digest of a union is the sum.  Trap: it says nothing about
+times.
 
 Source: design page "persist" (shard state, digest, limits).
 """
@@ -65,9 +67,9 @@ class InlinePart:
 class BlobPart:
     """Updates in one Blob object.
 
-    ``footer_crc`` is the CRC32C of the object's last bytes from the footer on (Parquet: footer, its length and the magic), checked on
-    every open together with ``size`` and ``rows``; the pages carry CRCs of their own.  ``sidecar`` is the key of Hadoop's checksum
-    file, kept and deleted with the part; empty where there is none.
+    ``footer_crc`` is the CRC32C of the object's last bytes from the footer on (Parquet: footer, its length and the
+    magic), checked on every open together with ``size`` and ``rows``; the pages carry CRCs of their own.  ``sidecar``
+    is the key of Hadoop's checksum file, kept and deleted with the part; empty where there is none.
     """
 
     key: str
@@ -84,9 +86,9 @@ Part: TypeAlias = InlinePart | BlobPart
 class Staged:
     """A batch that is written and in no shard yet: plain data, so that one worker stages and another appends.
 
-    ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of the err half.
-    Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal; after an unknown outcome it
-    must be left alone.
+    ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of
+    the err half. Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal;
+    after an unknown outcome (or once fenced) it must be left alone.
     """
 
     lower: Frontier
@@ -117,6 +119,7 @@ class Batch:
     diffs: int
     digest: Digest
     plain: bool
+    errors: int = 0
 
     @property
     def inline_bytes(self) -> int:

@@ -1,8 +1,8 @@
 """The data plane, as persist and everything above see it: rows are opaque, jobs are asked for by name.
 
-Python decides, the JVM moves rows: whoever holds `Rows` may hand them on, never look inside.  `Engine` is the only way to Spark.
-What lies in a store is described by plain data (`Contents` to read, `Staged` written), so a request can be made by one process and
-served by another.
+Python decides, the JVM moves rows: whoever holds `Rows` may hand them on, never look inside.  `Engine` is the only way
+to Spark. What lies in a store is described by plain data (`Contents` to read, `Staged` written), so a request can be
+made by one process and served by another.
 
 Source: design pages "persist" (handles, stage) and "the house planned" (where things meet).
 """
@@ -21,7 +21,8 @@ from strandline.algebra.schema import Schema
 from strandline.persist.batch import Batch, Staged
 
 Rows = NewType("Rows", object)
-"""An update frame of the engine: a collection's columns plus ``__time BIGINT`` and ``__diff BIGINT``; lazy where it can be."""
+"""An update frame of the engine: a collection's columns plus ``__time BIGINT`` and ``__diff BIGINT``; lazy where it can
+be."""
 
 
 class Half(Enum):
@@ -33,7 +34,8 @@ class Half(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Which updates to read: those of ``batches`` with ``lower <= time < upper``, times before ``advance`` moved up to it.
+    """Which updates to read: those of ``batches`` with ``lower <= time < upper``, times before ``advance`` moved up to
+    it.
 
     ``schema`` is the collection's; the ERR half is read with the one column ``__error``.  ``shard`` is for messages.
     """
@@ -61,10 +63,10 @@ class Contents:
 class StageRequest:
     """Where and how to write a batch.
 
-    ``prefix`` is a fresh Blob prefix that nothing else ever uses; ``sort`` the columns to sort by before ``__time`` (all columns
-    when empty); ``small`` a hint that the result is likely to fit in an inline part; ``inline_bytes_max`` how many inline
-    bytes the shard still has room for; ``normalised`` promises that the rows need neither normalising nor consolidating (bulk input of
-    a source that did the former at its door and whose updates are all insertions).
+    ``prefix`` is a fresh Blob prefix that nothing else ever uses; ``sort`` the columns to sort by before ``__time``
+    (all columns when empty); ``small`` a hint that the result is likely to fit in an inline part; ``inline_bytes_max``
+    how many inline bytes the shard still has room for; ``normalised`` promises that the rows need neither normalising
+    nor consolidating (bulk input of a source that did the former at its door and whose updates are all insertions).
     """
 
     shard: str
@@ -135,7 +137,8 @@ class Engine(Protocol):
         ...
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
-        """Return the answer of plain Spark to ``sql`` over the multisets of ``relations``, as insertions at ``time`` (lazy).
+        """Return the answer of plain Spark to ``sql`` over the multisets of ``relations``, as insertions at ``time``
+        (lazy).
 
         Raises `DefinitionError` if Spark refuses the text.
         """
@@ -146,9 +149,13 @@ class Engine(Protocol):
         ...
 
     async def net(self, rows: Rows) -> pa.Table:
-        """Return the net changes, times summed out: each row once with its ``__diff``, never 0.  For what is known to be small."""
+        """Return the net changes, times summed out: each row once with its ``__diff``, never 0.  For what is known to
+        be small.
+        """
         ...
 
     async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
-        """Return what the updates do not cancel to, times ignored; floats compared to ``significant`` decimal digits if given."""
+        """Return what the updates do not cancel to, times ignored; floats compared to ``significant`` decimal digits if
+        given.
+        """
         ...

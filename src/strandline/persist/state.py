@@ -1,15 +1,15 @@
 """The state of a shard: a pure value, and every change of it a pure function.
 
-A shard is the durable form of one collection: a set of updates ``(row, time, diff)``.  For every ``t`` with
-``since <= t < upper`` the sum of diffs at times ``<= t`` is fixed for ever: that is what *definite* means.  The state names
-the batches that hold the updates; they are contiguous from the minimum to ``upper``.
+A shard is the durable form of one collection: a set of updates ``(row, time, diff)``.  For every ``t`` with ``since <=
+t < upper`` the sum of diffs at times ``<= t`` is fixed for ever: that is what *definite* means.  The state names the
+batches that hold the updates; they are contiguous from the minimum to ``upper``.
 
-Each transition takes the state and returns ``(new state, answer)``; returning the very same state means "nothing to commit".
-Transitions are evaluated anew after a lost race or an unknown outcome, so each of them recognises its own earlier success: an
-append by its token, everything else by being monotone.
+Each transition takes the state and returns ``(new state, answer)``; returning the very same state means "nothing to
+commit". Transitions are evaluated anew after a lost race or an unknown outcome, so each of them recognises its own
+earlier success: an append by its token, everything else by being monotone.
 
-Traps: ``since`` may legally exceed ``upper``.  Either may be empty: ``upper`` empty = closed, readable; ``since`` empty =
-unreadable, writable; both = tombstone.
+Traps: ``since`` may legally exceed ``upper``.  Either may be empty: ``upper`` empty = closed, readable; ``since`` empty
+= unreadable, writable; both = tombstone.
 
 Source: design page "persist" (shard state, details that cost others years).  Laws: `persist/invariants.py`.
 """
@@ -25,8 +25,8 @@ from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
 from strandline.persist.batch import NOTHING, Batch, Digest, Staged
 
 FIRST_SEQNO: Final = 1
-WRITER_MEMORY_MS: Final = 24 * 3_600_000
-"""How long the last token of a writer of an older epoch is kept: longer than any retry can last."""
+OLDER_WRITERS_MAX: Final = 64
+"""How many writers of older epochs are remembered, the newest: more than have a retry in flight at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,6 @@ class Writer:
     token: str
     upper: Frontier
     epoch: int
-    walltime_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,9 @@ class Critical:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A sink's statement: at ``upper`` this shard held exactly what the dataflow ``fingerprint`` desired (by digest)."""
+    """A sink's statement: at ``upper`` this shard held exactly what the dataflow ``fingerprint`` desired (by
+    digest).
+    """
 
     fingerprint: str
     upper: Frontier
@@ -66,7 +67,9 @@ class Rollup:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """All that is known of a shard at one version.  ``owner`` names the only room that may append, if not any writer."""
+    """All that is known of a shard at one version.  ``owner`` names the only room that may append, if not any
+    writer.
+    """
 
     shard: str
     seqno: int = 0
@@ -113,7 +116,11 @@ class UpperMismatch:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """The append was refused and changed nothing: epoch ``epoch`` has been admitted since.  Stop."""
+    """The append was refused: epoch ``epoch`` has been admitted since.  Stop, and change nothing any more.
+
+    Trap: a shard remembers `OLDER_WRITERS_MAX` writers of older epochs.  A writer that slept through more successors
+    than that is told this even if its append landed; so what it staged must be left alone.
+    """
 
     epoch: int
 
@@ -123,7 +130,10 @@ AppendOutcome: TypeAlias = Appended | UpperMismatch | Fenced
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A request to append.  ``token`` is never used twice by one writer, but for retries of this very request."""
+    """A request to append.  ``token`` is never used twice, but for retries of this very request.
+
+    ``writer`` names the memory that the token is kept in: it must not be used by two requests at a time.
+    """
 
     writer: str
     token: str
@@ -154,13 +164,14 @@ class OpaqueMismatch:
 
 
 def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcome]:
-    """Append staged batches as one, iff the upper is as expected; at most once by (writer, token).
+    """Append staged batches as one, iff the upper is as expected; at most once by token.
 
-    Raises `InvalidUsage` if the request could never succeed: bounds out of order, a batch outside them, a foreign owner.
+    Raises `InvalidUsage` if the request could never succeed: bounds out of order, a batch outside them, a foreign
+    owner.
     """
-    last = state.writers.get(request.writer)
-    if last is not None and last.token == request.token:
-        return state, Appended(last.upper)  # it landed earlier and the answer was lost
+    for last in state.writers.values():
+        if last.token == request.token:
+            return state, Appended(last.upper)  # it landed earlier: its answer was lost, or its writer restarted
     if request.epoch < state.epoch:
         return state, Fenced(state.epoch)
     if state.upper != request.expected:
@@ -233,10 +244,16 @@ def compare_and_downgrade(
     return _with_criticals(state, {**state.criticals, reader: moved}), Downgraded(moved.since)
 
 
-def expire_critical(state: ShardState, reader: str) -> tuple[ShardState, None]:
-    """Drop a critical reader.  That alone never advances the shard's since: the next downgrade does."""
-    if reader not in state.criticals:
+def expire_critical(state: ShardState, reader: str, expected: int) -> tuple[ShardState, OpaqueMismatch | None]:
+    """Drop a critical reader iff its token is ``expected``; answer None once it is gone.
+
+    That alone never advances the shard's since: the next downgrade does.
+    """
+    held = state.criticals.get(reader)
+    if held is None:
         return state, None
+    if held.opaque != expected:
+        return state, OpaqueMismatch(held.opaque, held.since)
     return replace(state, criticals={r: c for r, c in state.criticals.items() if r != reader}), None
 
 
@@ -252,12 +269,14 @@ def add_rollup(state: ShardState, rollup: Rollup) -> tuple[ShardState, bool]:
 def open_at(state: ShardState, epoch: int, as_of: int) -> tuple[ShardState, Frontier]:
     """Start the history of an empty shard at ``as_of``: reads before it are refused.  Answer the shard's since.
 
-    A view's first step appends its initial contents at the ``as_of`` of its dataflow.  A shard that has a history keeps it.
+    A view's first step appends its initial contents at the ``as_of`` of its dataflow.  A shard that has a history keeps
+    it. Holds taken before then move along: there was nothing that they could have kept.
     """
     start = Frontier(as_of)
     if state.upper != MINIMUM or start <= state.since or epoch < state.epoch:
         return state, state.since
-    return replace(state, since=start, epoch=epoch), start
+    criticals = {reader: Critical(join((c.since, start)), c.opaque) for reader, c in state.criticals.items()}
+    return replace(state, since=start, epoch=epoch, criticals=criticals), start
 
 
 def _with_criticals(state: ShardState, criticals: Mapping[str, Critical]) -> ShardState:
@@ -272,7 +291,9 @@ def _refuse_impossible(state: ShardState, request: Append) -> None:
             f"not by {request.owner or 'a plain writer'!r}"
         )
     if not request.expected < request.new:
-        raise InvalidUsage(f"shard {state.shard!r}: an append must advance the upper {request.expected}, not to {request.new}")
+        raise InvalidUsage(
+            f"shard {state.shard!r}: an append must advance the upper {request.expected}, not to {request.new}"
+        )
     for staged in request.staged:
         if not (request.expected <= staged.lower and staged.upper <= request.new):
             raise InvalidUsage(
@@ -294,6 +315,7 @@ def _combine(request: Append) -> Batch:
         diffs=sum(staged.diffs for staged in request.staged),
         digest=digest,
         plain=all(staged.plain for staged in request.staged),
+        errors=sum(staged.errors for staged in request.staged),
     )
 
 
@@ -305,11 +327,7 @@ def _push(batches: Sequence[Batch], batch: Batch) -> tuple[Batch, ...]:
 
 
 def _remember(state: ShardState, request: Append) -> dict[str, Writer]:
-    horizon = state.walltime_ms - WRITER_MEMORY_MS
-    kept = {
-        name: writer
-        for name, writer in state.writers.items()
-        if writer.epoch >= state.epoch or writer.walltime_ms >= horizon
-    }
-    kept[request.writer] = Writer(request.token, request.new, request.epoch, state.walltime_ms)
-    return kept
+    older = [(w.epoch, name) for name, w in state.writers.items() if w.epoch < state.epoch]
+    forgotten = {name for _, name in sorted(older)[:-OLDER_WRITERS_MAX]}
+    kept = {name: writer for name, writer in state.writers.items() if name not in forgotten}
+    return kept | {request.writer: Writer(request.token, request.new, request.epoch)}

@@ -1,21 +1,24 @@
 """Transactions: one commit over several table shards, at one time, all or nothing.
 
-The *transactions shard* (a record shard) is the commit point: a transaction is committed iff its records are in it.  Its batches were staged
-before; applying it means appending them to each data shard at the transaction's time.  Only the applier moves a registered shard's upper, and
-never past ``t`` before the batches of ``t`` are in; so ``upper > t`` alone shows that a transaction is whole, and no reader knows of the
-transactions shard.  Whoever opens it for writing applies what is committed first.
+The *transactions shard* (a record shard) is the commit point: a transaction is committed iff its records are in it.
+Its batches were staged before; applying it means appending them to each data shard at the transaction's time.  Only the
+applier moves a registered shard's upper, and never past ``t`` before the batches of ``t`` are in; so ``upper > t``
+alone shows that a transaction is whole, and no reader knows of the transactions shard.  Whoever opens it for writing
+applies what is committed first.
 
-Records: ``["shard", id, schema]`` registers a data shard · ``["token", token]`` at the commit's time: the same token again is the same commit ·
-``["write", shard, n, staged]`` a batch to apply, withdrawn once applied (tidy) with the next commit or advance.
+Records: ``["shard", id, schema]`` registers a data shard · ``["token", token]`` at the commit's time: the same token
+again is the same commit · ``["write", shard, time, n, staged]`` a batch to apply, withdrawn once applied (tidy) with
+the next commit or advance.  The time makes each write a record of its own, however often the same rows are written.
 
-Applying is idempotent and may be done by several at once: an append needs the upper to be at or before ``t``, and moves it beyond.
+Applying is idempotent and may be done by several at once: an append needs the upper to be at or before ``t``, and moves
+it beyond.  Tidying is not, so what is withdrawn is what is live at the very upper that the append expects.
 
 Source: design page "persist" (transactions); cases `txn_wal`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -27,7 +30,7 @@ from strandline.persist import codec
 from strandline.persist.batch import Digest, Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.records import Record, RecordShard
-from strandline.persist.state import Appended, Fenced, UpperMismatch
+from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 
 SHARD: Final = "transactions"
@@ -44,7 +47,9 @@ class CommittedAt:
 
 @dataclass(frozen=True, slots=True)
 class TimeTaken:
-    """The time asked for is past: commit at ``upper`` or later.  Nothing changed; the staged batches are the caller's."""
+    """The time asked for is past: commit at ``upper`` or later.  Nothing changed; the staged batches are the
+    caller's.
+    """
 
     upper: int
 
@@ -68,7 +73,7 @@ class Transactions:
         self._client = client
         self._epoch = epoch
         self._writers: dict[str, WriteHandle] = {}
-        self._applied: dict[bytes, int] = {}  # write records applied here and not yet withdrawn from the log: data to time
+        self._applied: set[bytes] = set()  # write records applied here that the log may still hold
 
     @property
     def upper(self) -> Frontier:
@@ -78,9 +83,9 @@ class Transactions:
     async def register(self, shard: str, schema: str) -> WriteHandle:
         """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on."""
         writer = await self._writer(shard, schema)
-        while shard not in _shards(await self._log.contents()):
-            upper = _at(self._log.upper)
-            await self._append([Record(_encode(["shard", shard, schema]), upper, 1)], upper + 1, token=None)
+        while shard not in _shards(await self._log.contents(state := self._log.state)):
+            upper = _at(state.upper)
+            await self._append(state, [Record(_encode(["shard", shard, schema]), upper, 1)], upper + 1)
         await self.apply()
         return writer
 
@@ -91,34 +96,32 @@ class Transactions:
             InvalidUsage: a shard is not registered, or a batch is staged for another time.
             Indeterminate: it may have happened: ask again with the same token.
         """
-        registered = _shards(await self._log.contents())
         records = [Record(_encode(["token", token]), time, 1)]
         for shard, batches in sorted(writes.items()):
-            if shard not in registered:
-                raise InvalidUsage(f"shard {shard!r} is not registered with the transactions; register it first")
             for n, staged in enumerate(batches):
                 if (staged.lower, staged.upper) != (Frontier(time), Frontier(time + 1)):
-                    raise InvalidUsage(f"a batch for the transaction at {time} is staged for [{staged.lower}, {staged.upper})")
-                records.append(Record(_encode(["write", shard, n, _pack(staged)]), time, 1))
+                    raise InvalidUsage(
+                        f"a batch for the transaction at {time} is staged for [{staged.lower}, {staged.upper})"
+                    )
+                records.append(Record(_encode(["write", shard, time, n, _pack(staged)]), time, 1))
+        await self._refuse_unregistered(writes)
         while True:
-            known = await self.find(token)
+            state = self._log.state  # the answer follows from one version, whoever commits meanwhile
+            known = _time_of(token, await self._log.contents(state))
             if known is not None:
                 return CommittedAt(known)
-            if _at(self._log.upper) > time:
-                return TimeTaken(_at(self._log.upper))
-            if await self._append(records, time + 1, token=token):
+            if _at(state.upper) > time:
+                return TimeTaken(_at(state.upper))
+            if await self._append(state, records, time + 1, token=token):
                 return CommittedAt(time)
 
     async def find(self, token: str) -> int | None:
         """Return the time of the transaction ``token``, or None if it is not committed (as far as is known here)."""
-        wanted = _encode(["token", token])
-        for record in await self._log.contents():
-            if record.data == wanted:
-                return record.time
-        return None
+        return _time_of(token, await self._log.contents())
 
     async def apply(self) -> int:
-        """Append every committed batch to its shard, and advance the registered shards to the log's upper; count the batches.
+        """Append every committed batch to its shard, and advance the registered shards to the log's upper; count the
+        batches.
 
         Raises `FencedError` if a newer epoch has taken over.
         """
@@ -126,9 +129,12 @@ class Transactions:
         records = await self._log.contents(state)
         writes = [w for w in _writes(records) if w.record.data not in self._applied]
         shards = {shard: await self._writer(shard, schema) for shard, schema in sorted(_shards(records).items())}
-        for shard, time in sorted({(w.shard, w.time) for w in writes}, key=lambda at: (at[1], at[0])):
-            await self._apply(shard, time, [w.staged for w in writes if (w.shard, w.time) == (shard, time)])
-        self._applied.update((w.record.data, w.time) for w in writes)
+        together: dict[tuple[int, str], list[Staged]] = {}
+        for write in writes:
+            together.setdefault((write.time, write.shard), []).append(write.staged)
+        for (time, shard), staged in sorted(together.items(), key=lambda item: item[0]):
+            await self._apply(shard, time, staged)
+        self._applied.update(write.record.data for write in writes)
         behind = [(writer, state.upper, "") for writer in shards.values() if writer.state.upper < state.upper]
         for (writer, upper, _), outcome in zip(behind, await self._client.advance_many(behind), strict=True):
             if isinstance(outcome, Fenced):
@@ -139,30 +145,35 @@ class Transactions:
 
     async def advance(self, time: int) -> None:
         """Seal all registered shards through ``time``: no transaction can commit at or before it any more."""
-        while _at(self._log.upper) <= time:
-            await self._append([], time + 1, token=None)
+        while _at((state := self._log.state).upper) <= time:
+            await self._append(state, [], time + 1)
         await self.apply()
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    async def _append(self, records: Sequence[Record], new: int, *, token: str | None) -> bool:
-        expected = self._log.upper
-        tidy = [Record(data, max(time, _at(expected)), -1) for data, time in self._applied.items()]
-        new = max(new, _at(expected) + 1)
-        match await self._log.append([*records, *tidy], expected, Frontier(new), token=token):
+    async def _append(
+        self, state: ShardState, records: Sequence[Record], new: int, *, token: str | None = None
+    ) -> bool:
+        """Append to the log as it is in ``state``, and withdraw what is applied; tell whether nobody was faster."""
+        live = {write.record.data for write in _writes(await self._log.contents(state))}
+        self._applied &= live  # the rest was withdrawn already, by whomever
+        withdrawn = frozenset(self._applied)
+        tidy = [Record(data, _at(state.upper), -1) for data in sorted(withdrawn)]
+        match await self._log.append([*records, *tidy], state.upper, Frontier(new), token=token):
             case Appended():
-                self._applied = {}
+                self._applied -= withdrawn
                 return True
             case UpperMismatch():
-                await self._forget_withdrawn()
                 return False
             case Fenced() as outcome:
                 raise fenced(self._log.shard, outcome, self._epoch)
 
-    async def _forget_withdrawn(self) -> None:
-        # Somebody else may have withdrawn what we applied: withdrawing it again would leave it at -1.
-        live = {w.record.data for w in _writes(await self._log.contents())}
-        self._applied = {data: time for data, time in self._applied.items() if data in live}
+    async def _refuse_unregistered(self, shards: Iterable[str]) -> None:
+        wanted = frozenset(shards)
+        if not wanted <= _shards(await self._log.contents()).keys():
+            await self._log.refresh()  # somebody else may have registered it
+        for shard in sorted(wanted - _shards(await self._log.contents()).keys()):
+            raise InvalidUsage(f"shard {shard!r} is not registered with the transactions; register it first")
 
     # ---- the data shards ---------------------------------------------------------------------------------------------
 
@@ -208,9 +219,14 @@ def _live(records: Sequence[Record], kind: str) -> list[tuple[Record, list[Any]]
         if record.diff > 0:
             found[record.data] = record
         else:
-            found.pop(record.data, None)
+            del found[record.data]
     decoded = [(record, _decoder.decode(record.data)) for record in found.values()]
     return [(record, fields) for record, fields in decoded if fields[0] == kind]
+
+
+def _time_of(token: str, records: Sequence[Record]) -> int | None:
+    wanted = _encode(["token", token])
+    return next((record.time for record in records if record.data == wanted), None)
 
 
 def _shards(records: Sequence[Record]) -> dict[str, str]:
@@ -221,8 +237,8 @@ def _shards(records: Sequence[Record]) -> dict[str, str]:
 def _writes(records: Sequence[Record]) -> list[_Write]:
     """Return the batches that are committed and not withdrawn."""
     return [
-        _Write(fields[1], record.time, _unpack(fields[3], record.time), record)
-        for record, fields in _live(records, "write")
+        _Write(shard, time, _unpack(staged, time), record)
+        for record, (_, shard, time, _, staged) in _live(records, "write")
     ]
 
 
@@ -237,9 +253,11 @@ _decoder = msgspec.msgpack.Decoder(list[Any])
 
 def _pack(staged: Staged) -> list[Any]:
     low, high = staged.digest.low, staged.digest.high
-    return [codec.pack_parts(staged.parts), staged.rows, staged.diffs, low, high, staged.plain]
+    return [codec.pack_parts(staged.parts), staged.rows, staged.diffs, low, high, staged.plain, staged.errors]
 
 
 def _unpack(fields: list[Any], time: int) -> Staged:
-    parts, rows, diffs, low, high, plain = fields
-    return Staged(Frontier(time), Frontier(time + 1), codec.unpack_parts(parts), rows, diffs, Digest(low, high), plain)
+    parts, rows, diffs, low, high, plain, errors = fields
+    return Staged(
+        Frontier(time), Frontier(time + 1), codec.unpack_parts(parts), rows, diffs, Digest(low, high), plain, errors
+    )

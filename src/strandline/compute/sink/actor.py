@@ -1,11 +1,13 @@
 """The sink of one shard: keeps it equal to what its dataflow desires, whoever else writes there.
 
-`Sink.advance` is given the desired updates of one step.  It mints a description, writes ``desired − persist`` as a staged batch, and appends it.  If
-somebody else has appended meanwhile, the batch is given up, the negation of what they wrote is owed, and mint goes on from the shard's real upper.
+`Sink.advance` is given the desired updates of one step.  It mints a description, writes ``desired − persist`` as a
+staged batch, and appends it.  If somebody else has appended meanwhile, the batch is given up, the negation of what they
+wrote is owed, and mint goes on from the shard's real upper.
 
-Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, the upper, the digest of the shard.
-On opening, a certificate that still describes the shard means that its content is what this dataflow desired, and the sink goes on without
-recomputing.  Otherwise it asks for an *audit*: one full recomputation, diffed against what is stored.
+Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, the
+upper, the digest of the shard. On opening, a certificate that still describes the shard means that its content is what
+this dataflow desired, and the sink goes on without recomputing.  Otherwise it asks for an *audit*: one full
+recomputation, diffed against what is stored.
 
 Law K2: for every t < upper, content at t = desired at t, but for what others wrote and the next append withdraws (K3).
 Trap: after an exception from the append the outcome is unknown; the sink must be opened again before it is used.
@@ -41,7 +43,9 @@ class Counters:
 class Sink:
     """The one writer of a view's shard (or of an internal stage's) in this process."""
 
-    def __init__(self, engine: Engine, writer: WriteHandle, schema: Schema, fingerprint: str, sort: tuple[str, ...]) -> None:
+    def __init__(
+        self, engine: Engine, writer: WriteHandle, schema: Schema, fingerprint: str, sort: tuple[str, ...]
+    ) -> None:
         self._engine = engine
         self.writer = writer
         self.schema = schema
@@ -65,7 +69,10 @@ class Sink:
         return not self._correction.empty
 
     async def open(self) -> None:
-        """Look at the shard, and trust it iff its certificate still describes it.  After it, ``desired`` is None iff an audit is due."""
+        """Look at the shard, and trust it iff its certificate still describes it.
+
+        After it, ``desired`` is None iff an audit is due.
+        """
         state = await self.writer.refresh()
         self._correction.clear()
         self._last_lower = None
@@ -101,7 +108,8 @@ class Sink:
         self._accounted = state.upper
 
     async def prior(self) -> Rows:
-        """Return what rules call *prior*: the contents before this step as this sink will have left them: stored + owed."""
+        """Return what rules call *prior*: the contents before this step as this sink will have left them: stored +
+        owed."""
         await self.look()
         stored = await self._stored(self.writer.state, 0, _time(self._accounted))
         lower = self.desired or 0
@@ -111,7 +119,8 @@ class Sink:
     async def advance(self, delta: Rows | None, upper: Frontier, *, small: bool) -> None:
         """Append the desired updates of ``[desired, upper)`` (None: there are none), and whatever is owed besides.
 
-        ``small`` is a hint that they are few.  Returns when they are durable, or when the shard is ahead of ``upper`` (then they are owed).
+        ``small`` is a hint that they are few.  Returns when they are durable, or when the shard is ahead of ``upper``
+        (then they are owed).
 
         Raises:
             FencedError: a newer epoch has taken over.
@@ -183,7 +192,11 @@ def _certified(state: ShardState, fingerprint: str) -> int | None:
     certificate = state.certificate
     if certificate is None or state.upper.at is None:
         return None
-    describes = (certificate.fingerprint, certificate.upper, certificate.digest) == (fingerprint, state.upper, state.digest)
+    describes = (certificate.fingerprint, certificate.upper, certificate.digest) == (
+        fingerprint,
+        state.upper,
+        state.digest,
+    )
     return state.upper.at if describes else None
 
 

@@ -1,8 +1,8 @@
 """The correction buffer: what is desired and not yet in the shard, and the negation of what is there and not desired.
 
-In steady state it holds one step's updates for as long as it takes to append them.  After a conflict it also holds the negation of what the other
-wrote.  Its times are those of its updates, or the shard's upper where that is later: when the shard's frontier advances, all times in the buffer
-move up to it, and what is left after consolidation is owed.
+In steady state it holds one step's updates for as long as it takes to append them.  After a conflict it also holds the
+negation of what the other wrote.  Its times are those of its updates, or the shard's upper where that is later: when
+the shard's frontier advances, all times in the buffer move up to it, and what is left after consolidation is owed.
 
 Source: design page "compute" (correction = desired − persist; "when the shard's frontier advances …").
 """

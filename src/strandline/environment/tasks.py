@@ -1,0 +1,54 @@
+"""Tasks: materializations of the catalog as running tasks, and how far their endpoints have come.
+
+Source: design page "materialize"; `materialize/runtime.py` does the work.
+"""
+
+from __future__ import annotations
+
+from strandline.environment.catalog import Catalog, Materialization
+from strandline.environment.feeds import CollectionFeed
+from strandline.materialize.driver import Driver
+from strandline.materialize.log import RecoveryLog, peek
+from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.task import Binding, MaterializationSpec
+from strandline.persist.client import PersistClient
+from strandline.persist.plane import Engine
+from strandline.persist.read import ReadHandle
+
+
+def log_key(item: Materialization) -> str:
+    """The Consensus key of a task's recovery log."""
+    return f"materialization/{item.id}"
+
+
+def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
+    """Return what the task binds, with the collections' schemas."""
+    return tuple(
+        Binding(collected.name, bound.table, bound.key, collected.schema)
+        for bound, collected in ((b, catalog.collection(b.collection)) for b in item.bindings)
+    )
+
+
+async def start_task(
+    item: Materialization,
+    catalog: Catalog,
+    readers: list[ReadHandle],
+    client: PersistClient,
+    engine: Engine,
+    endpoint: Driver,
+    epoch: int,
+) -> Task:
+    """Return the task, its collections held and its log ready to be taken over under ``epoch``."""
+    feeds = []
+    for reader in readers:
+        since = await client.since(reader.state.shard, log_key(item), epoch)
+        feeds.append(CollectionFeed(reader, since, engine))
+    spec = MaterializationSpec(item.name, bindings(item, catalog), item.options)
+    log = RecoveryLog(client.clock, client.ids, client.consensus, log_key(item), epoch)
+    return Task(spec, endpoint, log, feeds)
+
+
+async def reached(item: Materialization, client: PersistClient, catalog: Catalog) -> int:
+    """Return the time before which the endpoint is equal to its collections, as the recovery log says; 0: nothing yet."""
+    progress = await peek(client.consensus, log_key(item))
+    return progress.position.time(tuple(b.state_key for b in bindings(item, catalog)))
