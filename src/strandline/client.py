@@ -1,6 +1,7 @@
 """The environment as programs use it: plain calls, over one event loop in one thread.
 
-`open` is the door.  Every call is synchronous and returns when what it says is true; calls from several threads take turns.
+`open` is the door.  Every call is synchronous and returns when what it says is true; calls from several threads take
+turns.
 
 Source: design page "the public face" (Python).
 """
@@ -17,13 +18,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from strandline.algebra.schema import Schema
-from strandline.compute.explain import Explanation, explain
+from strandline.compute.explain import Explanation
 from strandline.environment import definitions, inquiry, statements
+from strandline.environment.apply import Applied, apply
 from strandline.environment.catalog import Materialization
 from strandline.environment.config import config_from
 from strandline.environment.core import Core
 from strandline.environment.inquiry import Verification
+from strandline.environment.progress import progress
+from strandline.environment.project import Project
 from strandline.environment.tables import Change, OpenTable
+from strandline.environment.tenure import lives
 from strandline.environment.wiring import Assembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
@@ -53,7 +58,8 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         config: see `strandline.environment.config.Config`.
 
     Raises:
-        ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too old.
+        ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
+            old.
     """
     settings = config_from(config)
     assembly = assemble(location, spark=spark, consensus=consensus, config=settings)
@@ -110,7 +116,8 @@ class Transaction:
 
 
 class Environment:
-    """One environment: definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a context."""
+    """One environment: definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a
+    context."""
 
     def __init__(self, core: Core, assembly: Assembly, loop: _Loop) -> None:
         self._core = core
@@ -139,12 +146,16 @@ class Environment:
 
     # ---- definitions and writes --------------------------------------------------------------------------------------
 
-    def execute(self, sql: str) -> int | None:
+    def apply(self, project: Project) -> Applied:
+        """Create what ``project`` defines and is missing here; see `strandline.environment.apply`."""
+        return self._run(apply(self._core, project))
+
+    def execute(self, sql: str | statements.Statement) -> int | None:
         """Run one statement; INSERT, UPDATE and DELETE return their commit timestamp.
 
         Raises `DefinitionError` with a position where the text is wrong.  Queries are asked with `query`.
         """
-        match statements.parse(sql):
+        match statements.parse(sql) if isinstance(sql, str) else sql:
             case statements.CreateTable() as s:
                 self._run(definitions.create_table(self._core, s))
             case statements.CreateSource() as s:
@@ -167,16 +178,21 @@ class Environment:
         return None
 
     def insert(self, table: str, rows: Data, token: str | None = None) -> int:
-        """Insert ``rows`` and return the commit timestamp; durable when it returns.  The same ``token`` twice is one commit."""
+        """Insert ``rows`` and return the commit timestamp; durable when it returns.  The same ``token`` twice is one
+        commit."""
         return self._run(self._core.commit([self._change(table, rows, deletes=False)], token))
 
     def delete(self, table: str, rows: Data, token: str | None = None) -> int:
-        """Delete ``rows`` and return the commit timestamp.  A row that is not there fails the whole call (`InvalidUsage`)."""
+        """Delete ``rows`` and return the commit timestamp.
+
+        A row that is not there fails the whole call (`InvalidUsage`).
+        """
         return self._run(self._core.commit([self._change(table, rows, deletes=True)], token))
 
     @contextmanager
     def transaction(self, token: str | None = None) -> Iterator[Transaction]:
-        """Gather inserts and deletes of several tables and commit them at one time when the block ends without an error."""
+        """Gather inserts and deletes of several tables and commit them at one time when the block ends without an
+        error."""
         transaction = Transaction(self, token)
         yield transaction
         transaction._commit()
@@ -193,7 +209,8 @@ class Environment:
     def sync(self, ts: int, timeout: float | None = None) -> None:
         """Tick until every view's upper is past ``ts``.
 
-        Raises `AsOfError` naming a view that is not, after ``timeout`` seconds (None: after the first tick that moved none).
+        Raises `AsOfError` naming a view that is not, after ``timeout`` seconds (None: after the first tick that moved
+        none).
         """
         waited = 0.0
         while behind := self._behind(ts):
@@ -210,7 +227,8 @@ class Environment:
     # ---- reads -------------------------------------------------------------------------------------------------------
 
     def query(self, sql: str, as_of: int | None = None) -> DataFrame:
-        """Return the answer to ``sql`` over collections at one time (default: the latest complete for all) as a DataFrame."""
+        """Return the answer to ``sql`` over collections at one time (default: the latest complete for all) as a
+        DataFrame."""
         _, rows = self._run(inquiry.query(self._core, sql, as_of))
         return self._core.engine.spark_frame(rows)
 
@@ -226,7 +244,8 @@ class Environment:
 
     def explain(self, name: str) -> Explanation:
         """Say how a view is maintained: plan, rule of each node, state kept, why anything is recomputed, the SQL."""
-        return self._run(definitions.explain_view(self._core, name))
+        with self._turn:
+            return definitions.explain_view(self._core, name)
 
     def verify(self, name: str, as_of: int | None = None, repair: bool = False) -> Verification:
         """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
@@ -234,18 +253,31 @@ class Environment:
         A materialization is compared with its collections: the first binding that differs is returned.
         """
         if isinstance(self._core.catalog.find(name), Materialization):
-            return self._run(definitions.verify_endpoint(self._core, name))
+            tables = self._run(inquiry.verify_endpoint(self._core, name))
+            return next((table for table in tables if not table.ok), tables[0])
         found = self._run(inquiry.verify(self._core, name, as_of))
         if found.ok or not repair:
             return found
-        self._run(definitions.audit(self._core, name))
+        definitions.audit(self._core, name)
         self.tick()
         again = self._run(inquiry.verify(self._core, name, None))
         return replace(again, repaired=again.ok)
 
     def status(self) -> dict[str, Any]:
-        """Return collections with since and upper, errors, problems, materializations: what ``strandline status --json`` prints."""
+        """Return collections with since and upper, errors, problems, materializations: what ``strandline status
+        --json`` prints."""
         return self._run(inquiry.status(self._core))
+
+    def progress(self) -> dict[str, Any]:
+        """Return what this environment has done since it was opened, from memory alone; see `environment.progress`."""
+        with self._turn:
+            return progress(self._core)
+
+    def written_by(self) -> str | None:
+        """Return who writes the location now and may be alive, as the catalog says at this moment; None if nobody does."""
+        holder = self._run(self._core.catalogs.read()).holder
+        dead = holder is None or lives(holder, self._assembly.processes) is False
+        return None if dead else str(holder)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
