@@ -3,18 +3,19 @@
 Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
 multisets of its inputs to a multiset.  *Maintenance* nodes (`Negate`, `Accumulate`, `Regroup`, `Replay`) say how its
 updates are found; they only occur in step plans.  Under a step plan every node yields *updates*: its columns plus
-``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project` and
-`Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
+``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project`
+and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
 
-Scalar expressions are Spark SQL text over the *output column names of the input*, quoted; column names are unique within a
-node (the planner renames), so no expression ever needs a qualifier.
+Scalar expressions are Spark SQL text over the *output column names of the input*, quoted; column names are unique
+within a node (the planner renames), so no expression ever needs a qualifier.
 
 Source: design page "compute" (from SQL to a dataflow; a step; the table of rules).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Final, TypeAlias
 
 
@@ -78,7 +79,8 @@ class Filter:
 class Join:
     """Inner join of all inputs on the conjunction of ``on``; output columns are the inputs' in order, all distinct.
 
-    ``small`` (step plans) is the position of an input that is known to be small: the join starts there and broadcasts it.
+    ``small`` (step plans) is the position of an input that is known to be small: the join starts there and broadcasts
+    it.
     """
 
     inputs: tuple[Node, ...]
@@ -123,9 +125,9 @@ class Aggregate:
 class Reduce:
     """GROUP BY: one row per distinct value of ``keys`` ``((name, sql), …)`` with the aggregates.
 
-    Without keys there is one row always (a global aggregate), even over no input.  DISTINCT is a Reduce over all columns
-    without aggregates.  Over update frames a plain Reduce (and an `Opaque`) reads all updates as of one time, the latest
-    in them: in step plans `Accumulate`, `Regroup` and `Replay` take its place.
+    Without keys there is one row always (a global aggregate), even over no input.  DISTINCT is a Reduce over all
+    columns without aggregates.  Over update frames a plain Reduce (and an `Opaque`) reads all updates as of one time,
+    the latest in them: in step plans `Accumulate`, `Regroup` and `Replay` take its place.
     """
 
     input: Node
@@ -142,8 +144,8 @@ class Reduce:
 class Opaque:
     """A query that has no maintenance rule: ``sql`` over its inputs, which it calls by ``aliases``.
 
-    ``sql`` is a whole Spark SELECT in which each relation ``aliases[i]`` is the multiset ``inputs[i]``.  It is recomputed at
-    each time its inputs change, and diffed.  ``reason`` says to a person why (shown by explain).
+    ``sql`` is a whole Spark SELECT in which each relation ``aliases[i]`` is the multiset ``inputs[i]``.  It is
+    recomputed at each time its inputs change, and diffed.  ``reason`` says to a person why (shown by explain).
     """
 
     inputs: tuple[Node, ...]
@@ -169,8 +171,8 @@ class Negate:
 class Accumulator:
     """One stored accumulator: the running Σ diff × ``contribution`` of a group.
 
-    ``contribution`` is an SQL expression over the input that is never null and of exact ``type`` (bigint or decimal), so
-    that the sum does not depend on the order of rows (law D).
+    ``contribution`` is an SQL expression over the input that is never null and of exact ``type`` (bigint or decimal),
+    so that the sum does not depend on the order of rows (law D).
     """
 
     name: str
@@ -182,10 +184,11 @@ class Accumulator:
 class Accumulate:
     """Updates of the accumulator collection of a `Reduce` (maintenance; rule "Reduce, invertible").
 
-    ``delta`` yields the updates of the Reduce's input in the window, ``prior`` the stored accumulators (columns = ``names``,
-    one row per key, all at times <= the window's lower).  Output columns: keys, then accumulators; ``rows`` names the accumulator
-    that counts the group's rows: a group whose count is 0 has no row.  Without keys the one group always has a row, from
-    ``start`` on (the time of the view's first step; None in every other step).  ``times``: see `Regroup`.
+    ``delta`` yields the updates of the Reduce's input in the window, ``prior`` the stored accumulators (columns =
+    ``names``, one row per key, all at times <= the window's lower).  Output columns: keys, then accumulators;
+    ``rows`` names the accumulator that counts the group's rows: a group whose count is 0 has no row.  Without keys
+    the one group always has a row, from ``start`` on (the time of the view's first step; None in every other step).
+    ``times``: see `Regroup`.
     """
 
     delta: Node
@@ -206,9 +209,10 @@ class Accumulate:
 class Regroup:
     """Updates of a `Reduce` found by recomputing each touched (key, time) (maintenance; rule "Reduce, other").
 
-    ``delta``: the updates of the Reduce's input in the window; ``new``: all its updates before the window's upper; ``prior``: the
-    stored output rows.  For float sums and averages the fold is over the sorted values (law D).  ``times`` are the times that
-    ``delta`` may have, where they are known (empty: not known); with one only, the SQL is simpler.  ``start``: see `Accumulate`.
+    ``delta``: the updates of the Reduce's input in the window; ``new``: all its updates before the window's upper;
+    ``prior``: the stored output rows.  For float sums and averages the fold is over the sorted values (law D).
+    ``times`` are the times that ``delta`` may have, where they are known (empty: not known); with one only, the SQL
+    is simpler.  ``start``: see `Accumulate`.
     """
 
     delta: Node
@@ -229,8 +233,9 @@ class Regroup:
 class Replay:
     """Updates of an `Opaque`: its query at each of ``times``, diffed with the one before (maintenance; "Recompute").
 
-    ``inputs`` yield all updates before the window's upper; ``prior`` the stored output.  At ``times[0]`` the stored rows are
-    withdrawn and the recomputed ones inserted (equal ones cancel); at each later time likewise against the time before.
+    ``inputs`` yield all updates before the window's upper; ``prior`` the stored output.  At ``times[0]`` the stored
+    rows are withdrawn and the recomputed ones inserted (equal ones cancel); at each later time likewise against the
+    time before.
     """
 
     inputs: tuple[Node, ...]
@@ -276,3 +281,21 @@ def frames(node: Node) -> frozenset[str]:
     if isinstance(node, Get):
         return frozenset((node.frame,))
     return frozenset(name for child in children(node) for name in frames(child))
+
+
+def with_frames(node: Node, rename: Callable[[str], str]) -> Node:
+    """Return ``node`` with its frames called otherwise.
+
+    >>> with_frames(Negate(Get("a", (("x", "x"),))), str.upper)
+    Negate(input=Get(frame='A', columns=(('x', 'x'),)))
+    """
+    changed: dict[str, object] = {}
+    for each in fields(node):
+        value = getattr(node, each.name)
+        if isinstance(value, Node):
+            changed[each.name] = with_frames(value, rename)
+        elif each.name == "inputs":
+            changed[each.name] = tuple(with_frames(below, rename) for below in value)
+        elif each.name == "frame":
+            changed[each.name] = rename(value)
+    return replace(node, **changed)  # type: ignore[arg-type]

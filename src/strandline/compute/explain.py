@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strandline.algebra.nodes import frames
+from strandline.compute.delta.phase import Window
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.stage import Kind, Stage, delta_plan, full_plan
 from strandline.engine.sql import render
@@ -16,8 +17,7 @@ from strandline.engine.sql import render
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What `explain` says: whether every part is maintained from changes, why not, and the SQL of a step, stage by
-    stage."""
+    """Whether every part is maintained from changes, the reasons why not, and the SQL of a step, stage by stage."""
 
     incremental: bool
     reasons: list[str]
@@ -29,12 +29,11 @@ class Explanation:
 
 
 def explain(view: PlannedView, stages: Sequence[Stage]) -> Explanation:
-    """Explain ``view``, whose stages are ``stages``; the SQL shown is that of a step in which every input changes at
-    time 1."""
+    """Explain ``view``, whose stages are ``stages``, by the SQL of a step in which every input changes at time 1."""
     reasons = [stage.reason for stage in stages if stage.reason is not None]
     written, lines = [], [f"imports: {', '.join(view.imports) or 'none'}"]
     for stage in stages:
-        plan = delta_plan(stage, stage.inputs, (1,)) or full_plan(stage)
+        plan = delta_plan(stage, Window(frozenset(stage.inputs), (1,))) or full_plan(stage)
         sql = render(plan, {name: name for name in frames(plan)})
         written.append(sql)
         lines += [

@@ -15,15 +15,15 @@ Source: design page "compute" (from SQL to a dataflow, 4; a step).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from strandline.algebra.nodes import Filter, Get, Join, Node, Opaque, Project, Reduce, UnionAll, frames
+from strandline.algebra.nodes import Filter, Get, Join, Node, Opaque, Project, Reduce, UnionAll, frames, with_frames
 from strandline.algebra.schema import Column, Schema, quote
 from strandline.compute.delta.linear import updates
-from strandline.compute.delta.phase import Phase, Window, frame
+from strandline.compute.delta.phase import Phase, Window, frame, source
 from strandline.compute.delta.recompute import replay
 from strandline.compute.delta.reduce import accumulate, finalise, invertible, kept
 from strandline.compute.delta.regroup import regroup
@@ -92,21 +92,12 @@ def split(view: PlannedView, name: str) -> tuple[Stage, ...]:
     return (*(stage for stage in cut.stages.values() if stage is not own), last)
 
 
-def delta_plan(
-    stage: Stage, changed: Collection[str], times: tuple[int, ...], *, first: bool = False, small: bool = True
-) -> Node | None:
-    """Return the plan of the stage's updates in a window, or None if nothing can change.
+def delta_plan(stage: Stage, window: Window) -> Node | None:
+    """Return the plan of the stage's updates in ``window``, or None if nothing can change.
 
-    Args:
-        stage: whose updates; its own stored output is read as frame ``<name>:old``.
-        changed: the inputs that have updates in the window.
-        times: the times that these may have, ascending; may be empty (not known) unless ``stage.needs_times`` or
-            ``first``.
-        first: the stage has no stored output yet: every input is read as ``<input>:new``, and ``times[0]`` is when it
-            begins.
-        small: the updates are few, so they are broadcast.
+    It reads frames named by `delta.phase.frame`: of each input ``:delta``, ``:old`` or ``:new`` as the rule needs, of
+    the stage's own stored output ``:old``.  In a first step it reads ``:new`` of the inputs only.
     """
-    window = Window(frozenset(changed), times, first, small)
     own, stored = [c for _, c in stage.stored], [c for c, _ in stage.stored]
     prior = Get(frame(stage.name, Phase.OLD), tuple(zip(own, stored, strict=True)))
     match stage.kind, stage.plan:
@@ -124,11 +115,13 @@ def delta_plan(
 
 
 def full_plan(stage: Stage, time: int = 0) -> Node:
-    """Return the plan that computes the stage's contents from its inputs' contents, read as ``<input>:new``, all at
-    ``time``."""
-    plan = delta_plan(stage, stage.inputs, (time,), first=True, small=False)
+    """Return the plan that computes the stage's contents from its inputs' contents, all of them at ``time``.
+
+    Its frames are the inputs, by their own names.
+    """
+    plan = delta_plan(stage, Window(frozenset(stage.inputs), (time,), first=True, small=False))
     assert plan is not None, "all inputs may have rows"
-    return plan
+    return with_frames(plan, lambda name: source(name)[0])
 
 
 def _ordered(prior: Get, node: Node) -> tuple[tuple[str, str], ...]:

@@ -1,8 +1,8 @@
 """SQL text of the two rules for groups: running sums (`accumulate`) and touched groups (`regroup`).
 
-Keys are compared with ``<=>``, so NULL is a key like any other.  A row that is there n times counts n times: the updates of a
-group are first summed up by what its aggregates look at, then repeated.  Float sums and averages fold the sorted values, so that
-they do not depend on how rows were batched or partitioned (law D).
+Keys are compared with ``<=>``, so NULL is a key like any other.  A row that is there n times counts n times: the
+updates of a group are first summed up by what its aggregates look at, then repeated.  Float sums and averages fold
+the sorted values, so that they do not depend on how rows were batched or partitioned (law D).
 
 Source: design page "compute" (the table of rules); `compute/delta/reduce.py`, `compute/delta/regroup.py`.
 """
@@ -28,9 +28,8 @@ Keys = Sequence[tuple[str, str]]
 def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> str:
     """Running sums: what was stored of the touched groups, and what each time of the window adds."""
     keys, sums = [quote(name) for name, _ in node.keys], node.accumulators
-    terms = [f"{sql} AS {quote(name)}" for name, sql in node.keys] + [
-        f"{_times_diff(a)} AS {quote(a.name)}" for a in sums
-    ]
+    terms = [f"{sql} AS {quote(name)}" for name, sql in node.keys]
+    terms += [f"{_times_diff(a)} AS {quote(a.name)}" for a in sums]
     added = [f"CAST(SUM({quote(a.name)}) AS {a.type}) AS {quote(a.name)}" for a in sums]
     moves = text.define(
         "moved",
@@ -52,7 +51,8 @@ def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> s
     shown = [f"IF(__sign = 1, {quote(a.name)}, {_before(a)}) AS {quote(a.name)}" for a in sums]
     rows = next(a for a in sums if a.name == node.rows)
     there = f"IF(__sign = 1, {quote(rows.name)}, {_before(rows)}) <> 0" if keys else "(__sign = 1 OR __earlier > 0)"
-    return f"SELECT {listed([*keys, *shown, TIME, f'__sign AS {DIFF}'])}\nFROM {steps} {_SIGNS}\nWHERE {TIME} >= 0 AND {there}"
+    columns = listed([*keys, *shown, TIME, f"__sign AS {DIFF}"])
+    return f"SELECT {columns}\nFROM {steps} {_SIGNS}\nWHERE {TIME} >= 0 AND {there}"
 
 
 def _steps_once(keys: list[str], sums: Sequence[Accumulator], story: str) -> str:
@@ -67,7 +67,8 @@ def _steps_once(keys: list[str], sums: Sequence[Accumulator], story: str) -> str
 def _steps(keys: list[str], sums: Sequence[Accumulator], story: str) -> str:
     """Sums before and after each time of each group.
 
-    Two times of one group may be one row each, or (stored rows not yet consolidated, a global start) several: hence RANGE.
+    Two times of one group may be one row each, or (stored rows not yet consolidated, a global start) several: hence
+    RANGE.
     """
     partition = f"PARTITION BY {listed(keys)} " if keys else ""
     upto = f"({partition}ORDER BY {TIME} RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
@@ -84,14 +85,17 @@ def _before(accumulator: Accumulator) -> str:
 
 
 def _times_diff(accumulator: Accumulator) -> str:
-    """Return contribution × diff: a decimal is narrow enough (`compute/delta/reduce.py`) to be multiplied without loss."""
+    """Return contribution × diff; `compute/delta/reduce.py` sees to it that a decimal is narrow enough for that."""
     if accumulator.type.startswith("decimal"):
         return f"{accumulator.contribution} * CAST({DIFF} AS {_MULTIPLIER})"
     return f"({accumulator.contribution}) * {DIFF}"
 
 
 def _signed(accumulator: Accumulator) -> str:
-    """Return stored sum × diff.  One row a group is stored, so that diffs are ±1; a decimal(38,s) allows no other product."""
+    """Return stored sum × diff.
+
+    One row a group is stored, so that diffs are ±1; of a wide decimal Spark computes no other product without loss.
+    """
     name = f"p.{quote(accumulator.name)}"
     if accumulator.type.startswith("decimal"):
         product = f"CAST({name} * CAST(p.{DIFF} AS {_MULTIPLIER}) AS {accumulator.type})"
@@ -140,10 +144,8 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
         groups = text.define(
             "groups", _grouped([*names, *own], node.aggregates, members, "" if keys else moments, text)
         )
-        terms = [
-            f"SELECT {listed(columns)}, IF(__sign = 1, __at, __until) AS {TIME}, __sign AS {DIFF}\n"
-            f"FROM {groups} {_SIGNS}\nWHERE __sign = 1 OR __until IS NOT NULL"
-        ]
+        lasting = f"SELECT {listed(columns)}, IF(__sign = 1, __at, __until) AS {TIME}, __sign AS {DIFF}"
+        terms = [f"{lasting}\nFROM {groups} {_SIGNS}\nWHERE __sign = 1 OR __until IS NOT NULL"]
         since = "get(d.__times, 0)"
     if prior is not None:
         stored = listed(f"p.{name}" for name in columns)

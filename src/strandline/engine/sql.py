@@ -1,11 +1,11 @@
 """Plans as Spark SQL text that a person can read.
 
-`render` turns a node into one SELECT over temporary views; the result has the node's columns, then ``__time`` and ``__diff``, and
-is not consolidated.  Every node becomes one common table expression, named after what it does.  The rules for groups are in
-`grouping`.  ANSI mode is assumed.
+`render` turns a node into one SELECT over temporary views; the result has the node's columns, then ``__time`` and
+``__diff``, and is not consolidated.  Every node becomes one common table expression, named after what it does.  The
+rules for groups are in `grouping`.  ANSI mode is assumed.
 
-Cost: each step's SQL is parsed and planned by Spark each time, so the text uses no window, DISTINCT or shuffle that the case at
-hand (one time only, nothing stored yet, updates known to be few) does not need.
+Cost: each step's SQL is parsed and planned by Spark each time, so the text uses no window, DISTINCT or shuffle that
+the case at hand (one time only, nothing stored yet, updates known to be few) does not need.
 
 Source: design page "compute" (a step; small facts); `algebra.nodes` for what each node means.
 """
@@ -119,12 +119,12 @@ def _constant(node: Constant) -> str:
 
 
 def _join(node: Join, sources: list[str], text: Text) -> str:
-    """Join the inputs one after another, starting at the small one; each time the joined part is broadcast if it is small."""
+    """Join the inputs one after another, from the small one on; what is joined so far is then small, and broadcast."""
     left = list(range(len(sources)))
     waiting = list(node.on)
     start = node.small or 0
     left.remove(start)
-    joined, names = sources[start], frozenset(node.inputs[start].names)
+    joined, names, body = sources[start], frozenset(node.inputs[start].names), ""
     while left:
         position = _next(left, node, names, waiting)
         left.remove(position)
@@ -136,8 +136,7 @@ def _join(node: Join, sources: list[str], text: Text) -> str:
         times = [f"GREATEST(l.{TIME}, r.{TIME}) AS {TIME}", f"l.{DIFF} * r.{DIFF} AS {DIFF}"]
         condition = " AND ".join(f"({conjunct})" for conjunct in on) or "true"
         body = f"SELECT {hint}{listed([*columns, *times])}\nFROM {joined} l JOIN {sources[position]} r ON {condition}"
-        if left:
-            joined = text.define("join", body)
+        joined = text.define("join", body) if left else joined
     assert not waiting, f"{waiting} name columns that no input of the join has"
     return body
 

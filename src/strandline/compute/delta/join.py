@@ -1,8 +1,8 @@
 """Rule: the updates of an n-ary inner join are Σ over its inputs i of new₁ ⋈ … ⋈ newᵢ₋₁ ⋈ Δᵢ ⋈ oldᵢ₊₁ ⋈ … ⋈ oldₙ.
 
-The sum telescopes: term i is what the join becomes when input i moves from old to new, those before it having moved already.  No
-intermediate state is kept.  Inputs that cannot change give no term.  In a first step every old side is empty, so that only the last
-term is left, and in it new = Δ.
+The sum telescopes: term i is what the join becomes when input i moves from old to new, those before it having moved
+already.  No intermediate state is kept.  Inputs that cannot change give no term.  In a first step every old side is
+empty, so that only the last term is left, and in it new = Δ.
 
 Trap: with the same phase on both sides of i (old ⋈ Δ and Δ ⋈ old), changes of two inputs that meet are lost.
 

@@ -1,7 +1,7 @@
-"""Rule: Get, Constant, Project, Filter, UnionAll are linear, so their updates are they themselves, applied to updates.
+"""Rule: Get, Constant, Project, Filter and UnionAll are linear: their updates are they themselves, over updates.
 
-Each function returns a step plan; `updates` returns None for a subtree that cannot change in the window, so that it vanishes from
-the plan.  ``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
+Each function returns a step plan; `updates` returns None for a subtree that cannot change in the window, so that it
+vanishes from the plan.  ``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
 
 Source: design page "compute" (the table of rules); D. McSherry et al., "Differential dataflow", CIDR 2013.
 """
@@ -39,7 +39,8 @@ def updates(node: Node, window: Window) -> Node | None:
 def at(node: Node, phase: Phase, window: Window) -> Node:
     """Return the plan of the contents of ``node`` on its old or new side.
 
-    An input that does not change in the window has one side only, called old.  In a first step nothing is old and all is new.
+    An input that does not change in the window has one side only, called old.  In a first step nothing is old and all
+    is new.
     """
     assert phase is not Phase.DELTA, "the updates of a node are found by its rule"
     match node:

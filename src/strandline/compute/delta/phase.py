@@ -1,9 +1,9 @@
 """The three sides of an input in a step, and how its frames are called.
 
-A step over ``[lower, upper)`` sees each of its inputs as up to three frames: ``DELTA`` holds the updates of the window, ``OLD`` the
-contents before ``lower`` (their times advanced to ``lower``), ``NEW`` both.  So for each input new = old + Δ, as multisets of
-updates.  The stage's own stored output is one more input, of which only ``OLD`` is read.  In a stage's first step nothing is old, so
-Δ = new, and it is called ``NEW``.
+A step over ``[lower, upper)`` sees each of its inputs as up to three frames: ``DELTA`` holds the updates of the
+window, ``OLD`` the contents before ``lower`` (their times advanced to ``lower``), ``NEW`` both.  So for each input
+new = old + Δ, as multisets of updates.  The stage's own stored output is one more input, of which only ``OLD`` is
+read.  In a stage's first step nothing is old, so Δ = new, and it is called ``NEW``.
 
 Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
 """
@@ -48,9 +48,10 @@ def source(frame_name: str) -> tuple[str, Phase]:
 class Window:
     """What is known of a step before it is planned.
 
-    ``changed``: the inputs that have updates in the window (those of all others are known to be empty).  ``times``: the times that
-    these updates may have, ascending; empty when they are not known.  ``first``: this is the stage's first step, so all its old sides
-    are empty and ``times`` is not.  ``small``: the updates are few, so broadcast them.
+    ``changed``: the inputs that have updates in the window (those of all others are known to be empty).  ``times``:
+    the times that these updates may have, ascending; empty when they are not known.  ``first``: this is the stage's
+    first step, so all its old sides are empty and ``times`` is not.  ``small``: the updates are few, so broadcast
+    them.
     """
 
     changed: frozenset[str]

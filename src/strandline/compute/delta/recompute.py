@@ -1,4 +1,4 @@
-"""Rule "Recompute": what has no other rule is computed again at each time its inputs change, and the difference is taken.
+"""Rule "Recompute": what has no other rule is computed again at each time its inputs change, and diffed.
 
 Never refused, never wrong, only dearer: the cost grows with the whole of the inputs and with the number of times.
 

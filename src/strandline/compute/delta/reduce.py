@@ -1,9 +1,9 @@
 """Rule "Accumulate": a Reduce whose aggregates are sums of exact numbers is kept by running sums, then finalised.
 
-The stage's collection holds, for each group, its keys and *accumulators*: how many rows, how many non-null arguments, exact sums.
-Each is Σ diff × contribution over the group's updates, so an update changes it without looking at the group again, and in any order
-(law D).  What the query asked for is a projection of the accumulators (`finalised`): a count, a sum that is NULL when nothing was
-added, an average as Spark rounds it.
+The stage's collection holds, for each group, its keys and *accumulators*: how many rows, how many non-null arguments,
+exact sums. Each is Σ diff × contribution over the group's updates, so an update changes it without looking at the
+group again, and in any order (law D).  What the query asked for is a projection of the accumulators (`finalised`): a
+count, a sum that is NULL when nothing was added, an average as Spark rounds it.
 
 What counts as exact, and how Spark values it (held by test against Spark):
     count              bigint
@@ -35,7 +35,8 @@ DECIMAL_DIGITS: Final = 38
 SUM_DIGITS_MAX: Final = 27
 """A decimal wider than this, times a diff, may lose fraction digits in Spark: not exact."""
 AVG_DIGITS_MAX: Final = 15
-"""Spark divides with 28 - p digits more than p; with 9 of them to spare, rounding twice is rounding once for 500 M rows a group."""
+"""Spark divides with 28 - p digits more than p; with 9 of them to spare, rounding twice is rounding once for 500 M
+rows a group."""
 assert SUM_DIGITS_MAX + MULTIPLIER_DIGITS + 1 <= DECIMAL_DIGITS
 assert AVG_DIGITS_MAX < SUM_DIGITS_MAX
 
@@ -97,7 +98,9 @@ def kept(node: Reduce) -> Kept:
             finalised.append((aggregate.name, count))
             continue
         exact, wide = _exact(aggregate.argument_type)
-        total = quote(accumulator(f"{aggregate.name}_sum", f"COALESCE(CAST({argument} AS {exact}), CAST(0 AS {exact}))", wide))
+        total = quote(
+            accumulator(f"{aggregate.name}_sum", f"COALESCE(CAST({argument} AS {exact}), CAST(0 AS {exact}))", wide)
+        )
         finalised.append((aggregate.name, f"CASE WHEN {count} > 0 THEN {_value(aggregate, total, count)} END"))
     made = tuple(Accumulator(name, contribution, type_) for (contribution, type_), name in accumulators.items())
     return Kept(made, tuple(finalised), rows)

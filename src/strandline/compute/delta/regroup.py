@@ -1,7 +1,8 @@
 """Rule "Regroup": a Reduce with any aggregate that cannot be kept by sums is recomputed, for touched groups only.
 
-A group is touched at a time when an update of the input falls into it then.  Once per touched (key, time) the group is aggregated
-from the input's updates up to that time; the value before it, from the step itself or as it is *stored*, is withdrawn.
+A group is touched at a time when an update of the input falls into it then.  Once per touched (key, time) the group
+is aggregated from the input's updates up to that time; the value before it, from the step itself or as it is
+*stored*, is withdrawn.
 
 Source: design page "compute" (Reduce, other); design page "the map" (decision 8: retract what is stored).
 """

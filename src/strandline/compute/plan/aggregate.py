@@ -1,8 +1,9 @@
 """GROUP BY: from expressions with aggregates to a `Reduce` and expressions over its output.
 
-A `Reduction` is asked for each expression of SELECT, HAVING and ORDER BY in turn; it finds the keys and aggregate calls in them, gives
-each a column, and returns what is left.  Equal calls are one column.  FILTER, count_if and count over several arguments become an
-argument that is NULL where a row does not count, which every planned aggregate ignores.
+A `Reduction` is asked for each expression of SELECT, HAVING and ORDER BY in turn; it finds the keys and aggregate
+calls in them, gives each a column, and returns what is left.  Equal calls are one column.  FILTER, count_if and count
+over several arguments become an argument that is NULL where a row does not count, which every planned aggregate
+ignores.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Reduction:
 
     context: Context
     node: Node
-    keys: list[exp.Expression]
+    keys: list[exp.Expr]
     _columns: dict[str, str] = field(default_factory=dict)
     _calls: dict[_Call, str] = field(default_factory=dict)
 
@@ -43,10 +44,10 @@ class Reduction:
                 hint = key.name if isinstance(key, exp.Column) else None
                 self._columns[text(key)] = self.context.names.fresh(hint or "key")
 
-    def over(self, expression: exp.Expression) -> exp.Expression:
+    def over(self, expression: exp.Expr) -> exp.Expr:
         """Return ``expression`` (over the input's columns) over the Reduce's output columns."""
 
-        def lift(node: exp.Expression) -> exp.Expression:
+        def lift(node: exp.Expr) -> exp.Expr:
             written = text(node)
             if written in self._columns:
                 return column(self._columns[written])
@@ -60,7 +61,7 @@ class Reduction:
 
         return replaced(expression, lift)
 
-    def _window(self, window: exp.Window) -> exp.Expression:
+    def _window(self, window: exp.Window) -> exp.Expr:
         """Lift what is inside a window; its own function is no aggregate of this GROUP BY."""
         lifted = _inside(window.copy(), self, but="this")
         lifted.set("this", _inside(window.this.copy(), self))
@@ -68,14 +69,18 @@ class Reduction:
 
     def _column(self, call: _Call) -> str:
         if call not in self._calls:
-            hint = call.function if call.argument is None else f"{call.function}_{'_'.join(call.argument.split('`')[1:2])}"
+            hint = (
+                call.function if call.argument is None else f"{call.function}_{'_'.join(call.argument.split('`')[1:2])}"
+            )
             self._calls[call] = self.context.names.fresh(hint)
         return self._calls[call]
 
     def reduce(self) -> Reduce:
         """Return the Reduce, its types learned from Spark."""
         keys = tuple((name, sql) for sql, name in self._columns.items())
-        arguments = {sql: f"argument_{n}" for n, sql in enumerate(dict.fromkeys(c.argument for c in self._calls if c.argument))}
+        arguments = {
+            sql: f"argument_{n}" for n, sql in enumerate(dict.fromkeys(c.argument for c in self._calls if c.argument))
+        }
         types: dict[str, str] = {}
         results: dict[str, str] = {}
         if arguments:
@@ -101,8 +106,7 @@ class Reduction:
     def _results(self, arguments: dict[str, str], types: dict[str, str]) -> dict[str, str]:
         """Ask Spark for the types of the aggregates."""
         selected = ", ".join(
-            f"{call.function}({'DISTINCT ' if call.distinct else ''}{arguments[call.argument] if call.argument else '*'})"
-            f" AS {quote(name)}"
+            f"{call.function}({'DISTINCT ' * call.distinct}{arguments.get(call.argument or '', '*')}) AS {quote(name)}"
             for call, name in self._calls.items()
         )
         columns = [Column(name, type_) for name, type_ in types.items()] or [Column("unused", "int")]
@@ -110,18 +114,18 @@ class Reduction:
         return {c.name: c.type for c in schema}
 
 
-def _inside(node: exp.Expression, reduction: Reduction, but: str = "") -> exp.Expression:
+def _inside(node: exp.Expr, reduction: Reduction, but: str = "") -> exp.Expr:
     for key, value in list(node.args.items()):
-        if isinstance(value, exp.Expression) and key != but:
+        if isinstance(value, exp.Expr) and key != but:
             node.set(key, reduction.over(value))
         elif isinstance(value, list):
-            node.set(key, [reduction.over(v) if isinstance(v, exp.Expression) else v for v in value])
+            node.set(key, [reduction.over(v) if isinstance(v, exp.Expr) else v for v in value])
     return node
 
 
-def _call(node: exp.Expression) -> _Call:
+def _call(node: exp.Expr) -> _Call:
     """Return what an aggregate call means, or raise `Unplanned` if there is no rule for it."""
-    condition: exp.Expression | None = None
+    condition: exp.Expr | None = None
     if isinstance(node, exp.Filter):
         condition, node = node.expression.this, node.this
     if not isinstance(node, exp.Anonymous) or node.name.lower() not in PLANNED:
@@ -137,8 +141,8 @@ def _call(node: exp.Expression) -> _Call:
     if not arguments or (len(arguments) > 1 and (function != "count" or distinct)):
         raise Unplanned(f"{text(node)} has no maintenance rule")
     if name == "count_if":
-        condition = arguments[0] if condition is None else exp.and_(exp.paren(condition), exp.paren(arguments[0]))
-        return _Call("count", f"CASE WHEN {text(condition)} THEN 1 END", distinct)
+        both = [f"({text(term)})" for term in (condition, arguments[0]) if term is not None]
+        return _Call("count", f"CASE WHEN {' AND '.join(both)} THEN 1 END", distinct)
     argument = text(arguments[0])
     if len(arguments) > 1:
         present = " AND ".join(f"({text(a)}) IS NOT NULL" for a in arguments)

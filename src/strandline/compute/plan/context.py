@@ -15,7 +15,7 @@ from strandline.errors import DefinitionError
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A planned query: its plan, and for each output the author's name for it (None: it has none) and the plan's column."""
+    """A planned query: its plan, and for each output the author's name (None: it has none) and the plan's column."""
 
     node: Node
     outputs: tuple[tuple[str | None, str], ...]
@@ -30,8 +30,9 @@ class Planned:
 class Context:
     """The state of planning one view.
 
-    ``relations``: the collections it may read.  ``mentioned``: the column names that occur in its text, lower-case; no other column
-    can matter to it (None: there is a ``*``, so all may).  ``types``: Spark's type of plan columns, where it was needed.
+    ``relations``: the collections it may read.  ``mentioned``: the column names that occur in its text, lower-case;
+    no other column can matter to it (None: there is a ``*``, so all may).  ``types``: Spark's type of plan columns,
+    where it was needed.
     """
 
     relations: Mapping[str, Schema]
@@ -65,7 +66,7 @@ class Context:
         return self.analysed(f"{defined}SELECT {columns} FROM ({render(node, views)})", read)
 
     def analysed(self, sql: str, read: Iterable[str], extra: Mapping[str, Schema] | None = None) -> Schema:
-        """Return the schema of ``sql`` over the collections ``read`` and the relations ``extra``, or raise `Unplanned`."""
+        """Return the schema of ``sql`` over the collections ``read`` and ``extra`` relations, or raise `Unplanned`."""
         try:
             return self.analyst.schema_of(sql, {**{name: self.relations[name] for name in read}, **(extra or {})})
         except DefinitionError as refused:
@@ -77,7 +78,9 @@ class Context:
         self.types.update((c.name, c.type) for c in schema)
         return schema
 
-    def opaque(self, inputs: Iterable[Node], aliases: Iterable[str], sql: str, names: Iterable[str], reason: str) -> Opaque:
+    def opaque(
+        self, inputs: Iterable[Node], aliases: Iterable[str], sql: str, names: Iterable[str], reason: str
+    ) -> Opaque:
         """Return an `Opaque` that Spark accepts, its types learned."""
         node = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason)
         self.learn(node)

@@ -1,23 +1,23 @@
 """Law D at the door: refuse a query whose value is not a function of its inputs.
 
-The list is `functions.INDEFINITE`; here is where each entry counts: anywhere, except an array that is sorted at once, and a positional
-function inside a window (the planner completes the window's order).
+The list is `functions.INDEFINITE`; here is where each entry counts: anywhere, except an array that is sorted at once,
+and a positional function inside a window (the planner completes the window's order).
 
 Source: design page "the map" (decision 7, law D).
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 from sqlglot import exp
-from sqlglot.tokens import TokenType
 
-from strandline.compute.plan.dialect import position, position_of, tokens
+from strandline.compute.plan.dialect import position, position_of, words
 from strandline.compute.plan.functions import GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
 from strandline.errors import DefinitionError, Position
 
-_BARE: Final = {
+_BARE: Final[dict[type[exp.Expr], str]] = {
     exp.CurrentDate: "current_date",
     exp.CurrentTimestamp: "current_timestamp",
     exp.CurrentTime: "current_time",
@@ -27,8 +27,8 @@ _BARE: Final = {
 """What sqlglot has a class for although no parenthesis follows the name (or special syntax does)."""
 
 
-def refuse_indefinite(query: exp.Expression | None, sql: str) -> None:
-    """Raise `DefinitionError` if ``sql``, read as ``query``, has no definite value; it names the function and its place."""
+def refuse_indefinite(query: exp.Expr | None, sql: str) -> None:
+    """Raise `DefinitionError`, which names the function and its place, if ``sql``, read as ``query``, is indefinite."""
     if query is None:
         _refuse_by_token(sql)
         return
@@ -38,11 +38,13 @@ def refuse_indefinite(query: exp.Expression | None, sql: str) -> None:
             _refuse(name, _place(node, name, sql))
     sample = query.find(exp.TableSample)
     if sample is not None:
-        message = "TABLESAMPLE has no definite value: it takes other rows each time; filter by a hash of the row instead"
+        message = (
+            "TABLESAMPLE has no definite value: it takes other rows each time; filter by a hash of the row instead"
+        )
         raise DefinitionError(message, position_of(sample.parent or sample, sql))
 
 
-def _name(node: exp.Expression) -> str | None:
+def _name(node: exp.Expr) -> str | None:
     if isinstance(node, exp.Anonymous):
         name = node.name.lower()
         return f"{name}()" if not node.expressions and f"{name}()" in INDEFINITE else name
@@ -52,7 +54,7 @@ def _name(node: exp.Expression) -> str | None:
     return _BARE.get(type(node))
 
 
-def _excused(node: exp.Expression, name: str) -> bool:
+def _excused(node: exp.Expr, name: str) -> bool:
     parent = node.parent
     while isinstance(parent, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
         node, parent = parent, parent.parent
@@ -69,22 +71,21 @@ def _excused(node: exp.Expression, name: str) -> bool:
     )
 
 
-def _place(node: exp.Expression, name: str, sql: str) -> Position | None:
+def _place(node: exp.Expr, name: str, sql: str) -> Position | None:
     if "start" in node.meta:
         return position(sql, int(node.meta["start"]))
-    for token in tokens(sql):
-        if token.text.lower() == name:
-            return position(sql, token.start)
+    for word in words(sql):
+        if word.text.lower() == name and not word.literal:
+            return position(sql, word.start)
     return position_of(node, sql)
 
 
 def _refuse_by_token(sql: str) -> None:
     """The same for text that only Spark can read: a name on the list before a parenthesis."""
-    read = tokens(sql)
-    for token, following in zip(read, read[1:], strict=False):
-        name = token.text.lower()
-        if following.token_type is TokenType.L_PAREN and name in INDEFINITE and token.token_type is not TokenType.STRING:
-            _refuse(name, position(sql, token.start))
+    for word, following in pairwise(words(sql)):
+        name = word.text.lower()
+        if following.text == "(" and name in INDEFINITE and not word.literal:
+            _refuse(name, position(sql, word.start))
 
 
 def _refuse(name: str, place: Position | None) -> None:
@@ -93,15 +94,15 @@ def _refuse(name: str, place: Position | None) -> None:
     raise DefinitionError(f"{name} has no definite value in a view: {reason}; {instead} instead", place)
 
 
-def refuse_unordered(query: exp.Expression | None, sql: str) -> None:
+def refuse_unordered(query: exp.Expr | None, sql: str) -> None:
     """Raise `DefinitionError` if ``query``, which will run as it is, lets the order of rows decide what it gives.
 
     Where the planner understands a query it completes such orders itself (`order.top`, `folds.complete_windows`).
     """
     if query is None:
-        for token in tokens(sql):
-            if token.text.upper() in ("LIMIT", "OFFSET"):
-                _refuse_order(token.text.upper(), position(sql, token.start))
+        for word in words(sql):
+            if word.text.upper() in ("LIMIT", "OFFSET") and not word.literal:
+                _refuse_order(word.text.upper(), position(sql, word.start))
         return
     for node in query.walk():
         if isinstance(node, exp.Limit | exp.Offset | exp.Fetch):
@@ -121,8 +122,5 @@ def is_positional(window: exp.Window) -> bool:
 
 
 def _refuse_order(what: str, place: Position | None) -> None:
-    message = (
-        f"{what} has no definite value here: ties are broken by the order that rows come in, and the query around it has a form"
-        " that the planner cannot complete with an order of its own; move it into a subquery in FROM"
-    )
-    raise DefinitionError(message, place)
+    reason = "ties are broken by the order that rows come in, and the query around it has a form that hides which rows"
+    raise DefinitionError(f"{what} has no definite value here: {reason}; move it into a subquery in FROM", place)

@@ -1,23 +1,25 @@
 """Reading SQL: sqlglot's Spark dialect, changed so that what it writes is what was read.
 
-sqlglot translates between dialects: it knows functions by meaning and may write another one (`to_date(x)` as a cast, `datediff` with
-conversions added).  We want none of it, because Spark alone says what a function means.  So here a function is its name and its
-arguments, and comes out as it went in; only special syntax (`CAST(x AS t)`, `EXTRACT(u FROM x)`, …) is understood.
+sqlglot translates between dialects: it knows functions by meaning and may write another one (`to_date(x)` as a cast,
+`datediff` with conversions added).  We want none of it, because Spark alone says what a function means.  So here a
+function is its name and its arguments, and comes out as it went in; only special syntax (`CAST(x AS t)`, `EXTRACT(u
+FROM x)`, …) is understood.
 
-Trap: a datetime unit (`timestampdiff(HOUR, a, b)`) looks like a column.  `parse` makes it a keyword, so that no column of that name
-is ever meant.
+Trap: a datetime unit (`timestampdiff(HOUR, a, b)`) looks like a column.  `parse` makes it a keyword, so that no
+column of that name is ever meant.
 
 Source: design page "the map" (decision 10: SQL is parsed with sqlglot, Spark stays the authority).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import Token
+from sqlglot.parsers.spark import SparkParser
 
 from strandline.errors import DefinitionError, Position
 
@@ -28,14 +30,16 @@ _WITH_UNIT: Final = ("date_add", "date_diff", "dateadd", "datediff", "timestampa
 class Faithful(Spark):
     """Spark SQL in which functions are kept as they were written."""
 
-    class Parser(Spark.Parser):
+    class Parser(SparkParser):
         """Knows no function by meaning."""
 
-        FUNCTIONS: dict[str, Any] = {}
-        FUNCTION_PARSERS = {name: how for name, how in Spark.Parser.FUNCTION_PARSERS.items() if name in _SPECIAL}
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: how for name, how in SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL
+        }
 
 
-def parse(sql: str) -> exp.Expression | None:
+def parse(sql: str) -> exp.Expr | None:
     """Return the one statement that ``sql`` is, or None if sqlglot cannot read it (which says nothing about Spark).
 
     Raises `DefinitionError` if it is several statements.
@@ -53,43 +57,39 @@ def parse(sql: str) -> exp.Expression | None:
     return statements[0]
 
 
-def syntax_error(sql: str) -> Position | None:
-    """Return where sqlglot stops to understand ``sql``, if it does."""
-    try:
-        Faithful().parse(sql)
-    except ParseError as error:
-        first = error.errors[0] if error.errors else {}
-        line, end, word = first.get("line"), first.get("col"), first.get("highlight") or ""
-        return None if line is None or end is None else Position(int(line), max(1, int(end) - len(word) + 1))
-    except TokenError:
-        return None
-    return None
-
-
-def text(expression: exp.Expression) -> str:
+def text(expression: exp.Expr) -> str:
     """Return the SQL text of ``expression``."""
     return expression.sql(dialect=Faithful, comments=False)
 
 
-def tokens(sql: str) -> list[Token]:
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A token of a text: what it says, where it starts, whether it is a string literal."""
+
+    text: str
+    start: int
+    literal: bool
+
+
+def words(sql: str) -> list[Word]:
     """Return the tokens of ``sql``; none if it cannot even be cut into tokens."""
     try:
-        return list(Faithful().tokenize(sql))
+        return [Word(t.text, t.start, t.token_type is TokenType.STRING) for t in Faithful().tokenize(sql)]
     except TokenError:
         return []
 
 
 def position(sql: str, offset: int) -> Position:
-    """Return where the character ``offset`` of ``sql`` is.
+    r"""Return where the character ``offset`` of ``sql`` is.
 
-    >>> position("a\\nbc", 3)
+    >>> position("a\nbc", 3)
     Position(line=2, column=2)
     """
     before = sql[:offset]
-    return Position(before.count("\\n") + 1, offset - (before.rfind("\\n") + 1) + 1)
+    return Position(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
 
 
-def position_of(node: exp.Expression, sql: str) -> Position | None:
+def position_of(node: exp.Expr, sql: str) -> Position | None:
     """Return where ``node`` was read from, if it (or the first name in it) remembers."""
     for found in node.walk():
         if "start" in found.meta:

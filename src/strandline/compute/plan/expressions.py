@@ -1,6 +1,7 @@
 """Expressions of the author's turned into expressions over the plan's columns.
 
-An expression of a plan is SQL text over quoted column names; until it is written it is a sqlglot tree whose columns all are such names.
+An expression of a plan is SQL text over quoted column names; until it is written it is a sqlglot tree whose columns
+all are such names.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ def column(name: str) -> exp.Column:
     return exp.Column(this=exp.Identifier(this=name, quoted=True))
 
 
-def resolve(expression: exp.Expression, scope: Scope, aliases: Mapping[str, exp.Expression]) -> exp.Expression:
+def resolve(expression: exp.Expr, scope: Scope, aliases: Mapping[str, exp.Expr]) -> exp.Expr:
     """Return ``expression`` over the plan's columns.
 
-    A name that the FROM clause does not offer may be an alias (lower-case in ``aliases``), which is replaced by what it stands for.
-    Subqueries are `Unplanned`.
+    A name that the FROM clause does not offer may be an alias (lower-case in ``aliases``), which is replaced by what
+    it stands for. Subqueries are `Unplanned`.
     """
     if expression.find(exp.Query) is not None:
         raise Unplanned("a subquery in an expression")
 
-    def name(node: exp.Expression) -> exp.Expression:
+    def name(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
         if isinstance(node.this, exp.Star):
@@ -38,7 +39,7 @@ def resolve(expression: exp.Expression, scope: Scope, aliases: Mapping[str, exp.
             if len(parts) == 1 and parts[0].lower() in aliases:
                 return exp.Paren(this=aliases[parts[0].lower()].copy())
             raise Unplanned(f"the name {'.'.join(parts)} is unknown here")
-        result: exp.Expression = column(found[0].column)
+        result: exp.Expr = column(found[0].column)
         for field in found[1]:
             result = exp.Dot(this=result, expression=exp.Identifier(this=field, quoted=True))
         return result
@@ -46,24 +47,24 @@ def resolve(expression: exp.Expression, scope: Scope, aliases: Mapping[str, exp.
     return replaced(expression, name)
 
 
-def replaced(expression: exp.Expression, change: Callable[[exp.Expression], exp.Expression]) -> exp.Expression:
+def replaced(expression: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
     """Return a copy in which each topmost node that ``change`` changes is replaced; what it put there is left alone."""
 
-    def go(node: exp.Expression) -> exp.Expression:
+    def go(node: exp.Expr) -> exp.Expr:
         new = change(node)
         if new is not node:
             return new
         for key, value in list(node.args.items()):
-            if isinstance(value, exp.Expression):
+            if isinstance(value, exp.Expr):
                 node.set(key, go(value))
             elif isinstance(value, list):
-                node.set(key, [go(item) if isinstance(item, exp.Expression) else item for item in value])
+                node.set(key, [go(item) if isinstance(item, exp.Expr) else item for item in value])
         return node
 
     return go(expression.copy())
 
 
-def is_aggregate(node: exp.Expression) -> bool:
+def is_aggregate(node: exp.Expr) -> bool:
     """Tell whether ``node`` itself is a call of an aggregate function (its FILTER and the like included)."""
     match node:
         case exp.Filter() | exp.WithinGroup() | exp.IgnoreNulls() | exp.RespectNulls():
@@ -74,7 +75,7 @@ def is_aggregate(node: exp.Expression) -> bool:
             return isinstance(node, exp.AggFunc)
 
 
-def has_aggregate(expression: exp.Expression) -> bool:
+def has_aggregate(expression: exp.Expr) -> bool:
     """Tell whether ``expression`` calls an aggregate function, other than over a window."""
     if isinstance(expression, exp.Window):
         return any(has_aggregate(e) for key, e in _parts(expression) if key != "this") or any(
@@ -83,15 +84,15 @@ def has_aggregate(expression: exp.Expression) -> bool:
     return is_aggregate(expression) or any(has_aggregate(e) for e in expression.iter_expressions())
 
 
-def _parts(node: exp.Expression) -> list[tuple[str, exp.Expression]]:
-    found: list[tuple[str, exp.Expression]] = []
+def _parts(node: exp.Expr) -> list[tuple[str, exp.Expr]]:
+    found: list[tuple[str, exp.Expr]] = []
     for key, value in node.args.items():
         values = value if isinstance(value, list) else [value]
-        found.extend((key, v) for v in values if isinstance(v, exp.Expression))
+        found.extend((key, v) for v in values if isinstance(v, exp.Expr))
     return found
 
 
-def conjuncts(expression: exp.Expression) -> list[exp.Expression]:
+def conjuncts(expression: exp.Expr) -> list[exp.Expr]:
     """Return the terms of a conjunction.
 
     >>> from strandline.compute.plan.dialect import parse, text

@@ -1,6 +1,7 @@
 """Queries that are recomputed, made definite: float aggregates fold sorted values, windows order whole rows.
 
-A `Reduce` needs none of this, its rules see to it.  Here are the aggregates and windows that stay Spark's, inside an `Opaque`.
+A `Reduce` needs none of this, its rules see to it.  Here are the aggregates and windows that stay Spark's, inside an
+`Opaque`.
 
 Source: design page "the map" (decision 7, law D).
 """
@@ -25,11 +26,11 @@ _ROUNDED = ("float", "double", "string")
 """Argument types that Spark adds up as doubles, with a rounding at each step."""
 
 
-def complete_windows(expression: exp.Expression, columns: Iterable[str]) -> exp.Expression:
+def complete_windows(expression: exp.Expr, columns: Iterable[str]) -> exp.Expr:
     """Return ``expression`` with all ``columns`` added to the ORDER BY of windows that look at positions."""
     names = list(columns)
 
-    def complete(node: exp.Expression) -> exp.Expression:
+    def complete(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Window):
             return node
         if node.args.get("alias") is not None:
@@ -47,10 +48,10 @@ def complete_windows(expression: exp.Expression, columns: Iterable[str]) -> exp.
     return replaced(expression, complete)
 
 
-def definite_folds(context: Context, node: Node, expression: exp.Expression) -> exp.Expression:
+def definite_folds(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:
     """Return ``expression`` (over ``node``'s columns) with its float aggregates as folds over sorted values."""
 
-    def fold(found: exp.Expression) -> exp.Expression:
+    def fold(found: exp.Expr) -> exp.Expr:
         call, over = (found.this, found) if isinstance(found, exp.Window) else (found, None)
         call, condition = (call.this, call) if isinstance(call, exp.Filter) else (call, None)
         if not isinstance(call, exp.Anonymous) or call.name.lower() not in _FOLDED or len(call.expressions) != 1:
@@ -61,7 +62,7 @@ def definite_folds(context: Context, node: Node, expression: exp.Expression) -> 
         name = call.name.lower()
         if name not in VARIANCES and _type(context, node, argument) not in _ROUNDED:
             return found
-        gathered: exp.Expression = _parsed(f"{gather}(CAST({text(argument)} AS DOUBLE))")
+        gathered: exp.Expr = _parsed(f"{gather}(CAST({text(argument)} AS DOUBLE))")
         for around in (condition, over):
             if around is not None:
                 outer = around.copy()
@@ -73,7 +74,7 @@ def definite_folds(context: Context, node: Node, expression: exp.Expression) -> 
     return replaced(expression, fold)
 
 
-def _type(context: Context, node: Node, argument: exp.Expression) -> str:
+def _type(context: Context, node: Node, argument: exp.Expr) -> str:
     if argument.find(exp.Window, exp.AggFunc) is not None:
         raise Unplanned("an aggregate of an aggregate")
     return context.schema(Project(node, (("argument", text(argument)),))).columns[0].type
@@ -96,5 +97,5 @@ def _variance(name: str, values: str) -> str:
     return f"aggregate({values}, {start}, (a, v) -> {step}, a -> CASE WHEN a.n > {least} THEN {value} END)"
 
 
-def _parsed(sql: str) -> exp.Expression:
+def _parsed(sql: str) -> exp.Expr:
     return sqlglot.parse_one(sql, dialect=Faithful)

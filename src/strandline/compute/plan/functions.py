@@ -1,8 +1,9 @@
-"""What we must know of Spark's functions: which aggregate, which have no definite value, which lean on the order of rows.
+"""What we must know of Spark's functions: which aggregate, which are indefinite, which lean on the order of rows.
 
-Law D: the value of a view at t is a function of its inputs at t, bit for bit.  A function that reads a clock, chance or the layout of
-the data has no such value; neither has an aggregate whose result depends on the order that rows come in, unless that order is
-given.  Spark calls several of them deterministic, so the list is ours.  Each entry says why, and what to use instead.
+Law D: the value of a view at t is a function of its inputs at t, bit for bit.  A function that reads a clock, chance
+or the layout of the data has no such value; neither has an aggregate whose result depends on the order that rows come
+in, unless that order is given.  Spark calls several of them deterministic, so the list is ours.  Each entry says why,
+and what to use instead.
 
 Source: design page "the map" (decision 7, law D).
 """
@@ -81,7 +82,10 @@ INDEFINITE: Final = {
     "last": (_ORDER, "use min(…) or max(…)"),
     "last_value": (_ORDER, "use min(…) or max(…)"),
     "any_value": (_ORDER, "use min(…) or max(…)"),
-    "mode": ("ties are broken by the order that rows come in", "count in a subquery, and take the greatest with a LIMIT"),
+    "mode": (
+        "ties are broken by the order that rows come in",
+        "count in a subquery, and take the greatest with a LIMIT",
+    ),
     "max_by": ("ties are broken by the order that rows come in", "use max(struct(ordering, value)).value"),
     "min_by": ("ties are broken by the order that rows come in", "use min(struct(ordering, value)).value"),
     "collect_list": (_ORDER, _SORTED),
@@ -111,15 +115,25 @@ ORDERED_BY_PARENT: Final = ("array_sort", "sort_array", "size", "array_size", "c
 GATHERING: Final = ("array_agg", "collect_list", "collect_set")
 
 POSITIONAL: Final = (
-    "any_value", "first", "first_value", "lag", "last", "last_value", "lead", "nth_value", "ntile", "row_number",
+    "any_value",
+    "first",
+    "first_value",
+    "lag",
+    "last",
+    "last_value",
+    "lead",
+    "nth_value",
+    "ntile",
+    "row_number",
 )
 """Window functions that look at the order of rows within peers: the whole row is added to their ORDER BY."""
 
 _OTHER_AGGREGATES: Final = (
-    "aggregate_sketch", "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg", "bitmap_or_agg",
-    "count_min_sketch", "grouping", "grouping_id", "hll_sketch_agg", "hll_union_agg", "max_by", "median", "min_by",
-    "percentile", "percentile_cont", "percentile_disc", "product", "regr_count", "schema_of_json_agg", "try_avg", "try_sum",
+    "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg", "bitmap_or_agg", "count_min_sketch",
+    "grouping", "grouping_id", "hll_sketch_agg", "hll_union_agg", "median", "percentile", "percentile_cont",
+    "percentile_disc", "regr_count", "schema_of_json_agg", "try_avg", "try_sum",
 )  # fmt: skip
 
 AGGREGATES: Final = frozenset((*PLANNED, *VARIANCES, *GATHERING, *_OTHER_AGGREGATES))
-"""Names that make a SELECT aggregate.  One that is missing here is found out by Spark, and the query then is recomputed whole."""
+"""Names that make a SELECT aggregate.  One that is missing here is found out by Spark, and the query then is
+recomputed whole."""

@@ -34,7 +34,7 @@ def key(plan: Node) -> tuple[str, ...] | None:
             passed = {sql: name for name, sql in reversed(columns)}
             return tuple(passed[quote(k)] for k in found) if all(quote(k) in passed for k in found) else None
         case Join(inputs=inputs):
-            keys = [key(below) for below in inputs]
-            return None if any(k is None for k in keys) else tuple(name for k in keys for name in k or ())
+            parts = [key(below) for below in inputs]
+            return None if None in parts else tuple(name for part in parts for name in part or ())
         case _:
             return None

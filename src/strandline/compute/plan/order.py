@@ -17,7 +17,7 @@ TOP_K = "ORDER BY … LIMIT has no maintenance rule"
 """The reason of a top-k `Opaque`."""
 
 
-def output_of(key: exp.Expression, outputs: Sequence[tuple[str | None, str]]) -> str | None:
+def output_of(key: exp.Expr, outputs: Sequence[tuple[str | None, str]]) -> str | None:
     """Return the output column that an ORDER BY key means by its position or name, if it does."""
     if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
         position = int(key.name)
@@ -28,7 +28,7 @@ def output_of(key: exp.Expression, outputs: Sequence[tuple[str | None, str]]) ->
     return None
 
 
-def is_limited(query: exp.Expression) -> bool:
+def is_limited(query: exp.Expr) -> bool:
     """Tell whether ``query`` keeps only some of its rows by position."""
     return any(query.args.get(key) is not None for key in ("limit", "offset"))
 
@@ -38,16 +38,18 @@ def direction(key: exp.Ordered) -> str:
     return f"{'DESC' if key.args.get('desc') else 'ASC'} NULLS {'FIRST' if key.args.get('nulls_first') else 'LAST'}"
 
 
-def top(context: Context, planned: Planned, keys: Sequence[str], query: exp.Expression) -> Planned:
-    """Return the rows of ``planned`` that LIMIT and OFFSET of ``query`` keep, in the order of ``keys`` (SQL over its columns).
+def top(context: Context, planned: Planned, keys: Sequence[str], query: exp.Expr) -> Planned:
+    """Return the rows of ``planned`` that LIMIT and OFFSET of ``query`` keep, in the order of ``keys``.
 
-    Columns of ``planned.node`` that are not outputs are there for the keys only.
+    The keys are SQL over the columns of ``planned.node``; those that are not outputs are there for the keys only.
     """
     columns = [quote(c) for c in planned.columns]
     seen = {key.removesuffix(" ASC NULLS FIRST") for key in keys}
     order = [*keys, *(c for c in columns if c not in seen)]
     bounds = [
-        f"{word} {text(query.args[key].expression)}" for key, word in (("limit", "LIMIT"), ("offset", "OFFSET")) if query.args.get(key)
+        f"{word} {text(query.args[key].expression)}"
+        for key, word in (("limit", "LIMIT"), ("offset", "OFFSET"))
+        if query.args.get(key)
     ]
     distinct = dict.fromkeys(columns)
     sql = f"SELECT {', '.join(distinct)} FROM ordered ORDER BY {', '.join(order)} {' '.join(bounds)}"

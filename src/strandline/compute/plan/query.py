@@ -1,7 +1,7 @@
 """Queries: set operations, common table expressions, and the last resort for each.
 
-A query that is not understood is recomputed, but only it: the relations in its FROM clause are planned all the same, and its text runs over
-them (`_substituted`).
+A query that is not understood is recomputed, but only it: the relations in its FROM clause are planned all the same,
+and its text runs over them (`_substituted`).
 
 Source: design page "compute" (the smallest subtree becomes Recompute).
 """
@@ -30,7 +30,7 @@ class Queries:
     context: Context
     sql: str
 
-    def plan(self, query: exp.Expression, ctes: Ctes) -> Planned:
+    def plan(self, query: exp.Expr, ctes: Ctes) -> Planned:
         """Return the plan of ``query``, or raise `Unplanned`."""
         ctes = self._defined(query, ctes)
         try:
@@ -38,7 +38,7 @@ class Queries:
         except Unplanned as why:
             return self._substituted(query, ctes, str(why))
 
-    def _defined(self, query: exp.Expression, ctes: Ctes) -> Ctes:
+    def _defined(self, query: exp.Expr, ctes: Ctes) -> Ctes:
         """Return the common table expressions in sight inside ``query``; each is planned once."""
         defined = query.args.get("with_")
         if defined is None:
@@ -56,7 +56,7 @@ class Queries:
             found[cte.alias.lower()] = planned
         return found
 
-    def _understood(self, query: exp.Expression, ctes: Ctes) -> Planned:
+    def _understood(self, query: exp.Expr, ctes: Ctes) -> Planned:
         match query:
             case exp.Select():
                 return plan_select(self.context, query, Relations(self.context, self.plan, ctes))
@@ -69,7 +69,7 @@ class Queries:
             case _:
                 raise Unplanned(f"the query {text(query)}")
 
-    def _ordered(self, planned: Planned, query: exp.Expression) -> Planned:
+    def _ordered(self, planned: Planned, query: exp.Expr) -> Planned:
         """Apply ORDER BY and LIMIT of a query whose outputs are all there is to order by."""
         if not is_limited(query):
             return planned
@@ -121,14 +121,17 @@ class Queries:
         return project(
             side.node,
             [
-                (mine.name, quote(mine.name) if mine.type == wanted.type else f"CAST({quote(mine.name)} AS {wanted.type})")
+                (
+                    mine.name,
+                    quote(mine.name) if mine.type == wanted.type else f"CAST({quote(mine.name)} AS {wanted.type})",
+                )
                 for mine, wanted in zip(own, common, strict=True)
             ],
         )
 
     def _values(self, query: exp.Values) -> Planned:
         rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in query.expressions]
-        if query.find(exp.Query) is not None and query.find(exp.Query) is not query:
+        if any(row.find(exp.Query) is not None for row in query.expressions):
             raise Unplanned("a subquery in VALUES")
         alias = query.args.get("alias")
         names = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
@@ -137,7 +140,7 @@ class Queries:
         node = Constant(tuple(c for _, c in outputs), tuple(tuple(text(value) for value in row) for row in rows))
         return Planned(node, outputs)
 
-    def _substituted(self, query: exp.Expression, ctes: Ctes, reason: str) -> Planned:
+    def _substituted(self, query: exp.Expr, ctes: Ctes, reason: str) -> Planned:
         """Return ``query`` as it is written, recomputed over the plans of the relations it reads."""
         if is_limited(query):
             plain = query.copy()
@@ -156,7 +159,9 @@ class Queries:
                 continue
             name = f"relation_{len(inputs)}"
             names = [str(visible) for visible, _ in planned.outputs]
-            inputs[name] = project(planned.node, [(v, quote(c)) for v, (_, c) in zip(names, planned.outputs, strict=True)])
+            inputs[name] = project(
+                planned.node, [(v, quote(c)) for v, (_, c) in zip(names, planned.outputs, strict=True)]
+            )
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name, quoted=True))
             relation.replace(exp.Table(this=exp.to_identifier(name), alias=alias, joins=relation.args.get("joins")))
         refuse_unordered(copy, self.sql)
@@ -169,7 +174,7 @@ class Queries:
         node = self.context.opaque(inputs.values(), inputs, sql, (c for _, c in outputs), reason)
         return Planned(node, outputs)
 
-    def _readable(self, relation: exp.Expression, query: exp.Expression, ctes: Ctes, inner: set[str]) -> Planned | None:
+    def _readable(self, relation: exp.Expr, query: exp.Expr, ctes: Ctes, inner: set[str]) -> Planned | None:
         """Return the plan of a relation that ``query`` reads, or None if it stays in the text."""
         if relation is query or relation.find_ancestor(exp.Lateral) is not None:
             return None
@@ -181,7 +186,7 @@ class Queries:
                 planned = self.plan(relation.this, ctes)
             except Unplanned:
                 return None
-        elif isinstance(relation.this, exp.Identifier):
+        elif isinstance(relation, exp.Table) and isinstance(relation.this, exp.Identifier):
             name = relation.name.lower()
             own = self.context.relation(relation.name)
             if name in inner and not relation.db:
@@ -193,7 +198,7 @@ class Queries:
         return planned
 
 
-def _in_from(relation: exp.Expression, query: exp.Expression) -> bool:
+def _in_from(relation: exp.Expr, query: exp.Expr) -> bool:
     """Tell whether ``relation`` stands in the FROM clause of ``query`` itself."""
     parent = relation.parent
     if isinstance(parent, exp.From | exp.Join):

@@ -1,7 +1,7 @@
 """FROM and WHERE: relations, inner joins as one n-ary `Join`, other joins as an `Opaque` over their two sides.
 
-A condition goes as far down as it can: to the one input that it speaks of, else to the join.  (Spark would do the same; here it keeps the
-updates and old sides of every term small.)
+A condition goes as far down as it can: to the one input that it speaks of, else to the join.  (Spark would do the
+same; here it keeps the updates and old sides of every term small.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.engine.sql import columns_of
 Ctes = Mapping[str, Planned]
 """Common table expressions in sight, by lower-case name."""
 
-PlanQuery = Callable[[exp.Expression, Ctes], Planned]
+PlanQuery = Callable[[exp.Expr, Ctes], Planned]
 
 _OUTER = {"LEFT": "LEFT OUTER", "RIGHT": "RIGHT OUTER", "FULL": "FULL OUTER"}
 _PLAIN_TABLE = ("this", "alias", "db", "catalog")
@@ -37,7 +37,7 @@ class Relations:
     ctes: Ctes
     inputs: list[Node] = field(default_factory=list)
     on: list[str] = field(default_factory=list)
-    scope: Scope = Scope()
+    scope: Scope = field(default_factory=Scope)
 
     def read(self, select: exp.Select) -> None:
         """Take the FROM clause, joins and WHERE of ``select``."""
@@ -62,10 +62,11 @@ class Relations:
         assert not self.on
         return self.inputs[0]
 
-    def _relation(self, relation: exp.Expression) -> tuple[Node, Scope]:
+    def _relation(self, relation: exp.Expr) -> tuple[Node, Scope]:
         """Return the plan of one relation and the names it offers.
 
-        A common table expression is one plan, and each use of it gives its columns names of their own."""
+        A common table expression is one plan, and each use of it gives its columns names of their own.
+        """
         planned = self._planned(relation)
         shared = isinstance(relation, exp.Table) and planned is self.ctes.get(relation.name.lower())
         alias = relation.args.get("alias")
@@ -80,7 +81,7 @@ class Relations:
             fields.append(Field(qualifier, renamed[position] if renamed else name, own))
         return project(planned.node, columns), Scope(tuple(fields), tuple(fields))
 
-    def _planned(self, relation: exp.Expression) -> Planned:
+    def _planned(self, relation: exp.Expr) -> Planned:
         match relation:
             case exp.Table() if isinstance(relation.this, exp.Identifier):
                 extra = [key for key, value in relation.args.items() if value and key not in _PLAIN_TABLE]
@@ -117,9 +118,7 @@ class Relations:
             return
         self._other_join(node, side, kind, conditions, scope, bool(pairs))
 
-    def _other_join(
-        self, right: Node, side: str, kind: str, conditions: list[str], scope: Scope, using: bool
-    ) -> None:
+    def _other_join(self, right: Node, side: str, kind: str, conditions: list[str], scope: Scope, using: bool) -> None:
         """Make an outer, semi or anti join of what is joined so far with ``right``: an `Opaque`."""
         left = self.node()
         if kind in ("SEMI", "ANTI"):

@@ -1,8 +1,9 @@
 """Names: which column of a FROM clause a name in the query means.
 
-A plan's columns have unique names, so every name of the author's is translated once, here.  The rules are Spark's: case does not count;
-a qualified name is looked for before a field of a struct; the columns of USING are one column when they are not qualified.  Whatever is
-not found or not unique is `Unplanned`: Spark has already accepted the query, so it is we who do not understand it.
+A plan's columns have unique names, so every name of the author's is translated once, here.  The rules are Spark's:
+case does not count; a qualified name is looked for before a field of a struct; the columns of USING are one column
+when they are not qualified.  Whatever is not found or not unique is `Unplanned`: Spark has already accepted the
+query, so it is we who do not understand it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Unplanned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column that a FROM clause offers: its relation's alias, the author's name for it (if any), its name in the plan."""
+    """A column that a FROM clause offers: its relation's alias, the author's name if any, its name in the plan."""
 
     qualifier: str | None
     name: str | None
@@ -70,7 +71,7 @@ class Scope:
         return Scope((*self.qualified, *other.qualified), plain), pairs
 
     def resolve(self, parts: list[str]) -> tuple[Field, list[str]] | None:
-        """Return the column that a dotted name means and the struct fields that follow, or None if there is no such column."""
+        """Return the column that a dotted name means and the struct fields that follow, or None if there is none."""
         if len(parts) > 1:
             found = [f for f in self.qualified if _same(f.qualifier, parts[0]) and _same(f.name, parts[1])]
             if found:

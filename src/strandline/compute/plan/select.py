@@ -1,7 +1,8 @@
 """SELECT: items, GROUP BY, HAVING, windows, DISTINCT, over a planned FROM clause.
 
-Every name is resolved first (`scope`), aliases and ordinals replaced by what they stand for; then there are only expressions over the plan's
-columns.  What has no rule (windows, grouping sets, other aggregates) becomes an `Opaque` over the planned rows below it.
+Every name is resolved first (`scope`), aliases and ordinals replaced by what they stand for; then there are only
+expressions over the plan's columns.  What has no rule (windows, grouping sets, other aggregates) becomes an `Opaque`
+over the planned rows below it.
 """
 
 from __future__ import annotations
@@ -15,25 +16,43 @@ from strandline.algebra.nodes import Filter, Node, Reduce
 from strandline.algebra.schema import quote
 from strandline.compute.plan.aggregate import Reduction
 from strandline.compute.plan.context import Context, Planned, project
-from strandline.compute.plan.folds import complete_windows, definite_folds
 from strandline.compute.plan.dialect import text
 from strandline.compute.plan.expressions import column, conjuncts, has_aggregate, resolve
+from strandline.compute.plan.folds import complete_windows, definite_folds
 from strandline.compute.plan.order import direction, is_limited, output_of, top
 from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scope import Scope, Unplanned
 
 _KNOWN = frozenset(
-    "expressions from_ joins where group having distinct order limit offset with_ hint sort cluster distribute qualify kind".split()
+    [
+        "expressions",
+        "from_",
+        "joins",
+        "where",
+        "group",
+        "having",
+        "distinct",
+        "order",
+        "limit",
+        "offset",
+        "with_",
+        "hint",
+        "sort",
+        "cluster",
+        "distribute",
+        "qualify",
+        "kind",
+    ]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One output: the author's name, the plan's column, the expression; ``shown`` is false for what only ORDER BY needs."""
+    """One output: the author's name, the plan's column, the expression; not ``shown`` if only ORDER BY needs it."""
 
     name: str | None
     column: str
-    expression: exp.Expression
+    expression: exp.Expr
     shown: bool = True
 
 
@@ -74,8 +93,10 @@ def _items(context: Context, select: exp.Select, scope: Scope) -> list[_Item]:
                 raise Unplanned("* with other changes than EXCEPT")
             qualifier = written.table if isinstance(written, exp.Column) else ""
             without = [e.name for e in star.args.get("except_") or []]
-            for offered in scope.star(qualifier or None, without):
-                items.append(_Item(offered.name, context.names.fresh(offered.name), column(offered.column)))
+            items += [
+                _Item(offered.name, context.names.fresh(offered.name), column(offered.column))
+                for offered in scope.star(qualifier or None, without)
+            ]
             continue
         expression = written.this if isinstance(written, exp.Alias) else written
         if isinstance(expression, exp.Aliases | exp.Subquery) or expression.find(exp.Lateral) is not None:
@@ -86,16 +107,16 @@ def _items(context: Context, select: exp.Select, scope: Scope) -> list[_Item]:
     return items
 
 
-def _own_name(expression: exp.Expression) -> str | None:
+def _own_name(expression: exp.Expr) -> str | None:
     return expression.name if isinstance(expression, exp.Column | exp.Dot) else None
 
 
-def _aliases(items: Sequence[_Item]) -> dict[str, exp.Expression]:
+def _aliases(items: Sequence[_Item]) -> dict[str, exp.Expr]:
     return {item.name.lower(): item.expression for item in items if item.name is not None}
 
 
 def _order(
-    context: Context, select: exp.Select, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expression]
+    context: Context, select: exp.Select, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expr]
 ) -> tuple[list[str], list[_Item]]:
     """Return the keys of ORDER BY as SQL over output columns, and items for those that are no output."""
     order = select.args.get("order")
@@ -119,7 +140,7 @@ def _order(
 
 
 def _rows(
-    context: Context, select: exp.Select, relations: Relations, items: Sequence[_Item], aliases: dict[str, exp.Expression]
+    context: Context, select: exp.Select, relations: Relations, items: Sequence[_Item], aliases: dict[str, exp.Expr]
 ) -> Node:
     """Return the node whose columns are the items."""
     scope, node = relations.scope, relations.node()
@@ -147,8 +168,8 @@ def _rows(
 
 
 def _keys(
-    group: exp.Group | None, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expression]
-) -> list[exp.Expression]:
+    group: exp.Group | None, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expr]
+) -> list[exp.Expr]:
     """Return the expressions that are grouped by."""
     if group is None:
         return []
@@ -169,9 +190,7 @@ def _keys(
     return found
 
 
-def _key(
-    key: exp.Expression, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expression]
-) -> exp.Expression:
+def _key(key: exp.Expr, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expr]) -> exp.Expr:
     """Return what one element of GROUP BY means: a position, or an expression."""
     if isinstance(key, exp.Literal) and not key.is_string:
         return items[int(key.name) - 1].expression
@@ -179,7 +198,7 @@ def _key(
     return resolved.this if isinstance(resolved, exp.Paren) else resolved
 
 
-def _output(context: Context, node: Node, items: Sequence[_Item], qualify: exp.Expression | None) -> Node:
+def _output(context: Context, node: Node, items: Sequence[_Item], qualify: exp.Expr | None) -> Node:
     """Return the items over ``node``: a projection, or a recomputed query where there are windows."""
     if qualify is None and not any(item.expression.find(exp.Window) for item in items):
         return project(node, [(item.column, text(item.expression)) for item in items])
@@ -195,9 +214,9 @@ def _grouped(
     node: Node,
     select: exp.Select,
     items: Sequence[_Item],
-    conditions: tuple[exp.Expression | None, exp.Expression | None],
+    conditions: tuple[exp.Expr | None, exp.Expr | None],
     scope: Scope,
-    aliases: dict[str, exp.Expression],
+    aliases: dict[str, exp.Expr],
     reason: str,
 ) -> Node:
     """Return a GROUP BY that has no rule as a recomputed query over the planned rows."""
@@ -218,5 +237,5 @@ def _grouped(
     return context.opaque((node,), ("rows",), sql, [i.column for i in items], reason)
 
 
-def _definite(context: Context, node: Node, expression: exp.Expression) -> exp.Expression:
+def _definite(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:
     return definite_folds(context, node, complete_windows(expression, node.names))

@@ -1,9 +1,11 @@
 """From the text of a view to its plan.
 
 1. read the text (`dialect`), find the collections it reads, refuse what has no definite value (`definite`);
-2. Spark says what its columns are: it is the authority, so a query that it refuses goes no further, and one that it accepts is planned;
+2. Spark says what its columns are: it is the authority, so a query that it refuses goes no further, and one that it
+   accepts is planned;
 3. plan it (`query`); what is not understood is recomputed, the smallest part that can be;
-4. Spark analyses what the plan means: its columns must be those of step 2, else the whole query is recomputed as it was written.
+4. Spark analyses what the plan means: its columns must be those of step 2, else the whole query is recomputed as it
+   was written.
 
 So a view is never refused for being hard, and never wrong for our not having understood it.
 
@@ -23,7 +25,7 @@ from strandline.algebra.schema import Schema, quote
 from strandline.compute.plan.analyst import Analyst
 from strandline.compute.plan.context import Context, project
 from strandline.compute.plan.definite import refuse_indefinite, refuse_unordered
-from strandline.compute.plan.dialect import parse, position_of, tokens
+from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.plan.key import key
 from strandline.compute.plan.query import Queries
 from strandline.compute.plan.scope import Unplanned
@@ -36,9 +38,9 @@ _CANDIDATES_MAX = 3
 class PlannedView:
     """A view that can be maintained.
 
-    ``plan`` has the columns of ``schema``, by name; ``imports`` are the collections that it reads; ``sql`` the author's text; ``types`` Spark's
-    types of the columns inside the plan that a stage may have to store; ``notes`` what the author may want to know; ``key`` columns that tell
-    its rows apart, if that is known.
+    ``plan`` has the columns of ``schema``, by name; ``imports`` are the collections that it reads; ``sql`` the
+    author's text; ``types`` Spark's types of the columns inside the plan that a stage may have to store; ``notes``
+    what the author may want to know; ``key`` columns that tell its rows apart, if that is known.
     """
 
     plan: Node
@@ -79,7 +81,7 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> Plan
     return PlannedView(plan, schema, imports, sql, dict(context.types), tuple(notes), key(plan))
 
 
-def _planned(query: exp.Expression, sql: str, schema: Schema, context: Context) -> Node:
+def _planned(query: exp.Expr, sql: str, schema: Schema, context: Context) -> Node:
     """Return a plan whose columns, as Spark sees them, are those of ``schema``."""
     planned = Queries(context, sql).plan(query, {})
     if len(planned.outputs) != len(schema.columns):
@@ -104,11 +106,11 @@ def _read(node: Node) -> Iterator[str]:
         yield from _read(below)
 
 
-def _imports(query: exp.Expression | None, sql: str, catalog: Mapping[str, Schema]) -> tuple[str, ...]:
-    """Return the collections that the text names, in order; raise `DefinitionError` for a relation that is not there."""
+def _imports(query: exp.Expr | None, sql: str, catalog: Mapping[str, Schema]) -> tuple[str, ...]:
+    """Return the collections that the text names, in order; raise `DefinitionError` for one that is not there."""
     own = {name.lower(): name for name in catalog}
     if query is None:
-        return tuple(dict.fromkeys(own[t.text.lower()] for t in tokens(sql) if t.text.lower() in own))
+        return tuple(dict.fromkeys(own[w.text.lower()] for w in words(sql) if w.text.lower() in own))
     local = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
     found: dict[str, None] = {}
     for table in query.find_all(exp.Table):
@@ -124,8 +126,8 @@ def _imports(query: exp.Expression | None, sql: str, catalog: Mapping[str, Schem
     return tuple(found)
 
 
-def _mentioned(query: exp.Expression | None) -> frozenset[str] | None:
-    """Return the identifiers of the text, lower-case; None if a ``*`` (other than that of count(*)) names all columns."""
+def _mentioned(query: exp.Expr | None) -> frozenset[str] | None:
+    """Return the identifiers of the text, lower-case; None if a ``*`` (not that of count) names all columns."""
     if query is None:
         return None
     for star in query.find_all(exp.Star):
@@ -136,8 +138,8 @@ def _mentioned(query: exp.Expression | None) -> frozenset[str] | None:
     return frozenset(i.name.lower() for i in query.find_all(exp.Identifier))
 
 
-def _comma_before_outer(query: exp.Expression) -> bool:
-    """Tell whether a RIGHT or FULL join follows a comma or CROSS JOIN: sqlglot reads the two alike, and Spark does not."""
+def _comma_before_outer(query: exp.Expr) -> bool:
+    """Tell whether a RIGHT or FULL join follows a comma or CROSS JOIN: sqlglot reads both alike, Spark does not."""
     for select in query.find_all(exp.Select):
         crossed = False
         for join in select.args.get("joins") or []:

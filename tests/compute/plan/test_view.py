@@ -1,0 +1,175 @@
+"""What a view's text becomes: the plan's shape, and what is refused, by name and place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandline.algebra.nodes import Constant, Join, Node, Opaque, Reduce, UnionAll, children
+from strandline.algebra.schema import Column, Schema
+from strandline.compute.plan.order import TOP_K
+from strandline.errors import DefinitionError, Position
+
+pytestmark = pytest.mark.spark
+
+
+def nodes(plan: Node, kind: type) -> list[Any]:
+    """Return the nodes of a kind in a plan, from the root on."""
+
+    def walk(node: Node) -> Iterator[Node]:
+        yield node
+        for below in children(node):
+            yield from walk(below)
+
+    return [node for node in walk(plan) if isinstance(node, kind)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "reductions"),
+    [
+        ("SELECT shop, count(*) AS n FROM sales GROUP BY shop ORDER BY n DESC LIMIT 20", 1),
+        ("SELECT a.n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop) a LEFT JOIN"
+         " (SELECT shop, max(size) AS m FROM shops GROUP BY shop) b ON a.shop = b.shop", 2),
+        ("SELECT shop, n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop) WHERE n > (SELECT avg(size) FROM shops)", 1),
+        ("SELECT shop, rank() OVER (ORDER BY count(*)) AS r FROM sales GROUP BY shop", 1),
+    ],
+)  # fmt: skip
+def test_what_has_no_rule_is_recomputed_over_what_has_one(sql: str, reductions: int, laboratory: Any) -> None:
+    """Damage: one ORDER BY at the top would make every tick scan the base tables."""
+    plan = laboratory.plan(sql).plan
+    (opaque,) = nodes(plan, Opaque)
+    assert len(nodes(opaque, Reduce)) == reductions
+    assert len(nodes(plan, Reduce)) == reductions
+
+
+def test_ties_of_a_top_k_are_broken_by_the_whole_row(laboratory: Any) -> None:
+    """Damage: two replicas would keep different rows of a tie, and correct each other for ever."""
+    (opaque,) = nodes(laboratory.plan("SELECT shop, qty, price FROM sales ORDER BY qty DESC LIMIT 3").plan, Opaque)
+    assert opaque.reason == TOP_K
+    assert "ORDER BY `qty_2` DESC NULLS LAST, `shop_2`, `qty_2`, `price_2` LIMIT 3" in opaque.sql
+
+
+def test_an_order_without_a_limit_is_dropped(laboratory: Any) -> None:
+    """Damage: a view written with an ORDER BY would be recomputed for nothing."""
+    assert nodes(laboratory.plan("SELECT shop FROM sales ORDER BY qty").plan, Opaque) == []
+
+
+def test_inner_joins_of_every_spelling_are_one_join(laboratory: Any) -> None:
+    """Damage: intermediate joins would be computed for each term of the next one."""
+    sql = (
+        "SELECT s.qty FROM sales s JOIN shops h USING (shop) CROSS JOIN products p, shops g WHERE p.product = s.product"
+    )
+    (join,) = nodes(laboratory.plan(sql).plan, Join)
+    assert len(join.inputs) == 4
+    assert len(join.on) == 2
+
+
+def test_only_columns_that_the_text_names_are_read(laboratory: Any) -> None:
+    """Damage: a recomputed query would compare and count columns that cannot matter."""
+    (get,) = nodes(laboratory.plan("SELECT shop, count(*) AS n FROM sales GROUP BY shop").plan, type(_a_get()))
+    assert [own for _, own in get.columns] == ["shop"]
+
+
+def _a_get() -> Node:
+    from strandline.algebra.nodes import Get
+
+    return Get("t", ())
+
+
+def test_a_common_table_expression_shadows_a_collection(laboratory: Any) -> None:
+    """Damage: the view would read another relation than its author meant."""
+    view = laboratory.plan("WITH shops AS (SELECT 1 AS size) SELECT size FROM shops")
+    assert view.imports == ()
+    assert nodes(view.plan, Constant)
+
+
+def test_sides_of_a_union_have_the_type_of_the_whole(laboratory: Any) -> None:
+    """Damage: a step that sees the changes of one side only would write another type."""
+    view = laboratory.plan("SELECT qty AS v FROM sales UNION ALL SELECT units FROM sales")
+    assert view.schema.ddl == "`v` bigint"
+    (union,) = nodes(view.plan, UnionAll)
+    assert "CAST" in repr(union.inputs[0])
+
+
+@pytest.mark.parametrize(
+    ("sql", "key"),
+    [
+        ("SELECT shop, count(*) AS n FROM sales GROUP BY shop HAVING count(*) > 1", ("shop",)),
+        ("SELECT count(*) AS n FROM sales GROUP BY shop", None),
+        ("SELECT count(*) AS n FROM sales", ()),
+        ("SELECT DISTINCT shop, qty AS q FROM sales", ("shop", "q")),
+        ("SELECT shop, count(*) AS n FROM sales GROUP BY shop ORDER BY n LIMIT 3", ("shop",)),
+        ("SELECT shop FROM sales", None),
+    ],
+)
+def test_a_key_is_found_where_the_shape_gives_one(sql: str, key: tuple[str, ...] | None, laboratory: Any) -> None:
+    """Damage: an endpoint would overwrite rows that only look the same, or could not update any."""
+    assert laboratory.plan(sql).key == key
+
+
+@pytest.mark.parametrize(
+    ("sql", "words", "position"),
+    [
+        ("SELECT shop,\n  rand() AS r FROM sales", "rand", Position(2, 3)),
+        ("SELECT shop FROM sales WHERE day < current_date", "current_date", Position(1, 36)),
+        ("SELECT current_timestamp() AS t", "current_timestamp", Position(1, 8)),
+        ("SELECT shop, first(qty) AS q FROM sales GROUP BY shop", "min", Position(1, 14)),
+        ("SELECT collect_list(qty) AS q FROM sales", "array_sort", Position(1, 8)),
+        ("SELECT shop FROM sales TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", Position(1, 18)),
+        ("SELECT shop FROM salse", "did you mean sales", Position(1, 18)),
+        ("SELECT shop, quantity FROM sales", "quantity", Position(1, 14)),
+        ("SELECT shop\nFORM sales WHERE", "", None),
+        ("SELECT shop FROM sales WHERE qty IN (SELECT size FROM shops LIMIT 1)", "LIMIT", None),
+    ],
+)
+def test_what_is_refused_is_named_with_its_place(
+    sql: str, words: str, position: Position | None, laboratory: Any
+) -> None:
+    """Damage: an indefinite view would never agree with itself, or an author would look for the mistake by hand."""
+    with pytest.raises(DefinitionError) as refused:
+        laboratory.plan(sql)
+    assert words in refused.value.message
+    assert refused.value.position is not None
+    if position is not None:
+        assert refused.value.position == position
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT shop, array_sort(collect_list(qty)) AS q FROM sales GROUP BY shop",
+        "SELECT shop, first_value(qty) OVER (PARTITION BY shop ORDER BY qty) AS q FROM sales",
+        "SELECT 'rand()' AS r, qty AS now FROM sales",
+    ],
+)
+def test_what_can_be_made_definite_is_accepted(sql: str, laboratory: Any) -> None:
+    """Damage: queries with a definite value would be refused for a word in them."""
+    assert laboratory.plan(sql).schema
+
+
+def test_text_that_only_spark_can_read_is_recomputed_whole(laboratory: Any) -> None:
+    """Damage: a query that Spark accepts would be refused because we cannot parse it."""
+    view = laboratory.plan("SELECT * FROM VALUES (1), (2) AS t(a) |> AGGREGATE sum(a) AS s GROUP BY a % 2 AS b")
+    assert isinstance(view.plan, Opaque)
+    assert view.notes
+
+
+def test_a_column_called_like_a_unit_is_not_taken_for_one(laboratory: Any) -> None:
+    """Damage: `timestampdiff(DAY, …)` over a table with a column `day` would not run."""
+    view = laboratory.plan("SELECT timestampdiff(DAY, day, DATE'2024-02-01') AS d, day FROM sales")
+    assert nodes(view.plan, Opaque) == []
+
+
+def test_the_schema_is_sparks_own(laboratory: Any) -> None:
+    """Damage: a view's columns would be called or typed otherwise than in Spark."""
+    view = laboratory.plan("SELECT sum(price), avg(price) AS m, count(*), 1 FROM sales")
+    assert view.schema == Schema(
+        (
+            Column("sum(price)", "decimal(18,2)"),
+            Column("m", "decimal(12,6)"),
+            Column("count(1)", "bigint"),
+            Column("1", "int"),
+        )
+    )

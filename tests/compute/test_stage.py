@@ -1,0 +1,70 @@
+"""Maintained views equal Spark's own answer at every time, however their history is cut into steps."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+import pytest
+
+QUERIES: Final = {
+    "filter": "SELECT shop, qty + 1 AS more FROM sales WHERE qty > 1 OR product IS NULL",
+    "duplicates": "SELECT shop FROM sales",
+    "join": "SELECT s.shop, p.kind, s.qty FROM sales s JOIN products p USING (product)",
+    "three way join": "SELECT s.qty, city, kind FROM sales s JOIN shops USING (shop) JOIN products p ON p.product = s.product",
+    "comma join, no condition": "SELECT city, kind FROM shops, products WHERE size > 1",
+    "self join": "SELECT a.qty, b.qty AS other FROM sales a JOIN sales b ON a.shop = b.shop AND a.qty < b.qty",
+    "null-safe join": "SELECT s.qty, h.city FROM sales s JOIN shops h ON s.shop <=> h.shop",
+    "union all": "SELECT shop AS name, qty FROM sales UNION ALL SELECT city, size + 1L FROM shops UNION ALL SELECT 'z', 0",
+    "counts": "SELECT shop, count(*) AS n, count(qty) AS q, count_if(qty > 1) AS c FROM sales GROUP BY shop",
+    "integers": "SELECT shop, sum(qty) AS s, avg(qty) AS m, avg(units) AS u FROM sales GROUP BY ALL",
+    "decimals": "SELECT product, sum(price) AS s, avg(price) AS m, sum(price) + 1 AS t FROM sales GROUP BY 1",
+    "floats": "SELECT shop, sum(weight) AS s, avg(weight) AS m, count(*) AS n FROM sales GROUP BY shop",
+    "extremes": "SELECT shop, min(weight) AS a, max(price) AS b, min(qty) AS c FROM sales GROUP BY shop",
+    "distinct aggregates": "SELECT shop, count(DISTINCT qty) AS n, sum(DISTINCT price) AS s, avg(DISTINCT weight) AS m"
+    " FROM sales GROUP BY shop",
+    "global": "SELECT count(*) AS n, sum(qty) AS s, avg(price) AS m, sum(price) AS t FROM sales WHERE qty > 1",
+    "global extremes": "SELECT min(price) AS a, max(qty) AS b, count(*) AS n, sum(weight) AS w FROM sales WHERE qty > 1",
+    "global over nothing": "SELECT count(*) AS n, max(qty) AS m FROM sales WHERE false",
+    "having": "SELECT shop, sum(qty) AS s FROM sales GROUP BY shop HAVING count(*) > 2 AND max(qty) > 1",
+    "having, invertible": "SELECT upper(shop) AS u, sum(qty) * 2 AS s FROM sales GROUP BY u HAVING s > 4",
+    "distinct": "SELECT DISTINCT shop, qty FROM sales",
+    "union": "SELECT shop FROM sales UNION SELECT city FROM shops",
+    "join then group": "SELECT h.city, p.kind, count(*) AS n, avg(s.qty) AS m, sum(p.cost) AS c FROM sales s"
+    " JOIN shops h USING (shop) JOIN products p USING (product) GROUP BY ALL",
+    "join of aggregates": "WITH t AS (SELECT shop, sum(qty) AS q FROM sales GROUP BY shop) SELECT t.shop, t.q, u.n"
+    " FROM t JOIN (SELECT shop, count(*) AS n FROM shops GROUP BY shop) u ON t.shop = u.shop",
+    "a query twice": "WITH t AS (SELECT shop, count(*) AS n FROM sales GROUP BY shop)"
+    " SELECT a.shop, b.shop AS other, a.n FROM t a JOIN t b ON a.n = b.n",
+    "aggregate of aggregates": "SELECT q, count(*) AS n FROM (SELECT shop, sum(qty) AS q FROM sales GROUP BY shop) GROUP BY q",
+    "top": "SELECT shop, product, count(*) AS n FROM sales GROUP BY shop, product ORDER BY n DESC, product, shop LIMIT 3",
+    "top of rows": "SELECT qty, price FROM sales ORDER BY qty + 1 DESC NULLS LAST, -price LIMIT 4",
+    "left join": "SELECT s.qty, h.city FROM sales s LEFT JOIN shops h ON s.shop = h.shop",
+    "left join of aggregates": "SELECT a.shop, a.n, b.m FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop) a"
+    " LEFT JOIN (SELECT shop, max(size) AS m FROM shops GROUP BY shop) b ON a.shop = b.shop",
+    "not in": "SELECT product, kind FROM products WHERE product NOT IN (SELECT product FROM sales WHERE product IS NOT NULL)",
+    "window": "SELECT shop, qty, row_number() OVER (PARTITION BY shop ORDER BY qty) AS r FROM sales",
+    "rollup": "SELECT shop, product, sum(weight) AS w, count(*) AS n FROM sales GROUP BY ROLLUP (shop, product)",
+    "variance": "SELECT shop, round(stddev(qty), 9) AS d, percentile(qty, 0.5) AS p FROM sales GROUP BY shop",
+    "except": "SELECT shop FROM sales EXCEPT ALL SELECT shop FROM shops",
+    "constants": "SELECT 1 AS a, 'x' AS b",
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_maintained_view_is_the_query_at_every_time_bit_for_bit_however_it_is_cut(name: str, laboratory: Any) -> None:
+    """Damage: a view that drifts from its query for ever, or two replicas that correct each other for ever."""
+    sql, seed = QUERIES[name], sorted(QUERIES).index(name)
+    history = laboratory.history(seed)
+    want = laboratory.answers(sql, history)
+    chance = random.Random(seed)
+    cuts = sorted(chance.sample(laboratory.times[2:], chance.randint(1, 2)))
+    fine, coarse = (laboratory.maintain(sql, history, bounds) for bounds in (laboratory.times[1:], cuts))
+    for found, bounds in ((fine, "every time alone"), (coarse, cuts)):
+        for time, held in found.items():
+            assert laboratory.rounded(held) == laboratory.rounded(want[time]), f"windows cut at {bounds}, time {time}"
+    for time, held in coarse.items():
+        assert laboratory.bits(held) == laboratory.bits(fine[time]), f"windows cut at {cuts}, time {time}"
+    last = laboratory.times[-1]
+    assert laboratory.bits(laboratory.recomputed(sql, history, last)) == laboratory.bits(fine[last]), "the full plan"
