@@ -319,3 +319,11 @@ def test_states_are_values() -> None:
     step(machine, states.Start(Progress()))
     assert machine == Machine(KEYS)
     assert all(each.__dataclass_params__.frozen for each in (*HEADS, *TAILS))  # type: ignore[attr-defined]
+
+
+def test_an_endpoint_that_keeps_its_checkpoint_is_not_tied_to_the_extent_in_flight() -> None:
+    """Damage: a binding added after the crash, whose history begins later, can never be read that far back."""
+    log = Progress(at(2), at(2), Extent(at(2), at(2), 5))
+    machine, _ = run(Machine(KEYS), states.Start(log), Opened(at(2)), Acknowledged())
+    assert machine.due(9) == 9
+    assert run(machine, states.Extend(9), states.Read(0, 1))[1] == ()

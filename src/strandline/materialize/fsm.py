@@ -107,11 +107,11 @@ def _start(machine: Machine, _head: Closed, event: Start) -> Step:
 def _opened(machine: Machine, head: Opening, event: Opened) -> Step:
     logged = head.logged
     base = logged.checkpoint if event.checkpoint is None else event.checkpoint
-    replay = logged.extent if logged.extent is not None and logged.extent.base == base else None
+    begun = logged.extent if logged.extent is not None and logged.extent.base == base else None
     reached = logged.position if logged.checkpoint == base else base
-    position = reached if replay is None else replay.start
-    doubtful = replay is not None and event.checkpoint is None
-    idle = Idle(Progress(base, position, replay), position, doubtful)
+    position = reached if begun is None else begun.start
+    replay = begun if event.checkpoint is None else None  # an endpoint that keeps a checkpoint has kept nothing else
+    idle = Idle(Progress(base, position, replay), position)
     return replace(machine, head=idle, tail=Acknowledging()), (SendAcknowledge(),)
 
 
@@ -119,7 +119,7 @@ def _extend(machine: Machine, head: Idle, event: Extend) -> Step:
     if machine.due(event.upper) != event.upper:
         raise ProtocolViolation(f"Extend up to {event.upper} came in Idle, where it is not due")
     bindings = range(len(machine.state_keys))
-    extending = Extending(head.progress, head.position, event.upper, head.doubtful, frozenset(bindings))
+    extending = Extending(head.progress, head.position, event.upper, frozenset(bindings))
     reads = tuple(
         ReadChanges(i, lower, event.upper)
         for i, lower in enumerate(head.position.of(key) or 0 for key in machine.state_keys)
@@ -133,7 +133,7 @@ def _read(machine: Machine, head: Extending, event: Read) -> Step:
     filled = (*head.filled, event.binding) if event.rows else head.filled
     extending = replace(head, unread=head.unread - {event.binding}, filled=filled)
     loads: tuple[Action, ...] = ()
-    if event.rows and head.doubtful:
+    if event.rows and head.progress.extent is not None:
         extending = replace(extending, loading=head.loading | {event.binding})
         loads = (SendLoad(event.binding),)
     machine, closing = _close(replace(machine, head=extending), extending)
@@ -278,7 +278,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (Idle,),
         (Acknowledging,),
         (SendAcknowledge,),
-        "a checkpoint of the endpoint counts, else the log's; an extent that follows it is replayed exactly",
+        "a checkpoint of the endpoint counts, else the log's, and then an extent in flight is replayed exactly",
         beside=Done,
     ),
     Rule(Idle, Extend, _extend, (Extending,), (), (ReadChanges,), "every binding is read up to the same time"),

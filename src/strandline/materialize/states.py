@@ -34,13 +34,12 @@ class Opening:
 class Idle:
     """No transaction.  ``progress`` is durable, ``position`` may be ahead of it while nothing changes.
 
-    ``progress.extent`` is there iff a transaction must be replayed exactly; ``doubtful``: parts of it may be in an
-    endpoint that cannot tell, so which rows exist must be asked.
+    ``progress.extent`` is there iff parts of it may be in an endpoint that cannot tell: it must be replayed exactly,
+    and which of its rows exist must be asked.
     """
 
     progress: Progress
     position: Checkpoint
-    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,6 @@ class Extending:
     progress: Progress
     position: Checkpoint
     upper: int
-    doubtful: bool
     unread: frozenset[int]
     filled: tuple[int, ...] = ()
     loading: frozenset[int] = frozenset()
