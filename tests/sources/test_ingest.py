@@ -403,7 +403,7 @@ def test_a_crash_at_any_io_loses_and_doubles_nothing(script, after):
             assert successor.status.reread_records == bound.total() - durable.total(), at
 
     count = ios(script)
-    assert count > 40
+    assert count > 30
     for at in range(1, count + 1):
         asyncio.run(one(at))
 

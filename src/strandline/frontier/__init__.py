@@ -1,3 +1,1 @@
-"""Orders that progress is measured in: times, frontiers of times, source offsets.  Knows nothing of storage or
-Spark.
-"""
+"""Orders that progress is measured in: times, frontiers of times, source offsets; nothing of storage or Spark."""

@@ -87,7 +87,7 @@ class Staged:
     """A batch that is written and in no shard yet: plain data, so that one worker stages and another appends.
 
     ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of
-    the err half. Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal;
+    the err half.  Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal;
     after an unknown outcome (or once fenced) it must be left alone.
     """
 

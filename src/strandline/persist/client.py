@@ -1,6 +1,7 @@
 """The door to persist: opens shards as writers, readers, holds and record shards.
 
-One `PersistClient` a process and location; handles to one shard share one `Machine`, so they see each other's commits at once.
+One `PersistClient` a process and location; handles to one shard share one `Machine`, so they see each other's commits
+at once.
 
 Source: design page "persist" (handles, modes).
 """
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from strandline.algebra.schema import Schema
-from strandline.errors import StoreError
+from strandline.errors import Indeterminate, StoreError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.read import ReadHandle
@@ -22,7 +23,7 @@ from strandline.persist.state import Append, AppendOutcome, ShardState, append, 
 from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Committed, Consensus
+from strandline.store.consensus import Committed, CompareAndSet, Consensus
 
 
 class PersistClient:
@@ -70,15 +71,18 @@ class PersistClient:
         return handle
 
     async def advance_many(self, moves: Sequence[tuple[WriteHandle, Frontier, str]]) -> list[AppendOutcome]:
-        """Advance each shard's upper from what is known here to the given one by an empty append, all in one durable flush.
+        """Advance each upper, from what is known here, by an empty append: all shards in one durable flush.
 
-        This is what a tick costs for shards with nothing new.  The third of each is the fingerprint to certify the shard with, or
-        empty.  The outcomes are independent of each other.
+        This is what a tick costs for shards with nothing new.  The third of each is the fingerprint to certify the
+        shard with, or empty.  The outcomes are independent of each other.
         """
-        requests = [(w.shard, w.request((), w.state.upper, upper, certify=name)) for w, upper, name in moves]
-        return await commit_many(
-            self.consensus, [(self._machines[shard], partial(_append, request)) for shard, request in requests]
+        requests = [(w, w.request((), w.state.upper, upper, certify=name)) for w, upper, name in moves]
+        outcomes = await commit_many(
+            self.consensus, [(self._machines[w.shard], partial(_append, request)) for w, request in requests]
         )
+        for writer, request in requests:
+            writer.settled(request)
+        return outcomes
 
     async def _open(self, shard: str) -> Machine:
         machine = self._machine(shard)
@@ -99,23 +103,28 @@ def _append(request: Append, state: ShardState) -> tuple[ShardState, AppendOutco
 
 async def commit_many(consensus: Consensus, commands: Sequence[tuple[Machine, Command[Any]]]) -> list[Any]:
     """Commit one command on each of several machines; what does not succeed at once takes each machine's own path."""
-    prepared = []
-    for machine, command in commands:
+    prepared: dict[int, tuple[ShardState, Any, CompareAndSet]] = {}
+    for index, (machine, command) in enumerate(commands):
         before = machine.state
         after, answer = command(before)
         if after is not before:
-            prepared.append((machine, answer, *machine.prepare(before, after)))
-    answers: dict[str, Any] = {}
+            later, request = machine.prepare(before, after)
+            prepared[index] = (later, answer, request)
+    answers: dict[int, Any] = {}
+    unknown: Indeterminate | None = None
     if prepared:
         try:
-            outcomes = await consensus.compare_and_set_many([request for *_, request in prepared])
-        except StoreError:
-            outcomes = []  # unknown: each machine looks for itself below
-        for (machine, answer, later, _), outcome in zip(prepared, outcomes, strict=False):
-            if isinstance(outcome, Committed):
-                machine.adopt(later)
-                answers[machine.shard] = answer
+            outcomes = await consensus.compare_and_set_many([request for _, _, request in prepared.values()])
+        except StoreError as error:
+            unknown = error if isinstance(error, Indeterminate) else None  # each machine looks for itself below
+        else:
+            for (index, (later, answer, _)), outcome in zip(prepared.items(), outcomes, strict=True):
+                if isinstance(outcome, Committed):
+                    commands[index][0].adopt(later)
+                    answers[index] = answer
+    for index in answers:
+        await commands[index][0].maintain()
     return [
-        answers[machine.shard] if machine.shard in answers else await machine.commit(command)
-        for machine, command in commands
+        answers[index] if index in answers else await machine.commit(command, unknown=unknown)
+        for index, (machine, command) in enumerate(commands)
     ]

@@ -1,8 +1,8 @@
 """How a shard's state becomes bytes: diffs in Consensus, rollups in Blob, both sealed.
 
-A state is a flat map of entries (``batch/<lower>``, ``writer/<name>``, …).  A *diff* lists the entries that a version set and removed
-and names the newest rollup; a *rollup* is the full map at one seqno.  So the state at a seqno is the newest rollup plus the diffs after it,
-and a reader that has version n needs only the diffs after n.
+A state is a flat map of entries (``batch/<lower>``, ``writer/<name>``, …).  A *diff* lists the entries that a version
+set and removed and names the newest rollup; a *rollup* is the full map at one seqno.  So the state at a seqno is the
+newest rollup plus the diffs after it, and a reader that has version n needs only the diffs after n.
 
 Bodies are MessagePack.  `FORMAT` is raised when an older reader would misread; a reader refuses a newer format by name.
 
@@ -11,9 +11,10 @@ Source: design page "persist" (Consensus holds diffs; Blob holds rollups; every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,6 +26,7 @@ from strandline.store.seal import Kind, seal, unseal
 
 FORMAT: Final = 1
 
+T = TypeVar("T")
 Entries = Mapping[str, Any]
 
 _SCALARS: Final = ("walltime_ms", "epoch", "schema", "owner")
@@ -53,7 +55,7 @@ def _small_entries(state: ShardState) -> dict[str, Any]:
     flat["upper"] = state.upper.at
     flat["digest"] = [state.digest.low, state.digest.high]
     for name, writer in state.writers.items():
-        flat[f"writer/{name}"] = [writer.token, writer.upper.at, writer.epoch, writer.walltime_ms]
+        flat[f"writer/{name}"] = [writer.token, writer.upper.at, writer.epoch]
     for name, critical in state.criticals.items():
         flat[f"critical/{name}"] = [critical.since.at, critical.opaque]
     if state.certificate is not None:
@@ -66,36 +68,7 @@ def _small_entries(state: ShardState) -> dict[str, Any]:
 
 def restore(shard: str, seqno: int, flat: Entries) -> ShardState:
     """Return the state that `entries` flattened."""
-    batches, writers, criticals, rollups = [], {}, {}, []
-    for name, value in flat.items():
-        match name.partition("/"):
-            case ("batch", "/", _):
-                batches.append(_unpack_batch(value))
-            case ("writer", "/", rest):
-                writers[rest] = Writer(value[0], Frontier(value[1]), value[2], value[3])
-            case ("critical", "/", rest):
-                criticals[rest] = Critical(Frontier(value[0]), value[1])
-            case ("rollup", "/", rest):
-                rollups.append(Rollup(int(rest), value))
-            case _:
-                pass  # scalars, read below
-    certificate = None
-    if "certificate" in flat:
-        fingerprint, upper, low, high = flat["certificate"]
-        certificate = Certificate(fingerprint, Frontier(upper), Digest(low, high))
-    return ShardState(
-        shard=shard,
-        seqno=seqno,
-        since=Frontier(flat["since"]),
-        upper=Frontier(flat["upper"]),
-        digest=Digest(*flat["digest"]),
-        batches=tuple(sorted(batches, key=lambda b: -1 if b.lower.at is None else b.lower.at)),
-        writers=writers,
-        criticals=criticals,
-        certificate=certificate,
-        rollups=tuple(sorted(rollups, key=lambda r: r.seqno)),
-        **{name: flat[name] for name in _SCALARS},
-    )
+    return _changed(ShardState(shard), seqno, flat)
 
 
 def difference(before: ShardState, after: ShardState) -> Diff:
@@ -103,19 +76,60 @@ def difference(before: ShardState, after: ShardState) -> Diff:
     small_before, small_after = _small_entries(before), _small_entries(after)
     changed = {name: value for name, value in small_after.items() if small_before.get(name, _ABSENT) != value}
     removed = [name for name in small_before if name not in small_after]
-    known = {_batch_name(b): b for b in before.batches}
-    for batch in after.batches:
+    same = bytes(map(operator.is_, before.batches, after.batches)).find(False)
+    first = same if same >= 0 else min(len(before.batches), len(after.batches))
+    known = {_batch_name(b): b for b in before.batches[first:]}
+    for batch in after.batches[first:]:
         name = _batch_name(batch)
         if known.pop(name, None) is not batch:
             changed[name] = _pack_batch(batch)
     return Diff(after.seqno, changed, (*sorted(removed), *sorted(known)), after.rollups[-1])
 
 
-def apply(flat: Entries, diff: Diff) -> dict[str, Any]:
-    """Return the entries one version later."""
-    later = {name: value for name, value in flat.items() if name not in diff.removed}
-    later.update(diff.set)
-    return later
+def apply(state: ShardState, diffs: Sequence[Diff]) -> ShardState:
+    """Return the state after ``diffs``, which are those of the versions that follow it, without a gap."""
+    changes: dict[str, Any] = {}
+    for diff in diffs:
+        changes.update(dict.fromkeys(diff.removed, _ABSENT))
+        changes.update(diff.set)
+    return _changed(state, state.seqno + len(diffs), changes)
+
+
+def _changed(state: ShardState, seqno: int, changes: Entries) -> ShardState:
+    groups: dict[str, dict[str, Any]] = {"batch": {}, "writer": {}, "critical": {}, "rollup": {}, "": {}}
+    for name, value in changes.items():
+        group, slash, rest = name.partition("/")
+        groups[group if slash else ""][rest if slash else name] = value
+    single = groups[""]
+    fields: dict[str, Any] = {name: single[name] for name in _SCALARS if name in single}
+    fields |= {name: Frontier(single[name]) for name in ("since", "upper") if name in single}
+    if "digest" in single:
+        fields["digest"] = Digest(*single["digest"])
+    if "certificate" in single:
+        fields["certificate"] = _unpack_certificate(single["certificate"])
+    rollups = _merged({str(r.seqno): r for r in state.rollups}, groups["rollup"], lambda n, key: Rollup(int(n), key))
+    return replace(
+        state,
+        seqno=seqno,
+        batches=_merged_batches(state.batches, {int(lower): value for lower, value in groups["batch"].items()}),
+        writers=_merged(state.writers, groups["writer"], lambda _, v: Writer(v[0], Frontier(v[1]), v[2])),
+        criticals=_merged(state.criticals, groups["critical"], lambda _, v: Critical(Frontier(v[0]), v[1])),
+        rollups=tuple(sorted(rollups.values(), key=lambda r: r.seqno)),
+        **fields,
+    )
+
+
+def _merged(before: Mapping[str, T], changes: Entries, unpack: Callable[[str, Any], T]) -> Mapping[str, T]:
+    kept = {name: value for name, value in before.items() if name not in changes}
+    return kept | {name: unpack(name, value) for name, value in changes.items() if value is not _ABSENT}
+
+
+def _merged_batches(before: tuple[Batch, ...], changes: Mapping[int, Any]) -> tuple[Batch, ...]:
+    if not changes:
+        return before
+    kept = [batch for batch in before if batch.lower.at not in changes]
+    fresh = [_unpack_batch(value) for value in changes.values() if value is not _ABSENT]
+    return tuple(sorted(kept + fresh, key=_lower))
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -144,21 +158,26 @@ def encode_rollup(key: str, state: ShardState) -> bytes:
     return seal(Kind.ROLLUP, key, _encode([FORMAT, state.seqno, entries(state)]))
 
 
-def decode_rollup(shard: str, key: str, data: bytes) -> tuple[int, dict[str, Any]]:
-    """Return ``(seqno, entries)``.  Raises `CorruptionError` if the bytes are not the rollup ``key``."""
+def decode_rollup(shard: str, key: str, data: bytes) -> ShardState:
+    """Return the state in a rollup.  Raises `CorruptionError` if the bytes are not the rollup ``key``."""
     body = _decode(unseal(Kind.ROLLUP, key, data))
     _refuse_future(shard, body[0])
-    return body[1], body[2]
+    return restore(shard, body[1], body[2])
 
 
 def _refuse_future(shard: str, written: int) -> None:
     if written > FORMAT:
         raise CorruptionError(
-            f"shard {shard!r} was written in format {written}; this version reads up to {FORMAT}: use a newer strandline"
+            f"shard {shard!r} was written in format {written}, this one reads up to {FORMAT}: use a newer strandline"
         )
 
 
 _ABSENT: Final = object()
+
+
+def _lower(batch: Batch) -> int:
+    assert batch.lower.at is not None, "nothing can follow the empty frontier"
+    return batch.lower.at
 
 
 def _batch_name(batch: Batch) -> str:
@@ -176,11 +195,12 @@ def _pack_batch(batch: Batch) -> list[Any]:
         batch.digest.low,
         batch.digest.high,
         batch.plain,
+        batch.errors,
     ]
 
 
 def _unpack_batch(value: list[Any]) -> Batch:
-    lower, upper, since, parts, rows, diffs, low, high, plain = value
+    lower, upper, since, parts, rows, diffs, low, high, plain, errors = value
     return Batch(
         Frontier(lower),
         Frontier(upper),
@@ -190,7 +210,15 @@ def _unpack_batch(value: list[Any]) -> Batch:
         diffs,
         Digest(low, high),
         plain,
+        errors,
     )
+
+
+def _unpack_certificate(value: Any) -> Certificate | None:
+    if value is _ABSENT:
+        return None
+    fingerprint, upper, low, high = value
+    return Certificate(fingerprint, Frontier(upper), Digest(low, high))
 
 
 def _pack_part(part: Part) -> list[Any]:

@@ -1,10 +1,11 @@
 """The laws of a shard, as named predicates over two successive states.
 
-`check` runs all of them before every compare-and-set (`machine.py`), and the simulator runs them again on what it reads back.
-A broken law is a bug of ours, so it raises `AssertionError`: the commit does not happen, nothing durable is harmed.
+`check` runs all of them before every compare-and-set (`machine.py`), and the simulator runs them again on what it reads
+back. A broken law is a bug of ours, so it raises `AssertionError`: the commit does not happen, nothing durable is
+harmed.
 
-P1 definite reads, P3 acknowledged appends and P5 no dangling parts speak about histories; they are checked by the simulation's
-observers (tests/simulation).  Here are those that a pair of states can break.
+P1 definite reads, P3 acknowledged appends and P5 no dangling parts speak about histories; they are checked by the
+simulation's observers (tests/simulation).  Here are those that a pair of states can break.
 
 Source: design page "persist" (laws).
 """
@@ -17,7 +18,6 @@ from itertools import pairwise
 from typing import Final
 
 from strandline.frontier.antichain import MINIMUM
-from strandline.persist.batch import NOTHING
 from strandline.persist.state import ShardState
 
 Predicate = Callable[[ShardState, ShardState], bool]
@@ -46,9 +46,11 @@ def law(name: str, claim: str) -> Callable[[Predicate], Predicate]:
 
 
 def check(before: ShardState, after: ShardState) -> None:
-    """Assert every law.  O(batches)."""
+    """Assert every law, given that they held up to ``before``."""
     for each in LAWS:
-        assert each.holds(before, after), f"law {each.name} ({each.claim}) is broken in shard {after.shard!r}: {before} -> {after}"
+        assert each.holds(before, after), (
+            f"law {each.name} ({each.claim}) is broken in shard {after.shard!r}: {before} -> {after}"
+        )
 
 
 @law("P2", "since, upper, seqno, epoch and walltime never go back")
@@ -63,41 +65,64 @@ def monotone(before: ShardState, after: ShardState) -> bool:
     )
 
 
-@law("contiguous", "batches are contiguous from the minimum to the upper")
-def contiguous(_: ShardState, after: ShardState) -> bool:
-    """A gap would be a time of which nothing is known inside ``[since, upper)``."""
-    if not after.batches:
-        return after.upper == MINIMUM
-    if after.batches[0].lower != MINIMUM or after.batches[-1].upper != after.upper:
-        return False
-    return all(a.upper == b.lower for a, b in pairwise(after.batches))
+def settled(state: ShardState) -> int:
+    """How many batches cannot change any more: all of them, but for the last while it is empty.
+
+    The laws look at what comes after these, so that a commit costs what it changes and not what there is.
+    """
+    return len(state.batches) - (1 if state.batches and not state.batches[-1].parts else 0)
 
 
 @law("history", "batches already there do not change, but for empty ones growing at the end")
 def history_kept(before: ShardState, after: ShardState) -> bool:
     """Until compaction exists, a batch is written once; the last one may only be extended while it is empty."""
-    kept = before.batches if not before.batches or before.batches[-1].parts else before.batches[:-1]
-    return after.batches[: len(kept)] == kept
+    first = settled(before)
+    if after.batches[:first] != before.batches[:first] or len(after.batches) < len(before.batches):
+        return False
+    return all(
+        old.lower == new.lower and old.upper <= new.upper and not new.parts
+        for old, new in zip(before.batches[first:], after.batches[first:], strict=False)
+    )
+
+
+@law("contiguous", "batches are contiguous from the minimum to the upper")
+def contiguous(before: ShardState, after: ShardState) -> bool:
+    """A gap would be a time of which nothing is known inside ``[since, upper)``."""
+    if not after.batches:
+        return after.upper == MINIMUM
+    if after.batches[0].lower != MINIMUM or after.batches[-1].upper != after.upper:
+        return False
+    return all(a.upper == b.lower for a, b in pairwise(after.batches[max(0, settled(before) - 1) :]))
 
 
 @law("digest", "the shard's digest is the sum of its batches'")
 def digest_adds_up(before: ShardState, after: ShardState) -> bool:
-    """Checked as a difference, so that it costs the new batches only."""
-    if len(after.batches) < len(before.batches):
-        return False
-    added = NOTHING
-    for batch in after.batches[len(before.batches) :]:
-        added = added + batch.digest
-    return before.digest + added == after.digest
+    """Checked as a difference: what is settled has not changed its digest."""
+    total = before.digest
+    for batch in before.batches[settled(before) :]:
+        total = total - batch.digest
+    for batch in after.batches[settled(before) :]:
+        total = total + batch.digest
+    return total == after.digest
 
 
-@law("holds", "the shard's since is not beyond any hold")
-def since_respects_holds(_: ShardState, after: ShardState) -> bool:
+@law("holds", "the shard's since is not beyond any hold, and no hold goes back")
+def since_respects_holds(before: ShardState, after: ShardState) -> bool:
     """A held time must stay readable."""
-    return all(after.since <= c.since for c in after.criticals.values())
+    return all(
+        after.since <= held.since and (name not in before.criticals or before.criticals[name].since <= held.since)
+        for name, held in after.criticals.items()
+    )
 
 
-@law("P6", "at most one append by (writer, token): a commit that appends remembers its token")
+@law("described", "schema and owner are set once")
+def described_once(before: ShardState, after: ShardState) -> bool:
+    """A shard that changed its schema would give old rows to readers of the new one."""
+    fresh = not before.schema and not before.owner
+    return fresh or (before.schema, before.owner) == (after.schema, after.owner)
+
+
+@law("P6", "at most one append by token: a commit that appends remembers its token")
 def append_remembered(before: ShardState, after: ShardState) -> bool:
     """Without the token a writer could not tell, after an unknown outcome, that its append landed."""
     if before.upper == after.upper:

@@ -1,24 +1,26 @@
 """The one commit path of a shard.
 
-A `Machine` holds the newest state it knows and changes it by compare-and-set: a *command* (a pure transition of `state.py`) is evaluated,
-the laws are checked, the diff is sent.  After a lost race or an unknown outcome the newest state is fetched and the command is evaluated
-anew; it recognises its own earlier success.  A command's refusal counts only on a state that was fetched after the command was issued.
+A `Machine` holds the newest state it knows and changes it by compare-and-set: a *command* (a pure transition of
+`state.py`) is evaluated, the laws are checked, the diff is sent.  After a lost race or an unknown outcome the newest
+state is fetched and the command is evaluated anew; it recognises its own earlier success.  A command's refusal counts
+only on a state that was fetched after the command was issued.
 
-After a commit the machine does the maintenance that the commit made necessary (a rollup every `ROLLUP_EVERY` versions); that may fail
-without harm, since the next committer will find it still to be done.
+After a commit the machine does the maintenance that the commit made necessary (a rollup every `ROLLUP_EVERY` versions);
+that may fail without harm, since the next committer will find it still to be done.
 
-Trap: an `Indeterminate` that leaves here means that the last attempt may still land, so nothing it names may be deleted.
+Trap: an `Indeterminate` that leaves here means that the last attempt may still land, so nothing it names may be
+deleted.
 
 Source: design page "persist" (shard state, errors, details that cost others years).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from strandline.errors import CorruptionError, Indeterminate, StoreError, Unavailable
+from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StoreError, Unavailable
 from strandline.persist import codec
 from strandline.persist.invariants import check
 from strandline.persist.state import FIRST_SEQNO, Rollup, ShardState, add_rollup
@@ -33,7 +35,9 @@ ROLLUP_EVERY: Final = 128
 CAS_RETRIES_MAX: Final = 64
 BACKOFF_S_MAX: Final = 1.0
 SCAN_LIMIT: Final = 256
-assert SCAN_LIMIT >= ROLLUP_EVERY
+ROLLUP_EVERY_MIN: Final = 2
+"""Naming a rollup is a version itself: one for each version would never end."""
+assert ROLLUP_EVERY_MIN <= ROLLUP_EVERY <= SCAN_LIMIT
 
 
 class Machine:
@@ -42,6 +46,7 @@ class Machine:
     def __init__(
         self, shard: str, clock: Clock, ids: Ids, blob: Blob, consensus: Consensus, *, rollup_every: int = ROLLUP_EVERY
     ) -> None:
+        assert rollup_every >= ROLLUP_EVERY_MIN, f"a rollup every {rollup_every} versions would never end"
         self.shard = shard
         self._clock = clock
         self._ids = ids
@@ -57,7 +62,10 @@ class Machine:
         return self._state
 
     async def open(self, *, create: bool = True) -> bool:
-        """Load the state, creating the shard at version 1 if it does not exist and ``create``; tell whether it exists."""
+        """Make the state known, creating the shard if it does not exist and ``create``; tell whether it exists."""
+        if self._state is not None:
+            await self.refresh()
+            return True
         last: StoreError | None = None
         for attempt in range(CAS_RETRIES_MAX):
             try:
@@ -84,23 +92,24 @@ class Machine:
                 return self.state
         raise Unavailable(f"shard {self.shard!r} could not be read in {CAS_RETRIES_MAX} attempts ({last})")
 
-    async def commit(self, command: Command[T]) -> T:
+    async def commit(self, command: Command[T], *, unknown: Indeterminate | None = None) -> T:
         """Apply ``command`` to the newest state, durably, and return its answer.
+
+        ``unknown``: why an attempt that the caller made by itself, from the newest state known here, may still land.
 
         Raises:
             Indeterminate: the attempts are used up and the last one may still land; delete nothing that it names.
             Unavailable: the attempts are used up and none of them landed.
         """
         current = False  # whether self.state was fetched after this call began
-        unknown: Indeterminate | None = None  # why our newest attempt may still land
         try:
             for attempt in range(CAS_RETRIES_MAX):
                 before = self.state
-                after, answer = command(before)
-                if after is before:
-                    if current:
+                prepared = self._evaluate(command, before, refuse=current)
+                if prepared is not None:
+                    after, answer = prepared
+                    if after is before:
                         return answer
-                else:
                     later, request = self.prepare(before, after)
                     try:
                         outcome = await self._consensus.compare_and_set(request)
@@ -109,13 +118,14 @@ class Machine:
                         await self._back_off(attempt)
                     else:
                         if isinstance(outcome, Committed):
-                            self._adopt(later)
-                            await self._maintain()
+                            self.adopt(later)
+                            await self.maintain()
                             return answer
                 await self.refresh()
                 current = True
                 if self.state.seqno > before.seqno:
-                    unknown = None  # the version we aimed at is taken: by us, as the command will see, or for ever by another
+                    # The version we aimed at is taken: by us, as the command will see, or for ever by another.
+                    unknown = None
         except Unavailable as error:
             if unknown is None:
                 raise
@@ -123,6 +133,17 @@ class Machine:
         if unknown is not None:
             raise Indeterminate(f"shard {self.shard!r}: a commit may or may not have happened ({unknown})")
         raise Unavailable(f"shard {self.shard!r}: no commit in {CAS_RETRIES_MAX} attempts; too many writers at once")
+
+    @staticmethod
+    def _evaluate(command: Command[T], state: ShardState, *, refuse: bool) -> tuple[ShardState, T] | None:
+        """Evaluate ``command``; None if it refuses, and may not: then what it was shown may be stale."""
+        try:
+            after, answer = command(state)
+        except InvalidUsage:
+            if refuse:
+                raise
+            return None
+        return None if after is state and not refuse else (after, answer)
 
     def prepare(self, before: ShardState, after: ShardState) -> tuple[ShardState, CompareAndSet]:
         """Return the next version and the request that installs it; every law holds between the two."""
@@ -132,14 +153,11 @@ class Machine:
         return after, CompareAndSet(self.shard, before.seqno, Versioned(after.seqno, data))
 
     def adopt(self, state: ShardState) -> None:
-        """Take over a version that the caller has committed by a request of `prepare`."""
-        self._adopt(state)
-
-    # ---- reading what is there ---------------------------------------------------------------------------------------
-
-    def _adopt(self, state: ShardState) -> None:
+        """Take note of a version that is committed: by this machine, by the caller of `prepare`, or by others."""
         if self._state is None or state.seqno > self._state.seqno:
             self._state = state
+
+    # ---- reading what is there ---------------------------------------------------------------------------------------
 
     async def _catch_up(self) -> None:
         state = self.state
@@ -149,40 +167,40 @@ class Machine:
         if versions[0].seqno != state.seqno + 1 or len(versions) == SCAN_LIMIT:
             await self._load()  # truncated, or far behind: start from the newest rollup
             return
-        self._adopt(self._replay(state.seqno, codec.entries(state), versions))
+        self.adopt(self._replay(state, versions))
 
     async def _load(self) -> bool:
-        while True:
-            head = await self._consensus.head(self.shard)
-            if head is None:
-                return False
-            rollup = codec.decode_diff(self.shard, head.seqno, head.data).rollup
-            data = await self._blob.get(rollup.key)
-            if data is None:
-                newest = await self._consensus.head(self.shard)
-                if newest is not None and newest.seqno > head.seqno:
-                    continue  # the head we saw was superseded, and its rollup collected
-                raise CorruptionError(
-                    f"shard {self.shard!r}: rollup {rollup.key!r}, which version {head.seqno} names, is missing in Blob"
-                )
-            seqno, flat = codec.decode_rollup(self.shard, rollup.key, data)
-            versions: list[Versioned] = []
-            while not versions or versions[-1].seqno < head.seqno:
-                start = versions[-1].seqno + 1 if versions else seqno + 1
-                more = await self._consensus.scan(self.shard, start, SCAN_LIMIT)
-                if not more:
-                    break
-                versions += more
-            self._adopt(self._replay(seqno, flat, versions))
-            return True
+        head = await self._consensus.head(self.shard)
+        while head is not None:
+            found = await self._load_from(head)
+            if isinstance(found, ShardState):
+                self.adopt(found)
+                return True
+            newest = await self._consensus.head(self.shard)
+            if newest is None or newest.seqno == head.seqno:
+                raise CorruptionError(f"shard {self.shard!r}: {found}, which version {head.seqno} needs, is missing")
+            head = newest  # what we started from was superseded meanwhile, and what it needs was collected
+        return False
 
-    def _replay(self, seqno: int, flat: codec.Entries, versions: list[Versioned]) -> ShardState:
-        for version in versions:
-            if version.seqno != seqno + 1:
-                raise CorruptionError(f"shard {self.shard!r}: version {seqno} is followed by {version.seqno} in Consensus")
-            flat = codec.apply(flat, codec.decode_diff(self.shard, version.seqno, version.data))
-            seqno = version.seqno
-        return codec.restore(self.shard, seqno, flat)
+    async def _load_from(self, head: Versioned) -> ShardState | str:
+        """Return the state at ``head`` or later; or what is missing of it."""
+        rollup = codec.decode_diff(self.shard, head.seqno, head.data).rollup
+        data = await self._blob.get(rollup.key)
+        if data is None:
+            return f"rollup {rollup.key!r}"
+        state = codec.decode_rollup(self.shard, rollup.key, data)
+        while state.seqno < head.seqno:
+            versions = await self._consensus.scan(self.shard, state.seqno + 1, SCAN_LIMIT)
+            if not versions or versions[0].seqno != state.seqno + 1:
+                return f"version {state.seqno + 1}"
+            state = self._replay(state, versions)
+        return state
+
+    def _replay(self, state: ShardState, versions: Sequence[Versioned]) -> ShardState:
+        found = [version.seqno for version in versions]
+        if found != list(range(state.seqno + 1, state.seqno + 1 + len(found))):
+            raise CorruptionError(f"shard {self.shard!r}: version {state.seqno} is followed by {found} in Consensus")
+        return codec.apply(state, [codec.decode_diff(self.shard, v.seqno, v.data) for v in versions])
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +214,8 @@ class Machine:
         if isinstance(await self._consensus.compare_and_set(request), Mismatch):
             await self._blob.delete(key)  # somebody else created the shard: ours is named by nothing
 
-    async def _maintain(self) -> None:
+    async def maintain(self) -> None:
+        """Write the rollup that is due, if one is.  Failing does no harm: the next committer finds it still due."""
         state = self.state
         if state.seqno - state.rollups[-1].seqno < self._rollup_every:
             return
@@ -206,7 +225,7 @@ class Machine:
             if not await self.commit(lambda s: add_rollup(s, Rollup(state.seqno, key))):
                 await self._blob.delete(key)
         except (StoreError, Unavailable):
-            return  # the next committer finds the rollup still missing
+            return
 
     def _rollup_key(self, seqno: int) -> str:
         return f"{self.shard}/rollup/{seqno}-{self._ids.fresh('r')}"

@@ -34,8 +34,7 @@ class Half(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Which updates to read: those of ``batches`` with ``lower <= time < upper``, times before ``advance`` moved up to
-    it.
+    """Which updates to read: those of ``batches`` with ``lower <= time < upper``; times before ``advance`` become it.
 
     ``schema`` is the collection's; the ERR half is read with the one column ``__error``.  ``shard`` is for messages.
     """
@@ -137,8 +136,7 @@ class Engine(Protocol):
         ...
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
-        """Return the answer of plain Spark to ``sql`` over the multisets of ``relations``, as insertions at ``time``
-        (lazy).
+        """Return plain Spark's answer to ``sql`` over the multisets of ``relations``: insertions at ``time`` (lazy).
 
         Raises `DefinitionError` if Spark refuses the text.
         """
@@ -149,13 +147,9 @@ class Engine(Protocol):
         ...
 
     async def net(self, rows: Rows) -> pa.Table:
-        """Return the net changes, times summed out: each row once with its ``__diff``, never 0.  For what is known to
-        be small.
-        """
+        """Return the net changes, times summed out: each row once with its ``__diff``, never 0.  For what is small."""
         ...
 
     async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
-        """Return what the updates do not cancel to, times ignored; floats compared to ``significant`` decimal digits if
-        given.
-        """
+        """Return what the updates do not cancel to, times ignored; floats to ``significant`` digits if given."""
         ...

@@ -1,7 +1,7 @@
 """The reading handle of a shard: snapshots, changes, listening.
 
-What is handed out is plain data (`Contents`): which batches to read and between which times.  The engine reads them, now or later: a
-batch that was named once stays readable as long as it is held.
+What is handed out is plain data (`Contents`): which batches to read and between which times.  The engine reads them,
+now or later: a batch that was named once stays readable as long as it is held.
 
 Source: design page "persist" (handles): snapshot waits until ``upper > as_of``; a listen is exclusive of its ``as_of``.
 """
@@ -45,35 +45,54 @@ class ReadHandle:
         """Return the collection's contents at ``as_of``, all times advanced to it; wait until they are known.
 
         Raises:
-            AsOfError: ``as_of`` is before since; or the collection is not complete at it within ``timeout_s`` (0: do not wait).
+            AsOfError: ``as_of`` is no time or before since; or the collection is not complete at it within
+                ``timeout_s``
+                (0: do not wait).
         """
+        if not 0 <= as_of < TIME_MAX:
+            raise AsOfError(f"{self.name!r} cannot be read at {as_of}: it is not within 0 <= as_of < 2**63 - 1")
+        self._refuse_unreadable(self.state, as_of)  # since only grows: no use in waiting
         state = await self.wait_beyond(as_of, timeout_s=timeout_s)
-        if not state.since <= Frontier(as_of):
-            raise AsOfError(f"{self.name!r} cannot be read at {as_of}: its history before since {state.since} is compacted")
+        self._refuse_unreadable(state, as_of)
         return contents(state, self.schema, 0, as_of + 1, advance=as_of, half=half)
 
     async def changes(self, lower: int, upper: int, *, half: Half = Half.OK) -> Contents:
-        """Return the updates with ``lower <= time < upper``; both are known and not compacted together.
+        """Return the updates with ``lower <= time < upper``, which are known and not compacted together.
 
-        Raises `AsOfError` if the shard's upper is before ``upper``, or its since is beyond ``lower`` and times there are merged.
+        From the very beginning (``lower`` 0) they are what the contents at ``upper - 1`` sum up to.
+
+        Raises:
+            AsOfError: the shard's upper is before ``upper``, or its since is beyond ``lower`` (``upper - 1`` if that is
+                0).
         """
         state = self.state if Frontier(upper) <= self.state.upper else await self.refresh()
         if not Frontier(upper) <= state.upper:
             raise AsOfError(f"{self.name!r}: changes up to {upper} are not known yet; its upper is {state.upper}")
-        if not state.since <= Frontier(lower) and lower > 0:
-            raise AsOfError(f"{self.name!r}: changes from {lower} are compacted together; its since is {state.since}")
+        self._refuse_unreadable(state, lower or max(0, upper - 1))
         return contents(state, self.schema, lower, upper, advance=lower, half=half)
 
     async def listen(self, as_of: int) -> AsyncIterator[tuple[Contents, Frontier]]:
-        """Yield the updates after ``as_of``, each once, with the frontier up to which they are complete; end when it closes."""
+        """Yield the updates after ``as_of``, each once, with the frontier they are complete to, until that is empty.
+
+        Raises:
+            AsOfError: the next time to tell is before since: nobody held it for this listener.
+        """
         lower = as_of + 1
         while True:
+            self._refuse_unreadable(self.state, lower)
             state = await self.wait_beyond(lower)
+            self._refuse_unreadable(state, lower)
             upper = TIME_MAX if state.upper.at is None else state.upper.at
             yield contents(state, self.schema, lower, upper, advance=lower), state.upper
             if state.upper.empty:
                 return
             lower = upper
+
+    def _refuse_unreadable(self, state: ShardState, time: int) -> None:
+        if not state.since <= Frontier(time):
+            raise AsOfError(
+                f"{self.name!r} cannot be read at {time}: its history before since {state.since} is compacted"
+            )
 
     async def wait_beyond(self, time: int, *, timeout_s: float | None = None) -> ShardState:
         """Return a state whose upper is beyond ``time``, polling with back-off.
@@ -98,8 +117,6 @@ def contents(
 ) -> Contents:
     """Return the batches of ``state`` that may hold updates with ``lower <= time < upper``."""
     overlapping = tuple(
-        b
-        for b in state.batches
-        if b.parts and not Frontier(upper) <= b.lower and not b.upper <= Frontier(lower)
+        b for b in state.batches if b.parts and not Frontier(upper) <= b.lower and not b.upper <= Frontier(lower)
     )
     return Contents(state.shard, schema, overlapping, lower, upper, advance, half)

@@ -1,7 +1,8 @@
 """Record shards: definite collections of small byte records, for the control plane itself.
 
-Bindings of a source, committed transactions, a reader's file list: few, small, and decided by Python, so they do not go through the engine.  They
-are shards like all others (upper, since, epoch, tokens, laws); only their parts are encoded here, and read whole.
+Bindings of a source, committed transactions, a reader's file list: few, small, and decided by Python, so they do not go
+through the engine.  They are shards like all others (upper, since, epoch, tokens, laws); only their parts are encoded
+here, and read whole.
 
 Source: design pages "persist" (one spine for everything durable) and "sources" (remap collection).
 """
@@ -9,13 +10,14 @@ Source: design pages "persist" (one spine for everything durable) and "sources" 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import xxhash
 
-from strandline.errors import CorruptionError
+from strandline.errors import CorruptionError, InvalidUsage, StoreError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import (
     INLINE_PART_BYTES_MAX,
@@ -27,7 +29,7 @@ from strandline.persist.batch import (
     Staged,
 )
 from strandline.persist.machine import Machine
-from strandline.persist.state import AppendOutcome, ShardState
+from strandline.persist.state import AppendOutcome, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 from strandline.store.seal import Kind, crc32c, seal, unseal
@@ -102,10 +104,23 @@ class RecordShard:
     async def append(
         self, records: Sequence[Record], expected: Frontier, new: Frontier, *, token: str | None = None
     ) -> AppendOutcome:
-        """Append ``records`` (times within ``[expected, new)``) iff the upper is ``expected``; at most once by ``token``."""
+        """Append ``records``, times within ``[expected, new)``, iff the upper is ``expected``; once by ``token``.
+
+        Raises:
+            InvalidUsage: a record's time is not within.
+            Indeterminate: it may have happened; look for the records before you append them again.
+        """
+        for record in records:
+            if not expected.beyond(record.time) or new.beyond(record.time):
+                raise InvalidUsage(
+                    f"shard {self.shard!r}: a record at {record.time} does not lie in [{expected}, {new})"
+                )
         net = consolidate(records)
         staged = [await self._stage(net, expected, new)] if net else []
-        return await self._writer.compare_and_append(staged, expected, new, token=token)
+        outcome = await self._writer.compare_and_append(staged, expected, new, token=token)
+        if isinstance(outcome, UpperMismatch):
+            await self._discard(staged)
+        return outcome
 
     async def contents(self, state: ShardState | None = None) -> list[Record]:
         """Return all updates of ``state`` (default: the newest known here), consolidated, in order of time.
@@ -134,6 +149,13 @@ class RecordShard:
         diffs = sum(r.diff for r in records)
         plain = all(r.diff == 1 for r in records)
         return Staged(lower, upper, (part,), len(records), diffs, digest(records), plain)
+
+    async def _discard(self, staged: Sequence[Staged]) -> None:
+        for batch in staged:
+            for part in batch.parts:
+                if isinstance(part, BlobPart):
+                    with suppress(StoreError):  # what stays behind is named by nothing
+                        await self._blob.delete(part.key)
 
     async def _decode(self, part: Part) -> list[Record]:
         if isinstance(part, InlinePart):

@@ -1,9 +1,10 @@
 """Registers: one small durable value under a Consensus key, changed by compare-and-set.
 
-For what is a value and no collection: the catalog, a task's recovery log.  Every change carries a fresh token, so that after an unknown
-outcome the writer recognises its own value in the head.
+For what is a value and no collection: the catalog, a task's recovery log.  Every change carries a fresh token, so that
+after an unknown outcome the writer recognises its own value in the head.
 
-Source: design pages "persist" (after an indeterminate CAS the writer looks for its own token) and "environment" (catalog: CAS + epoch).
+Source: design pages "persist" (after an indeterminate CAS the writer looks for its own token) and "environment"
+(catalog: CAS + epoch).
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class Register:
         return body
 
     async def update(self, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
-        """Replace the value by ``change(value)`` and return the new one; a change to None (or an exception) leaves it alone.
+        """Replace the value by ``change(value)`` and return the new one.
 
-        ``change`` is evaluated anew when somebody else was faster.  Raises `Indeterminate` if the last attempt may still land.
+        A change to None (or an exception) leaves the value alone.  ``change`` is evaluated anew when somebody else was
+        faster.  Raises `Indeterminate` if the last attempt may still land.
         """
         for _ in range(RETRIES_MAX):
             seqno, body = await self._head()
@@ -71,7 +73,9 @@ class Register:
 
     async def _is_ours(self, seqno: int, token: str) -> bool:
         versions = await self._consensus.scan(self.key, seqno, 1)
-        return bool(versions) and versions[0].seqno == seqno and self._decode(versions[0])[0] == token
+        if not versions or versions[0].seqno != seqno:
+            raise Indeterminate(f"register {self.key!r}: version {seqno} is truncated, so nobody knows whose it was")
+        return self._decode(versions[0])[0] == token
 
     async def _head(self) -> tuple[int | None, bytes | None]:
         last: StoreError | None = None

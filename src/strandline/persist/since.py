@@ -1,7 +1,7 @@
 """Critical readers: holds on a shard's since that survive their owner.
 
-A critical reader has no lease: only its owner moves it, forward, by `compare_and_downgrade` with the token (`opaque`) it left there last time.  An
-owner of an older epoch finds another token and knows that it has been succeeded.
+A critical reader has no lease: only its owner moves it, forward, by `compare_and_downgrade` with the token (`opaque`)
+it left there last time.  An owner of an older epoch finds another token and knows that it has been succeeded.
 
 Source: design page "persist" (handles, SinceHandle).
 """
@@ -21,7 +21,7 @@ from strandline.persist.state import (
 
 
 class SinceHandle:
-    """The hold ``reader`` on one shard, owned under ``epoch`` (which is its token).  Opened by `PersistClient.since`."""
+    """The hold ``reader`` on one shard; its owner's epoch is its token.  Opened by `PersistClient.since`."""
 
     def __init__(self, machine: Machine, reader: str, epoch: int) -> None:
         self._machine = machine
@@ -54,18 +54,20 @@ class SinceHandle:
                 self._opaque = self._epoch
                 self.since = stands
                 return stands
-            case OpaqueMismatch(opaque, stands) if opaque == self._epoch:
-                # Our own earlier downgrade, whose answer was lost: epochs are never shared.
-                self._opaque = self._epoch
-                return stands if since <= stands else await self.downgrade(since)
-            case OpaqueMismatch(opaque, _):
+            case OpaqueMismatch(opaque, _) if opaque > self._epoch:
                 raise self._fenced(opaque)
+            case OpaqueMismatch(opaque, _):
+                # Our own downgrade, whose answer was lost, or that of an older epoch: the hold is ours to take.
+                self._opaque = opaque
+                return await self.downgrade(since)
 
     async def expire(self) -> None:
-        """Give the hold up for good."""
-        await self._machine.commit(lambda state: expire_critical(state, self._reader))
+        """Give the hold up for good.  Raises `FencedError` if a newer epoch holds it."""
+        outcome = await self._machine.commit(lambda state: expire_critical(state, self._reader, self._opaque))
+        if outcome is not None:
+            raise self._fenced(outcome.opaque)
 
     def _fenced(self, opaque: int) -> FencedError:
         return FencedError(
-            f"fenced: hold {self._reader!r} on shard {self._machine.shard!r} belongs to epoch {opaque}, not {self._epoch}"
+            f"fenced: hold {self._reader!r} on shard {self._machine.shard!r} is epoch {opaque}'s, not {self._epoch}'s"
         )

@@ -48,9 +48,7 @@ class Critical:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A sink's statement: at ``upper`` this shard held exactly what the dataflow ``fingerprint`` desired (by
-    digest).
-    """
+    """A sink states: at ``upper`` this shard held, by digest, exactly what the dataflow ``fingerprint`` desired."""
 
     fingerprint: str
     upper: Frontier
@@ -67,9 +65,7 @@ class Rollup:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """All that is known of a shard at one version.  ``owner`` names the only room that may append, if not any
-    writer.
-    """
+    """All that is known of a shard at one version.  ``owner``: the only room that may append; empty: anybody."""
 
     shard: str
     seqno: int = 0
@@ -270,7 +266,7 @@ def open_at(state: ShardState, epoch: int, as_of: int) -> tuple[ShardState, Fron
     """Start the history of an empty shard at ``as_of``: reads before it are refused.  Answer the shard's since.
 
     A view's first step appends its initial contents at the ``as_of`` of its dataflow.  A shard that has a history keeps
-    it. Holds taken before then move along: there was nothing that they could have kept.
+    it.  Holds taken before then move along: there was nothing that they could have kept.
     """
     start = Frontier(as_of)
     if state.upper != MINIMUM or start <= state.since or epoch < state.epoch:

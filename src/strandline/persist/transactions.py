@@ -47,9 +47,7 @@ class CommittedAt:
 
 @dataclass(frozen=True, slots=True)
 class TimeTaken:
-    """The time asked for is past: commit at ``upper`` or later.  Nothing changed; the staged batches are the
-    caller's.
-    """
+    """The time asked for is past: commit at ``upper`` or later.  The staged batches are the caller's."""
 
     upper: int
 
@@ -120,8 +118,7 @@ class Transactions:
         return _time_of(token, await self._log.contents())
 
     async def apply(self) -> int:
-        """Append every committed batch to its shard, and advance the registered shards to the log's upper; count the
-        batches.
+        """Append what is committed to its shards, and advance these to the log's upper; count the batches.
 
         Raises `FencedError` if a newer epoch has taken over.
         """

@@ -1,10 +1,11 @@
 """The writing handle of a shard.
 
-`WriteHandle.compare_and_append` appends staged batches as one, at the expected upper, at most once, under the writer's epoch.  The three
-outcomes are values: `Appended`, `UpperMismatch` (the caller's view is stale), `Fenced` (stop).
+`WriteHandle.compare_and_append` appends staged batches as one, at the expected upper, at most once, under the writer's
+epoch.  The three outcomes are values: `Appended`, `UpperMismatch` (the caller's view is stale), `Fenced` (stop).
 
-Whose move is a staged batch: after `Appended` it is the shard's; after `UpperMismatch` or `Fenced` it is the caller's to discard or to
-use elsewhere; after an exception (`Indeterminate`) it is nobody's: it may be in the shard, so it must be left alone.
+Whose move is a staged batch: after `Appended` it is the shard's; after `UpperMismatch` it is the caller's to discard or
+to use elsewhere; after `Fenced` or an exception (`Indeterminate`) it is nobody's: it may be in the shard, so it must be
+left alone.
 
 Source: design page "persist" (handles).
 """
@@ -13,21 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandline.errors import FencedError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, Staged
 from strandline.persist.machine import Machine
 from strandline.persist.state import Append, AppendOutcome, Fenced, ShardState, admit, append, open_at
 from strandline.store.clock import Ids
-from strandline.errors import FencedError
 
 
 class WriteHandle:
-    """One writer of one shard, under one epoch.  Opened by `PersistClient.writer`."""
+    """A writer of one shard, under one epoch; several coroutines may share it.  Opened by `PersistClient.writer`.
+
+    The shard remembers the last token of each writer's *name*.  A name is used by one append at a time and given back
+    once the outcome is known, so an append whose answer was lost finds its token however many others went on meanwhile.
+    """
 
     def __init__(self, machine: Machine, ids: Ids, epoch: int, *, owner: str = "") -> None:
         self._machine = machine
         self._ids = ids
-        self._writer = ids.fresh("w")
+        self._idle: list[str] = []  # names that no append uses now
         self._owner = owner
         self.epoch = epoch
 
@@ -65,16 +70,18 @@ class WriteHandle:
     ) -> AppendOutcome:
         """Append ``staged`` as one batch of ``[expected, new)`` iff the shard's upper is ``expected``.
 
-        An empty ``staged`` advances the upper alone; an empty ``new`` closes the shard.  ``token`` makes the request recognisable across
-        restarts of the caller (default: a fresh one, recognisable across retries).  ``certify`` is the fingerprint of the dataflow that
-        states, by this append, that the shard now holds what it desired.
+        An empty ``staged`` advances the upper alone; an empty ``new`` closes the shard.  ``token`` makes the request
+        recognisable across restarts of the caller (default: a fresh one, recognisable across retries).  ``certify`` is
+        the fingerprint of the dataflow that states, by this append, that the shard now holds what it desired.
 
         Raises:
             Indeterminate: it may have happened; open the shard again and look.
             InvalidUsage: the request can never succeed.
         """
         request = self.request(staged, expected, new, token=token, certify=certify)
-        return await self._machine.commit(lambda state: append(state, request))
+        outcome = await self._machine.commit(lambda state: append(state, request))
+        self.settled(request)
+        return outcome
 
     def request(
         self,
@@ -85,9 +92,17 @@ class WriteHandle:
         token: str | None = None,
         certify: str = "",
     ) -> Append:
-        """Return what `compare_and_append` would commit (for `advance_many`, which commits several shards at once)."""
+        """Return what `compare_and_append` would commit (for `advance_many`, which commits several shards at once).
+
+        `settled` must be called once its outcome is known, and only then.
+        """
+        name = self._idle.pop() if self._idle else self._ids.fresh("w")
         fresh = self._ids.fresh("t") if token is None else token
-        return Append(self._writer, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify)
+        return Append(name, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify)
+
+    def settled(self, request: Append) -> None:
+        """Take note that the outcome of ``request`` is known: nobody will look for its token any more."""
+        self._idle.append(request.writer)
 
     async def admit(self) -> None:
         """Raise the shard's epoch to this handle's, so that older writers are fenced from here on.
