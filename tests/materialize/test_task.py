@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import CorruptionError, DefinitionError
+from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
 from strandline.materialize.task import NOTHING, Binding, Checkpoint, KeyRange, MaterializationSpec, resource_of
 
 SCHEMA = Schema((Column("a", "int"), Column("b", "int")))
@@ -49,12 +49,22 @@ def test_what_is_no_checkpoint_is_refused(text: str) -> None:
         Checkpoint.decode(text)
 
 
-@given(st.text(), st.integers(0, 99), st.text(), st.integers(0, 99))
-def test_state_keys_are_told_apart(one: str, first: int, other: str, second: int) -> None:
+WHICH = st.tuples(st.text("v.0-", max_size=4), st.integers(0, 11), st.sampled_from(["", "0", "1-0", "v0", "shard-7"]))
+
+
+@given(WHICH, WHICH)
+def test_state_keys_are_told_apart(one: tuple[str, int, str], other: tuple[str, int, str]) -> None:
     """Damage: a new table takes over another's progress."""
-    bindings = [Binding("v", name, ("a",), SCHEMA, counter) for name, counter in ((one, first), (other, second))]
-    assert (bindings[0].state_key == bindings[1].state_key) == ((one, first) == (other, second))
-    assert resource_of(bindings[0].state_key) == one
+    keys = [Binding("v", name, ("a",), SCHEMA, counter, data).state_key for name, counter, data in (one, other)]
+    assert (keys[0] == keys[1]) == (one == other)
+    assert resource_of(keys[0]) == one[0]
+
+
+@pytest.mark.parametrize("incarnation", ["a.v1", "A", "-", "a-", " "])
+def test_an_incarnation_cannot_look_like_a_resource(incarnation: str) -> None:
+    """Damage: the progress of one table is found under another's name."""
+    with pytest.raises(InvalidUsage):
+        Binding("v", "t", ("a",), SCHEMA, incarnation=incarnation)
 
 
 def test_a_removed_binding_is_remembered_and_a_bumped_one_forgets() -> None:

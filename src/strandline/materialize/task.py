@@ -5,15 +5,15 @@ the time before which everything is in its resource: resource = collection at ev
 next change. A checkpoint is kept under *state keys* (resource + backfill counter), so a binding whose counter was
 bumped, or that is new, is simply not in it and starts from nothing, while the others go on.
 
-Trap: a state key names a resource, not the data behind it.  If a collection is dropped and made again under the same
-name, its times begin anew: whoever makes it bumps the binding's ``backfill``, or the checkpoint would speak of the old
-one.
+Trap: times of one collection say nothing of another.  Whoever makes a collection, or a materialization, again under its
+old name gives its bindings another `Binding.incarnation`; else the old checkpoint would speak of the new data.
 
 Source: design page "materialize" (the cycle; state key; the four patterns).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,9 +21,10 @@ from typing import Any, Final
 import msgspec
 
 from strandline.algebra.schema import Schema
-from strandline.errors import CorruptionError, DefinitionError
+from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
 
 U32_MAX: Final = 2**32 - 1
+_INCARNATION: Final = re.compile(r"(?:[a-z0-9-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,14 @@ WHOLE: Final = KeyRange(0, U32_MAX)
 class Binding:
     """One collection, the resource kept equal to it, and the columns that tell its rows apart.
 
+    ``incarnation`` (``[a-z0-9-]*``) names the data behind the names, ``backfill`` counts how often it was asked for
+    anew: with another of either the resource is emptied and filled from the start.
+
     >>> from strandline.algebra.schema import Column
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
     't.v2'
+    >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), incarnation="shard-7").state_key
+    't.v0-shard-7'
     """
 
     collection: str
@@ -67,6 +73,7 @@ class Binding:
     key: tuple[str, ...]
     schema: Schema
     backfill: int = 0
+    incarnation: str = ""
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -79,13 +86,15 @@ class Binding:
                 raise DefinitionError(
                     f"{self.collection!r} has no column {name!r} to be its KEY; it has {', '.join(self.schema.names)}"
                 )
+        if _INCARNATION.fullmatch(self.incarnation) is None:
+            raise InvalidUsage(f"{self.incarnation!r} cannot be an incarnation: a-z, 0-9 and - only, no - at its end")
         if len(set(self.key)) != len(self.key):
             raise DefinitionError(f"{self.collection!r}: a column is twice in KEY ({', '.join(self.key)})")
 
     @property
     def state_key(self) -> str:
-        """The name of this binding's progress: another counter is another name."""
-        return f"{self.resource}.v{self.backfill}"
+        """The name of this binding's progress: other data, or another counter, is another name."""
+        return "-".join((f"{self.resource}.v{self.backfill}", self.incarnation)).removesuffix("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +179,8 @@ NOTHING: Final = Checkpoint()
 def resource_of(state_key: str) -> str:
     """Return the resource that a state key belongs to.
 
-    >>> resource_of("a.v1.v12")
-    'a.v1'
+    >>> resource_of("a.v1.v12"), resource_of("a.v0-shard-7")
+    ('a.v1', 'a')
     """
     return state_key.rpartition(".v")[0]
 

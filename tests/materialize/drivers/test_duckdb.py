@@ -514,3 +514,24 @@ def test_null_and_nan_keys_are_keys(endpoint: DuckDBEndpoint) -> None:
         assert [each["s"] for each in endpoint.rows("Orders")] == ["A"]
 
     asyncio.run(body())
+
+
+def test_a_collection_made_again_fills_its_table_anew_whatever_its_columns(endpoint: DuckDBEndpoint) -> None:
+    """Damage: the table keeps rows of a view that was dropped, and gets changes of another."""
+    other = Schema((Column("k", "bigint"), Column("y", "bigint")))
+
+    async def body() -> None:
+        session, _ = await opened(endpoint)
+        await commit(session, 5, changes((7, "old", 1)))
+        again = MaterializationSpec("m", (Binding("v", "t", ("k",), other, incarnation="b"),))
+        assert "recreated" in (await endpoint.driver().apply(again, {})).action
+        feed = ListFeed("v", other, {"k": pa.int64(), "y": pa.int64()})
+        feed.write(1, ({"k": 7, "y": 1}, 1))
+        feed.seal(Frontier(3))
+        log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log", 1)
+        runtime = Materialization(again, endpoint.driver(), log, [feed])
+        assert await runtime.advance()
+        assert runtime.status.position == 3
+        assert endpoint.rows("t") == [{"k": 7, "y": 1}]
+
+    asyncio.run(body())
