@@ -17,18 +17,19 @@ from strandline.engine.rows import Local, dataframe
 CORRUPT: Final = "__corrupt"
 """The column in which Spark keeps, whole, the text of a record that it cannot decode."""
 PATH: Final = "__path"
-"""The column with a row's file, as `uri` spells it."""
+"""The column with a row's file, as Spark spells it (`uris`)."""
 _SAFE: Final = frozenset("/-_.!~*'();:@&=+$,")
 """What Hadoop's paths leave as it is in a URI, besides letters and digits of any alphabet."""
 
 
-def uri(path: str) -> str:
-    """Return a local path as Spark spells it in ``_metadata.file_path``.
+def uris(path: str) -> tuple[str, str]:
+    """Return a local path as Spark may spell it in ``_metadata.file_path``: with one slash after the scheme, or three.
 
-    >>> uri("/a b/é%[1].csv")
-    'file:///a%20b/é%25%5B1%5D.csv'
+    >>> uris("/a b/é%[1].csv")
+    ('file:/a%20b/é%25%5B1%5D.csv', 'file:///a%20b/é%25%5B1%5D.csv')
     """
-    return "file://" + "".join(c if c.isalnum() or c in _SAFE or c > "\x7f" else f"%{ord(c):02X}" for c in path)
+    spelt = "".join(c if c.isalnum() or c in _SAFE or c > "\x7f" else f"%{ord(c):02X}" for c in path)
+    return f"file:{spelt}", f"file://{spelt}"
 
 
 def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) -> DataFrame:
@@ -39,9 +40,10 @@ def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) 
 
 
 def paths_table(session: SparkSession, files: Sequence[DatedFile], columns: Mapping[str, pa.Array]) -> DataFrame:
-    """Return a small frame with a row a file: its `PATH`, and ``columns``."""
-    table = pa.table({PATH: [uri(file.path) for file in files], **columns})
-    return dataframe(Local(table, plain=True), session)
+    """Return a small frame to join with on `PATH`: for each spelling of each file's path a row with its ``columns``."""
+    spellings = list(zip(*(uris(file.path) for file in files), strict=True))
+    tables = [pa.table({PATH: pa.array(paths, pa.string()), **columns}) for paths in spellings]
+    return dataframe(Local(pa.concat_tables(tables), plain=True), session)
 
 
 def decoding(form: FileFormat) -> dict[str, str]:

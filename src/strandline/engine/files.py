@@ -43,7 +43,9 @@ class SparkFiles:
         self._session = session
 
     async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
-        """Return the records of all files (lazy): columns, ``__error``, ``__time``, ``__diff`` = 1, normalised.
+        """Return the records of all files (lazy): columns, ``__error``, ``__time``, ``__diff``, normalised.
+
+        The diff is the file's; a record that cannot be decoded is one error, also in a file that is withdrawn.
 
         Raises `DefinitionError` if a column has a type that the format cannot hold.
         """
@@ -64,14 +66,12 @@ class SparkFiles:
             return wrap(Local(refused, plain=True))
         if unusable:
             frames.append(dataframe(Local(refused, plain=True), self._session))
-        return wrap(Distributed(reduce(DataFrame.unionAll, frames), plain=True))
+        return wrap(Distributed(reduce(DataFrame.unionAll, frames), plain=not any(file.withdrawn for file in files)))
 
     def _parquet(self, layout: Layout, schema: Schema) -> DataFrame:
         reader = self._session.read.schema(schema.ddl).option("parquet.page.verify-checksum.enabled", "true")
         read = self._dated(load(reader, "parquet", layout.files), layout.files)
-        return read.select(
-            *_columns(schema), F.lit(None).cast("string").alias(ERROR), TIME, F.lit(1).cast("bigint").alias(DIFF)
-        )
+        return read.select(*_columns(schema), F.lit(None).cast("string").alias(ERROR), TIME, DIFF)
 
     def _text(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
         """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""
@@ -79,25 +79,33 @@ class SparkFiles:
         fields = [f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names]
         reader = self._session.read.schema(", ".join([*fields, f"{CORRUPT} string"])).options(**decoding(form))
         read = self._dated(load(reader, form.encoding.value, layout.files), layout.files)
-        one = F.lit(1).cast("bigint").alias(DIFF)
         if not locate:
-            unlocated = F.when(F.col(CORRUPT).isNotNull(), F.lit(_UNLOCATED)).alias(ERROR)
-            return [read.select(*_columns(schema), unlocated, TIME, one)]
+            bad = F.col(CORRUPT).isNotNull()
+            diff = F.when(bad, 1).otherwise(F.col(DIFF)).cast("bigint").alias(DIFF)
+            return [read.select(*_columns(schema), F.when(bad, F.lit(_UNLOCATED)).alias(ERROR), TIME, diff)]
         none = F.lit(None).cast("string").alias(ERROR)
-        good = read.where(F.col(CORRUPT).isNull()).select(*_columns(schema), none, TIME, one)
+        good = read.where(F.col(CORRUPT).isNull()).select(*_columns(schema), none, TIME, DIFF)
         located = file_errors.locate(self._session, read.where(F.col(CORRUPT).isNotNull()), layout, schema, form)
         nulls = [F.lit(None).cast(c.type).alias(c.name) for c in schema]
-        return [good, self._dated(located, layout.files).select(*nulls, ERROR, TIME, one)]
+        return [good, self._dated(located, layout.files).select(*nulls, ERROR, TIME, _long(1).alias(DIFF))]
 
     def _dated(self, read: DataFrame, files: Sequence[DatedFile]) -> DataFrame:
-        """Return the rows with the path, the name and the time of their files."""
+        """Return the rows with the path, the name, the time and the diff of their files."""
         if PATH not in read.columns:
             read = read.select("*", F.col("_metadata.file_path").alias(PATH))
-        if len({file.time for file in files}) == 1:
-            return read.withColumn(TIME, F.lit(files[0].time).cast("bigint"))
-        times = F.broadcast(paths_table(self._session, files, {TIME: pa.array([f.time for f in files], pa.int64())}))
+        if len({(file.time, file.diff) for file in files}) == 1:
+            return read.withColumns({TIME: _long(files[0].time), DIFF: _long(files[0].diff)})
+        known = {name: pa.array([getattr(f, own) for f in files], pa.int64()) for name, own in _OF_FILE.items()}
         unknown = F.raise_error(F.concat(F.lit("no time is known for file "), F.col(PATH))).cast("bigint")
-        return read.join(times, PATH, "left").withColumn(TIME, F.coalesce(TIME, unknown))
+        dated = read.join(F.broadcast(paths_table(self._session, files, known)), PATH, "left")
+        return dated.withColumn(TIME, F.coalesce(TIME, unknown))
+
+
+_OF_FILE: Final = {TIME: "time", DIFF: "diff"}
+
+
+def _long(value: int) -> Column:
+    return F.lit(value).cast("bigint")
 
 
 def _columns(schema: Schema) -> list[Column]:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
 from strandline.algebra.formats import Encoding, FileFormat
@@ -32,6 +33,7 @@ _SUFFIXES: Final = {
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
 _DELIMITERS: Final = {"tab": "\t", "\\t": "\t"}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
+_WILD: Final = "*?["
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, None: 1_000}
 
 
@@ -41,7 +43,8 @@ class FileOptions:
 
     ``pattern`` is a glob below ``root``; names of files are relative to ``root``.  ``settle_ms``: a file is taken
     when it has not been modified for so long (0: every file that can be seen is complete, because whoever writes it
-    renames it into place).  ``retain`` false: a file that is durable here may be deleted.
+    renames it into place).  ``retain`` false: a file that is durable here may be deleted.  ``retract`` is a glob: the
+    rows of files with such a name (not path) are taken back instead of added; empty: of no file.
     """
 
     root: Path
@@ -49,6 +52,16 @@ class FileOptions:
     format: FileFormat
     settle_ms: int = SETTLE_MS_DEFAULT
     retain: bool = True
+    retract: str = ""
+
+    def withdraws(self, name: str) -> bool:
+        """Tell whether the rows of the file ``name`` are taken back.
+
+        >>> given = parse("/data/*.csv", {"retract": "*.retract.csv"})
+        >>> given.withdraws("2013/12-10.retract.csv"), given.withdraws("2013/12-10.csv")
+        (True, False)
+        """
+        return bool(self.retract) and fnmatchcase(PurePosixPath(name).name, self.retract)
 
 
 def parse(path: str, options: Mapping[str, str]) -> FileOptions:
@@ -88,11 +101,17 @@ def parse(path: str, options: Mapping[str, str]) -> FileOptions:
         multiline=words.take_or("multiline", _flag, base.multiline),
     )
     root, pattern = _place(path)
-    settle_ms = words.take_or("settle", _milliseconds, SETTLE_MS_DEFAULT)
-    return FileOptions(root, pattern, decoding, settle_ms, words.take_or("retain", _flag, True))
+    return FileOptions(
+        root,
+        pattern,
+        decoding,
+        words.take_or("settle", _milliseconds, SETTLE_MS_DEFAULT),
+        words.take_or("retain", _flag, True),
+        words.take_or("retract", str, ""),
+    )
 
 
-_COMMON: Final = {"format", "settle", "retain"}
+_COMMON: Final = {"format", "settle", "retain", "retract"}
 _TEXT: Final = {"timestamp_format", "date_format", "multiline"}
 _BY_ENCODING: Final = {
     Encoding.CSV: _TEXT | {"header", "delimiter", "quote", "escape", "nulls"},
@@ -180,9 +199,9 @@ def _place(path: str) -> tuple[Path, str]:
             f"files cannot be read from {path!r}: only local directories can be watched, not {scheme}"
         )
     place = Path(rest if separator else path).absolute()
-    wild = next((i for i, part in enumerate(place.parts) if any(sign in part for sign in "*?[")), None)
-    if wild is not None:
-        return Path(*place.parts[:wild]), "/".join(place.parts[wild:])
     if place.is_file():
-        return place.parent, "".join(f"[{c}]" if c in "*?[" else c for c in place.name)
-    return place, "**/*"
+        return place.parent, "".join(f"[{c}]" if c in _WILD else c for c in place.name)
+    wild = next((i for i, part in enumerate(place.parts) if any(sign in part for sign in _WILD)), None)
+    if wild is None:
+        return place, "**/*"
+    return Path(*place.parts[:wild]), "/".join(place.parts[wild:])

@@ -12,6 +12,10 @@ where those differ. A file that changed, or vanished, is a `SourceError` that st
 here (we could not read what we bound) and after (the collection would no longer be what is upstream).  With
 ``retain`` false a file may vanish once `commit` said that it is durable.
 
+*Takes back*: the rows of files that ``retract`` names are withdrawn, one by one; a correction is such a file with the
+rows as they were, and another with the rows as they are.  A row that was never there makes the collection negative at
+that time, which is an error for whoever reads it.
+
 Warns: a file that changes while its rows are being read, and keeps its size and modification time, cannot be told.
 
 Source: design page "sources" (files).
@@ -101,7 +105,8 @@ class FileReader:
                 recorded = self._sequence[number]
                 path = self._options.root / recorded.name
                 self._check(number, _stat(path), reading=True)
-                files.append(DatedFile(str(path), recorded.name, recorded.size, each.time))
+                withdrawn = self._options.withdraws(recorded.name)
+                files.append(DatedFile(str(path), recorded.name, recorded.size, each.time, withdrawn))
         return await self._decoder.decode(files, self._schema, self._options.format, locate=locate)
 
     async def commit(self, resume: Offsets) -> None:
@@ -155,7 +160,7 @@ class FileReader:
     def _unfinished(self, path: Path, stat: os.stat_result) -> str | None:
         age_ms = self._clock.now_ms() - stat.st_mtime_ns // 1_000_000
         settle_ms = self._options.settle_ms
-        if age_ms < settle_ms:
+        if settle_ms and age_ms < settle_ms:
             return f"it was modified {age_ms} ms ago"
         with path.open("rb") as file:
             if not self._options.format.encoding.text:
@@ -163,7 +168,7 @@ class FileReader:
                 file.seek(max(0, stat.st_size - len(_PARQUET_MAGIC)))
                 whole = stat.st_size >= _PARQUET_BYTES_MIN and head == file.read() == _PARQUET_MAGIC
                 return None if whole else "it is not a whole Parquet file"
-            if path.suffix in _COMPRESSED or age_ms >= settle_ms * UNFINISHED_SETTLE_FACTOR:
+            if not settle_ms or path.suffix in _COMPRESSED or age_ms >= settle_ms * UNFINISHED_SETTLE_FACTOR:
                 return None
             file.seek(max(0, stat.st_size - 1))
             return None if file.read() in {b"\n", b"\r"} else "it does not end in a newline, so its writer may go on"

@@ -33,7 +33,9 @@ class SourceReader(Protocol):
         ...
 
     async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
-        """Return exactly these slices' updates (lazy, normalised): columns, ``__time`` = the slice's, ``__diff`` = 1.
+        """Return exactly these slices' updates (lazy, normalised): columns, ``__time`` = the slice's, ``__diff``.
+
+        The diff is 1, or −1 for a record that upstream takes back.
 
         Messages that cannot be decoded are rows of the err half.  With ``locate`` their ``__error`` says where each
         of them is and what is wrong with it, which may take more passes; without, only that they are errors.  The
