@@ -1,9 +1,10 @@
 """Consolidation and digests as SQL text: what every path that stages rows has in common.
 
 *Consolidate*: add up the diffs of equal (row, time), drop what adds up to zero.  *Digest*: Σ diff × hash(row), in two
-lanes (`persist.batch.Digest`).  The hash is Spark's ``xxhash64`` behind a lane's own first literal, over a null bitmap
-(``xxhash64`` skips NULLs, so (NULL, 1) and (1, NULL) would clash), the columns and ``__error``; time is excluded.  It
-depends on the normalised row alone, so inline, driver-written and Spark-written parts of equal rows have equal digests.
+lanes (`persist.batch.Digest`).  The first hash is Spark's ``xxhash64`` over a null bitmap (it skips NULLs itself, so
+(NULL, 1) and (1, NULL) would clash), the columns and ``__error``; the second runs over the same values behind the first
+hash, so it differs in every step and needs no bitmap of its own (measured: a quarter of the digest's cost).  Time is
+excluded.  Both depend on the normalised row alone, so parts of equal rows have equal digests however they were written.
 
 Sums are exact without modular arithmetic (ANSI refuses to overflow): each 64-bit hash is split into two 32-bit halves
 centred on zero, whose weighted sums fit a bigint as long as Σ|diff| of a batch is below 2**32, and Python puts them
@@ -25,7 +26,6 @@ from strandline.engine import types
 from strandline.persist.batch import Digest
 
 LANES: Final = ("__hash_low", "__hash_high")
-_SEEDS: Final = (1, 2)
 _BITS: Final = 63  # bits of one word of the null bitmap: the sign bit is left alone
 _HALF: Final = 32
 _MASK: Final = (1 << _HALF) - 1
@@ -50,22 +50,24 @@ def normal_columns(schema: Schema, present: Sequence[str], *, normalise: bool) -
     return [*selected, *([ERROR] if ERROR in lower else []), TIME, DIFF]
 
 
-def row_hashes(schema: Schema, *, has_error: bool) -> tuple[str, str]:
-    """Return SQL of the two 64-bit hashes of a normalised row."""
-    columns = types.columns(schema)
-    flags = [f"{quote(name)} IS NULL" for name, _ in columns] + [f"{ERROR} IS NULL" if has_error else "true"]
-    values = [types.hashed(quote(name), kind) for name, kind in columns] + ([ERROR] if has_error else [])
-    terms = ", ".join(_bitmap(flags) + values)
-    low, high = (f"xxhash64({seed}L, {terms})" for seed in _SEEDS)
-    return low, high
+def low_hash(schema: Schema, *, has_error: bool) -> str:
+    """Return SQL of a normalised row's first hash, over a null bitmap and the values."""
+    flags = [f"{quote(name)} IS NULL" for name, _ in types.columns(schema)]
+    flags.append(f"{ERROR} IS NULL" if has_error else "true")
+    return f"xxhash64({', '.join(_bitmap(flags) + _values(schema, has_error))})"
 
 
-def digest_sums(hashes: tuple[str, str]) -> dict[str, str]:
-    """Return the aggregates, by name, from which `digest_of` makes the digest of a bulk batch."""
+def high_hash(schema: Schema, *, has_error: bool) -> str:
+    """Return SQL of its second hash, which starts from the first (the column ``LANES[0]``), bitmap and all."""
+    return f"xxhash64({', '.join([LANES[0], *_values(schema, has_error)])})"
+
+
+def digest_sums() -> dict[str, str]:
+    """Return the aggregates over diffs and the columns `LANES`, by name, from which `digest_of` makes a digest."""
     sums = {}
-    for lane, value in zip(LANES, hashes, strict=True):
-        sums[f"{lane}_upper"] = f"sum({DIFF} * shiftright({value}, {_HALF}))"
-        sums[f"{lane}_lower"] = f"sum({DIFF} * (({value} & {_MASK}L) - {_CENTRE}L))"
+    for lane in LANES:
+        sums[f"{lane}_upper"] = f"sum({DIFF} * shiftright({lane}, {_HALF}))"
+        sums[f"{lane}_lower"] = f"sum({DIFF} * (({lane} & {_MASK}L) - {_CENTRE}L))"
     return sums
 
 
@@ -92,6 +94,11 @@ def sort_columns(schema: Schema, sort: Sequence[str]) -> list[str]:
 def _bitmap(flags: Sequence[str]) -> list[str]:
     words = [flags[start : start + _BITS] for start in range(0, len(flags), _BITS)]
     return ["(" + " | ".join(f"if({flag}, {1 << bit}L, 0L)" for bit, flag in enumerate(word)) + ")" for word in words]
+
+
+def _values(schema: Schema, has_error: bool) -> list[str]:
+    values = [types.hashed(quote(name), kind) for name, kind in types.columns(schema)]
+    return [*values, ERROR] if has_error else values
 
 
 def _unsigned(column: pa.ChunkedArray) -> pa.ChunkedArray:

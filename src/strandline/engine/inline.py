@@ -24,6 +24,7 @@ from strandline.persist.batch import InlinePart
 from strandline.persist.plane import Half
 
 _CODEC: Final = "zstd"
+_DECIMAL_DIGITS: Final = 38
 _OURS: Final = (pa.field(ERROR, pa.string()), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64()))
 _TIME_AND_DIFF: Final = frozenset({TIME, DIFF})
 NEGATIVE: Final = "a row is there"
@@ -79,12 +80,19 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
     arrays = {}
     for name, kind in types.columns(schema):
         try:
-            arrays[name] = table[given[name.lower()]].cast(types.arrow(kind))
+            arrays[name] = _cast(table[given[name.lower()]], types.arrow(kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidUsage(f"column {name!r} cannot be cast to {types.arrow(kind)}: {error}") from error
     for ours, value in ((TIME, time), (DIFF, diff)):
         arrays[ours] = pa.chunked_array([pa.repeat(pa.scalar(value, pa.int64()), table.num_rows)], type=pa.int64())
     return pa.table(arrays)
+
+
+def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Cast values, refusing those that do not fit; a whole number fits a decimal by its value, not by its type's range."""
+    if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
+        column = column.cast(pa.decimal128(_DECIMAL_DIGITS, target.scale))
+    return column.cast(target)
 
 
 def match_names(names: Sequence[str], schema: Schema) -> dict[str, str]:

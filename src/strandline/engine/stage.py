@@ -70,9 +70,8 @@ class Stager:
 
     def _collect(self, updates: DataFrame, request: StageRequest) -> pa.Table | None:
         """Run the job; return rows with their hashes, sorted; or None if there are too many of them."""
-        hashes = consolidate.row_hashes(request.schema, has_error=ERROR in updates.columns)
         order = consolidate.sort_columns(request.schema, request.sort)
-        hashed = updates.selectExpr("*", *(f"{h} AS {lane}" for h, lane in zip(hashes, consolidate.LANES, strict=True)))
+        hashed = _hashed(updates, request)
         table = hashed.limit(SMALL_ROWS_MAX + 1).sortWithinPartitions(*order).toArrow()
         return table if table.num_rows <= SMALL_ROWS_MAX else None
 
@@ -94,15 +93,16 @@ class Stager:
         return _staged(request, (part,), rows, pc.sum(table[DIFF]).as_py(), digest, plain=plain, errors=errors)
 
     def _stage_bulk(self, updates: DataFrame, request: StageRequest) -> Staged:
-        hashes = consolidate.row_hashes(request.schema, has_error=ERROR in updates.columns)
         errors = f"count({ERROR})" if ERROR in updates.columns else "count(CAST(NULL AS string))"
-        sums = {_ROWS: "count(1)", _ERRORS: errors, _DIFFS: f"sum({DIFF})", **consolidate.digest_sums(hashes)}
+        sums = {_ROWS: "count(1)", _ERRORS: errors, _DIFFS: f"sum({DIFF})", **consolidate.digest_sums()}
         # The sums are observed in the stage that writes, after every shuffle.  Spark merges what a task of a job's
         # *last* stage observed exactly once per partition, however often the task was retried or speculated; in an
         # earlier stage it would count repeats.
         observation = Observation()
-        observed = updates.observe(observation, *(F.expr(f"{sql} AS {name}") for name, sql in sums.items()))
-        ordered = observed.sortWithinPartitions(*consolidate.sort_columns(request.schema, request.sort))
+        hashed = _hashed(updates, request)
+        observed = hashed.observe(observation, *(F.expr(f"{sql} AS {name}") for name, sql in sums.items()))
+        order = consolidate.sort_columns(request.schema, request.sort)
+        ordered = observed.drop(*consolidate.LANES).sortWithinPartitions(*order)
         try:
             ordered.write.options(**WRITE_OPTIONS).parquet(self.store.uri(_directory(request)))
             described = self.store.describe(_directory(request))
@@ -131,6 +131,14 @@ def _consolidated(updates: DataFrame) -> DataFrame:
     """Return the updates with equal rows at equal times added up, zeros dropped."""
     keys = [F.col(f"`{name.replace('`', '``')}`") for name in updates.columns if name != DIFF]
     return updates.groupBy(*keys).agg(F.expr(f"sum({DIFF}) AS {DIFF}")).where(f"{DIFF} <> 0")
+
+
+def _hashed(updates: DataFrame, request: StageRequest) -> DataFrame:
+    """Return the updates with the two hashes of their rows as the columns `consolidate.LANES`."""
+    has_error = ERROR in updates.columns
+    low = f"{consolidate.low_hash(request.schema, has_error=has_error)} AS {consolidate.LANES[0]}"
+    high = f"{consolidate.high_hash(request.schema, has_error=has_error)} AS {consolidate.LANES[1]}"
+    return updates.selectExpr("*", low).selectExpr("*", high)
 
 
 def _check_columns(lazy: DataFrame, kinds: Sequence[tuple[str, types.Type]], request: StageRequest) -> None:
