@@ -24,7 +24,7 @@ FLOORS = (
     ("engine", "materialize"),
     ("sources", "compute"),
     ("environment",),
-    ("client", "datasource"),
+    ("client", "datasource", "bench"),
     ("",),  # the package itself, which only names what is public
     ("cli", "console", "__main__"),
     ("testing",),  # shipped for outside authors; may know everything, nothing knows it
@@ -34,7 +34,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 #: Libraries that tie code to one outside system → the modules that may import them.
 CLIENTS = ("store", "materialize.drivers", "sources", "testing")
 TIED = {
-    "pyspark": ("engine", "environment.wiring", "testing"),
+    "pyspark": ("engine", "environment.wiring", "testing", "bench"),  # bench measures plain Spark beside ours
     "py4j": ("engine",),
     "duckdb": (*CLIENTS, "cli.demo"),  # the demo's proof reads the endpoint with the endpoint's own client
     "sqlite3": CLIENTS,
