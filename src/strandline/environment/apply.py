@@ -17,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from sqlglot import exp
 
-from strandline.compute.plan.dialect import parse, tokens
+from strandline.compute.plan.dialect import parse, words
 from strandline.environment import definitions
 from strandline.environment.catalog import Item, Materialization, Source, Table, View
 from strandline.environment.core import Core
@@ -85,7 +85,7 @@ def _mentions(sql: str) -> list[str]:
     """Return the relations that a query names, in lower case; where only Spark can read it, every word in it."""
     query = parse(sql)
     if query is None:
-        return sorted({token.text.lower() for token in tokens(sql)})
+        return sorted({word.text.lower() for word in words(sql)})
     return sorted({table.name.lower() for table in query.find_all(exp.Table)})
 
 
@@ -111,7 +111,7 @@ def _changed(core: Core, present: Item, defined: Defined) -> str:
                 return f"{present.connector} and the options {_told(present.options)}"
             return _other_columns(core, present, wanted.columns)
         case CreateView(query=query), View():
-            return "" if _words(query) == _words(present.sql) else "another query"
+            return "" if _meaning(query) == _meaning(present.sql) else "another query"
         case CreateMaterialization() as wanted, Materialization():
             if (wanted.endpoint, wanted.options) != (present.endpoint, present.options):
                 return f"{present.endpoint} and the options {_told(present.options)}"
@@ -136,9 +136,9 @@ def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> 
     return "" if same else "other collections, tables or keys"
 
 
-def _words(sql: str) -> list[str]:
+def _meaning(sql: str) -> list[str]:
     """A query without what means nothing: spaces and comments."""
-    return [token.text for token in tokens(sql)]
+    return [word.text for word in words(sql)]
 
 
 def _told(options: dict[str, str]) -> str:

@@ -53,6 +53,8 @@ from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
 CATALOG_KEY = "catalog"
+HISTORY = "history"
+"""The critical reader by which the environment keeps its collections' past readable."""
 
 
 @dataclass
@@ -170,6 +172,9 @@ class Core:
                     await self._start_view(item)
                 case Materialization():
                     await self._start_task(item)
+            if not isinstance(item, Materialization):
+                # All history is kept readable: only this hold keeps an endpoint's own from moving since forward.
+                await self.client.since(item.shard, HISTORY, self.require_writing().epoch)
         except FencedError:
             raise
         except StrandlineError as error:

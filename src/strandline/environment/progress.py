@@ -14,7 +14,7 @@ from strandline.environment.core import Core
 
 
 def progress(core: Core) -> dict[str, Any]:
-    """Return counters since this process opened the environment, the steps of its last tick, and the problems there are.
+    """Return counters since this process opened the environment, its last tick's steps, and the problems there are.
 
     ``sources``: records read, read again, made durable, in error.  ``steps``: stage to number of input updates read.
     """

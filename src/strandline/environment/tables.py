@@ -111,8 +111,9 @@ async def _net(
 
 async def _refuse_absent(table: OpenTable, frame: Rows, engine: Engine, time: int) -> None:
     """Fail if the table would hold some row less than zero times after the change."""
-    before = await engine.read(await table.reader.snapshot(time - 1, timeout_s=0)) if time else None
-    both = [frame] if before is None else [frame, before]
+    # What is known now is what will be there at `time`: only this environment commits, and not meanwhile.
+    upper = table.reader.state.upper.at or 0
+    both = [frame, await engine.read(await table.reader.snapshot(upper - 1))] if upper else [frame]
     left = await engine.differences(
         await engine.union(table.schema, both, advance=time, negate=[False] * len(both)), table.schema
     )

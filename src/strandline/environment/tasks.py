@@ -24,7 +24,9 @@ def log_key(item: Materialization) -> str:
 def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
     """Return what the task binds, with the collections' schemas."""
     return tuple(
-        Binding(collected.name, bound.table, bound.key, collected.schema)
+        Binding(
+            collected.name, bound.table, bound.key, collected.schema, incarnation=f"{item.id}-{collected.shard}"
+        )
         for bound, collected in ((b, catalog.collection(b.collection)) for b in item.bindings)
     )
 

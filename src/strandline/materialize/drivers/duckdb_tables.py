@@ -152,7 +152,7 @@ def contents(connection: duckdb.DuckDBPyConnection, binding: Binding) -> pa.Tabl
     """Return all rows of the binding's table, columns in the order of its schema."""
     columns = joined(", ", (identifier(c.name) for c in binding.schema))
     text = compose("SELECT {c} FROM {t}", c=columns, t=identifier(binding.resource)).text
-    return connection.execute(text).to_arrow_table()
+    return connection.sql(text).to_arrow_table()
 
 
 def load(connection: duckdb.DuckDBPyConnection, target: Target, keys: pa.Table) -> pa.Table:
