@@ -126,6 +126,10 @@ class Machine:
                 if self.state.seqno > before.seqno:
                     # The version we aimed at is taken: by us, as the command will see, or for ever by another.
                     unknown = None
+            if unknown is None:
+                after, answer = command(self.state)
+                if after is self.state:
+                    return answer  # the last attempt landed and only its answer was lost; or a refusal
         except Unavailable as error:
             if unknown is None:
                 raise
