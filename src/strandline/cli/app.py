@@ -1,0 +1,154 @@
+"""The commands: their names, options and help.  What each does stands in a module of its own, or in a few lines here.
+
+Exit statuses are `exits.Exit`; a `StrandlineError` is one sentence on standard error.
+
+Source: design pages "environment" (commands) and "the public face" (command line).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strandline.cli import asking, running, verifying
+from strandline.cli.door import Door
+from strandline.cli.exits import Exit, exit_of, wants_traceback
+from strandline.cli.output import Output
+from strandline.cli.template import create_project
+from strandline.errors import StrandlineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(
+    name="strandline",
+    help="Keep SQL views exactly right on Spark, and push them exactly once into the systems people read from.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ProjectOption = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's directory.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document per result.")]
+AsOfOption = Annotated[
+    int | None, typer.Option("--as-of", metavar="T", help="The time to read at; default: the latest.")
+]
+HERE = Path()
+
+
+def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None = None) -> int:
+    """Run the command that ``arguments`` say (default: those of this process) and return its exit status.
+
+    Args:
+        arguments: without the program's name.
+        spark: a session to work beside, instead of one that is built and stopped.
+    """
+    command = typer.main.get_command(app)
+    try:
+        command(args=None if arguments is None else list(arguments), prog_name="strandline", obj=Door(spark))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
+    except StrandlineError as error:
+        if wants_traceback():
+            raise
+        sys.stderr.write(f"strandline: {error}\n")
+        return exit_of(error)
+    return Exit.OK
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="A directory that is empty or not there yet.")] = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Make a small project that runs."""
+    files = create_project(directory)
+    text = "\n".join([f"made {file}" for file in files] + [f"try: strandline run --once --project {directory}"])
+    Output(json).result({"project": str(directory.absolute()), "files": files}, text)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Do one tick and end; status 1 if anything has a problem.")
+    ] = False,
+    until: Annotated[int | None, typer.Option(metavar="T", help="End once the time T is complete.")] = None,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Fence whoever writes the location now.")] = False,
+    tick_ms: Annotated[
+        int | None, typer.Option(metavar="MS", min=1, help="From tick to tick; default: the project's.")
+    ] = None,
+) -> None:
+    """Keep the project's views and endpoints up to date, until a signal says stop."""
+    door = _door(context)
+    found = door.project(project)
+    wanted = running.Wanted(once=once, until=until, take_over=take_over, tick_ms=tick_ms or found.tick_ms)
+    raise typer.Exit(running.run(door, found, wanted, Output(json)))
+
+
+@app.command()
+def status(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
+    """Show collections, errors and materializations, and who writes."""
+    asking.status(_door(context), project, Output(json))
+
+
+@app.command()
+def query(
+    context: typer.Context,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT over tables, sources and views.")],
+    as_of: AsOfOption = None,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Answer a query, all its collections read at one time."""
+    asking.query(_door(context), project, sql, as_of, Output(json))
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A view, or a materialization.")],
+    as_of: AsOfOption = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Have a difference put right.")] = False,
+    wait: Annotated[
+        float, typer.Option(metavar="S", min=0, help="How long to wait for a living writer's repair.")
+    ] = 60.0,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Compute a view from scratch and compare, both ways; status 3 if there is a difference."""
+    wanted = verifying.Wanted(name, as_of, repair=repair, wait_s=wait)
+    raise typer.Exit(verifying.verify(_door(context), project, wanted, Output(json)))
+
+
+@app.command()
+def explain(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A view.")],
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Show how a view is maintained, and why any part of it is recomputed."""
+    asking.explain(_door(context), project, name, Output(json))
+
+
+@app.command()
+def sql(
+    context: typer.Context,
+    file: Annotated[Path, typer.Option("-f", "--file", metavar="FILE", help="The statements; - is standard input.")],
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Run statements, separated by semicolons."""
+    asking.script(_door(context), project, file, Output(json))
+
+
+def _door(context: typer.Context) -> Door:
+    assert isinstance(context.obj, Door), "main gives every command the door"
+    return context.obj

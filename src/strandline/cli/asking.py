@@ -1,0 +1,94 @@
+"""Commands that ask, and `sql`, which may also write: open, ask, print.
+
+Source: design page "the public face" (command line).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from strandline.cli.door import Door
+from strandline.cli.output import Output, rows_document, rows_table, table
+from strandline.client import Environment
+from strandline.environment import statements
+from strandline.errors import ConfigError
+
+_COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "problem")
+
+
+def status(door: Door, root: Path, output: Output) -> None:
+    """Print what there is to say about the environment."""
+    with door.reading(door.project(root)) as env:
+        found = env.status()
+    output.result(found, _written_by(found))
+    if output.json:
+        return
+    lines = [
+        (name, *(_cell(each.get(column)) for column in _COLLECTION)) for name, each in found["collections"].items()
+    ]
+    output.console.print(table(("collection", *_COLLECTION), lines))
+    for name, each in found["collections"].items():
+        for error in (each.get("errors") or {}).get("first", ()):
+            output.result({}, f"{name}: {error['file']} line {error['line']}: {error['reason']}")
+    for name, each in found["materializations"].items():
+        told = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
+        output.result({}, f"materialization {name}: {told or 'known to the process that writes'}")
+
+
+def query(door: Door, root: Path, sql: str, as_of: int | None, output: Output) -> None:
+    """Print the answer to a query."""
+    with door.reading(door.project(root)) as env:
+        _answer(env, sql, as_of, output)
+
+
+def explain(door: Door, root: Path, name: str, output: Output) -> None:
+    """Print how a view is maintained."""
+    with door.reading(door.project(root)) as env:
+        found = env.explain(name)
+    document = {"name": name, "incremental": found.incremental, "reasons": found.reasons, "sql": found.sql}
+    output.result(document, str(found))
+
+
+def script(door: Door, root: Path, file: Path, output: Output) -> None:
+    """Run the statements of a file.  One that only asks is not in the way of whoever writes."""
+    project = door.project(root)
+    text = _text(file)
+    parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
+    writes = any(not isinstance(statement, statements.Query) for _, statement in parsed)
+    with door.writing(project) if writes else door.reading(project) as env:
+        for each, statement in parsed:
+            if isinstance(statement, statements.Query):
+                _answer(env, each, None, output)
+                continue
+            timestamp = env.execute(statement)
+            name = type(statement).__name__
+            said = name if timestamp is None else f"{name} committed at {timestamp}"
+            output.result({"statement": name, "timestamp": timestamp}, said)
+
+
+def _answer(env: Environment, sql: str, as_of: int | None, output: Output) -> None:
+    rows = env.query(sql, as_of=as_of).toArrow()
+    output.result({"as_of": as_of, **rows_document(rows)}, rows_table(rows))
+
+
+def _text(file: Path) -> str:
+    if str(file) == "-":
+        return sys.stdin.read()
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the file {str(file)!r} cannot be read: {error}") from error
+
+
+def _written_by(found: Mapping[str, Any]) -> str:
+    return f"generation {found['epoch']}, written by {found['holder'] or 'nobody now'}"
+
+
+def _cell(value: object) -> object:
+    """Return what a table shows: nothing for what does not apply, a number for errors."""
+    if isinstance(value, Mapping):
+        return value["rows"]
+    return "" if value is None else value

@@ -1,0 +1,94 @@
+"""What commands print: for people, text and tables on standard output; with ``--json``, one document a line.
+
+Errors and progress go to standard error, so that standard output can be piped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDTH_UNFOLDED: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where results go.  ``json``: as documents."""
+
+    json: bool
+    console: Console = field(default_factory=lambda: _console())
+    progress: Console = field(default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True))
+
+    def result(self, document: Mapping[str, Any], text: str | Table) -> None:
+        """Print one result: ``document`` with ``--json``, else ``text``."""
+        if self.json:
+            sys.stdout.write(as_json(document) + "\n")
+            sys.stdout.flush()
+        elif isinstance(text, str):
+            self.console.print(Text(text))
+        else:
+            self.console.print(text)
+
+    def note(self, text: str) -> None:
+        """Say something that is no result."""
+        self.progress.print(Text(text))
+
+
+def _console() -> Console:
+    """Standard output; what is not a terminal has no width to fold at."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_UNFOLDED)
+
+
+def as_json(document: Mapping[str, Any]) -> str:
+    """Return one line of JSON; decimals and times as text, NaN and infinities as null.
+
+    >>> as_json({"a": float("nan")})
+    '{"a":null}'
+    """
+    return msgspec.json.encode(document).decode()
+
+
+def rows_document(rows: pa.Table) -> dict[str, Any]:
+    """Return rows as a document: ``columns`` (names and types) and ``rows``, an object each.
+
+    Of columns with one name each later one gets its number.
+
+    >>> rows_document(pa.table([[1, 2], ["x", None]], names=["n", "n"]))["rows"]
+    [{'n': 1, 'n_2': 'x'}, {'n': 2, 'n_2': None}]
+    """
+    seen: Counter[str] = Counter()
+    names = []
+    for name in rows.column_names:
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    columns = [{"name": name, "type": str(kind)} for name, kind in zip(names, rows.schema.types, strict=True)]
+    return {"columns": columns, "rows": rows.rename_columns(names).to_pylist()}
+
+
+def rows_table(rows: pa.Table) -> Table:
+    """Return rows as a table for people."""
+    lists = [column.to_pylist() for column in rows.columns]
+    numeric = [
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        for kind in rows.schema.types
+    ]
+    return table(rows.column_names, zip(*lists, strict=True), numeric)
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[bool] | None = None) -> Table:
+    """Return a table for people; None is shown as NULL, columns of numbers (``right``) end at one edge."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for n, name in enumerate(names):
+        shown.add_column(Text(name), justify="right" if right and right[n] else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text("NULL", style="dim") if value is None else Text(str(value)) for value in row))
+    return shown

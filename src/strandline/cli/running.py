@@ -1,0 +1,195 @@
+"""`strandline run`: apply the project, then tick until something says stop.
+
+SIGTERM and SIGINT let the tick in hand finish, then the environment is closed: status 0.  A second signal ends the
+process at once, which is as safe as a SIGKILL: the next `run` goes on from what is durable.  When another environment
+takes over, this one says who and ends with status 4.
+
+A tick that fails as a whole because a store does not answer is tried again at the next one; what concerns one item is
+that item's problem, told here and by `status`, and the others go on.
+
+Source: design pages "environment" (commands) and "persist" (modes and locks).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import structlog
+
+from strandline.cli.door import Door
+from strandline.cli.exits import Exit
+from strandline.cli.output import Output
+from strandline.client import Environment
+from strandline.environment.project import Project
+from strandline.errors import FencedError, Indeterminate, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How long to run, and how."""
+
+    once: bool
+    until: int | None
+    take_over: bool
+    tick_ms: int
+
+
+def run(door: Door, project: Project, wanted: Wanted, output: Output) -> Exit:
+    """Run the environment of ``project``; return the exit status.
+
+    Raises `ConfigError` if somebody else holds the location, `DefinitionError` if a definition is wrong.
+    """
+    stop = Stop()
+    with (
+        stop.listening(),
+        door.writing(project, take_over=wanted.take_over) as env,
+        stop.listening(),
+        _reporting(project, output) as report,
+    ):
+        try:
+            report.applied(env.apply(project).created)
+            return _ticks(env, wanted, stop, report)
+        except FencedError as error:
+            writer = env.written_by()
+            output.note(f"strandline: fenced: {writer or 'another environment'} has taken over ({error})")
+            return Exit.FENCED
+
+
+def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit:
+    while not stop.asked:
+        begun = time.monotonic()
+        try:
+            complete = env.tick()
+        except (Unavailable, Indeterminate) as error:
+            if wanted.once:
+                raise
+            report.failed(error)
+        else:
+            progress = env.progress()
+            report.ticked(complete, time.monotonic() - begun, progress)
+            if wanted.once or (wanted.until is not None and complete >= wanted.until):
+                return Exit.FAILED if progress["problems"] else Exit.OK
+        stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
+    return Exit.OK
+
+
+class Stop:
+    """Whether a signal has asked to stop."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    @property
+    def asked(self) -> bool:
+        """Whether it has."""
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Return when it has, or after ``seconds``."""
+        self._event.wait(max(0.0, seconds))
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take SIGTERM and SIGINT; entered again inside, because Spark takes SIGINT for itself when it starts."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may take signals; whoever runs us in another takes them
+            return
+        before = {each: signal.signal(each, self._ask) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._event.set()
+        signal.signal(number, signal.SIG_DFL)
+
+
+class Report:
+    """What `run` says of itself while it goes on: with ``--json`` a document a tick, else what changed."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._read = 0
+        self._problems: dict[str, str] = {}
+
+    def applied(self, created: tuple[str, ...]) -> None:
+        """The project was applied."""
+        self.say("running", **({"created": ",".join(created)} if created else {}))
+
+    def ticked(self, complete: int, seconds: float, progress: dict[str, Any]) -> None:
+        """A tick has ended: everything without a problem is complete at ``complete``."""
+        if self._output.json:
+            self._output.result({"time": complete, "seconds": round(seconds, 4), **progress}, "")
+        read = sum(source["read_records"] for source in progress["sources"].values())
+        if progress["steps"] or read != self._read:
+            self.say(
+                "tick", time=complete, seconds=round(seconds, 3), read=read - self._read, steps=len(progress["steps"])
+            )
+        else:
+            self.idle(complete)
+        self._read = read
+        problems = progress["problems"]
+        for name in sorted(problems.keys() | self._problems.keys()):
+            if problems.get(name) != self._problems.get(name):
+                self.say("problem" if name in problems else "mended", of=name, what=problems.get(name, "it goes on"))
+        self._problems = problems
+
+    def failed(self, error: Exception) -> None:
+        """A tick came to nothing."""
+        self.say("tick failed, will be tried again", what=str(error))
+
+    def say(self, event: str, **facts: object) -> None:
+        """Write a log line."""
+        _log().info(event, **facts)
+
+    def idle(self, complete: int) -> None:
+        """A tick had nothing to do."""
+
+
+class TerminalReport(Report):
+    """The same for a person who watches: a line for each tick that did something, a living line for the others."""
+
+    def __init__(self, output: Output, title: str) -> None:
+        super().__init__(output)
+        self._title = title
+        self.living = output.progress.status(f"{title}: starting")
+
+    def say(self, event: str, **facts: object) -> None:
+        """Print a line above the living one."""
+        told = ", ".join(f"{name} {value}" for name, value in facts.items())
+        self._output.note(f"{event}: {told}" if told else event)
+
+    def idle(self, complete: int) -> None:
+        """Show that it lives."""
+        self.living.update(f"{self._title}: up to date at {complete}")
+
+
+@contextmanager
+def _reporting(project: Project, output: Output) -> Iterator[Report]:
+    if not output.progress.is_terminal:
+        yield Report(output)
+        return
+    report = TerminalReport(output, project.root.name)
+    with report.living:
+        yield report
+
+
+def _log() -> Any:
+    """A logger to standard error as it is now."""
+    return structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.LogfmtRenderer(key_order=("timestamp", "event")),
+        ],
+    )

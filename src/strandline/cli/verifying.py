@@ -1,0 +1,84 @@
+"""`strandline verify`: compute anew, compare both ways, and have a difference put right.
+
+Who may put it right is whoever writes.  While another process runs the environment, that is its business: its next
+step looks at what is stored and corrects it, and all that is to do here is to look again until it has.  When nobody
+does, this process opens the location for writing and repairs.
+
+Source: design pages "compute" (verify) and "the public face" (exit status 3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from strandline import Environment, Verification
+from strandline.cli.door import Door
+from strandline.cli.exits import Exit
+from strandline.cli.output import Output
+from strandline.environment.project import Project
+from strandline.store.system import SystemClock
+
+PAUSE_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to verify, and whether to repair; ``wait_s``: how long a living writer may take for it."""
+
+    name: str
+    as_of: int | None
+    repair: bool
+    wait_s: float
+
+
+def verify(door: Door, root: Path, wanted: Wanted, output: Output) -> Exit:
+    """Verify, repair if that is wanted, and return 0 or 3."""
+    project = door.project(root)
+    with door.reading(project) as env:
+        found = env.verify(wanted.name, as_of=wanted.as_of)
+        writer = None if found.ok else env.written_by()
+        if not found.ok and wanted.repair:
+            output.note(str(found))
+            if writer is not None:
+                found = _wait(env, wanted, writer, output)
+    if not found.ok and wanted.repair and writer is None:
+        found = _repair(door, project, wanted, output)
+    output.result(document(found), str(found))
+    return Exit.OK if found.ok else Exit.DIFFERENCE
+
+
+def document(found: Verification) -> dict[str, Any]:
+    """Return a verification as ``--json`` prints it."""
+    return {
+        "name": found.name,
+        "as_of": found.as_of,
+        "ok": found.ok,
+        "missing": found.missing,
+        "extra": found.extra,
+        "repaired": found.repaired,
+        "sample": found.sample.to_pylist(),
+    }
+
+
+def _wait(env: Environment, wanted: Wanted, writer: str, output: Output) -> Verification:
+    """Look again until the living writer has corrected it, or it has had its time."""
+    output.note(f"{writer} is running: waiting up to {wanted.wait_s:g} s for its next step to correct this")
+    deadline = time.monotonic() + wanted.wait_s
+    while True:
+        found = env.verify(wanted.name)
+        if found.ok:
+            return replace(found, repaired=True)
+        if time.monotonic() >= deadline:
+            output.note(f"after {wanted.wait_s:g} s it is not corrected: see `strandline status` for a problem")
+            return found
+        asyncio.run(SystemClock().sleep(PAUSE_S))
+
+
+def _repair(door: Door, project: Project, wanted: Wanted, output: Output) -> Verification:
+    output.note("nobody is running this environment: repairing it here")
+    with door.writing(project) as env:
+        return env.verify(wanted.name, repair=True)
