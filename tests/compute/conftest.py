@@ -1,4 +1,4 @@
-"""A laboratory for maintenance rules: random histories, stepwise maintenance on Spark, and Spark's own answer at every time."""
+"""A laboratory for maintenance rules: random histories, maintenance step by step, Spark's own answer at every time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _random_row(name: str, chance: random.Random) -> Row:
             return (product, chance.choice(["k", "l"]), chance.choice([Decimal("1.005"), Decimal("2.5"), None]))
 
 
-def random_history(seed: int) -> dict[str, Updates]:
+def _random_history(seed: int) -> dict[str, Updates]:
     """Return random insertions and deletions of the three tables.
 
     Rows repeat; products do not change at time 4; all sales go at time 5 and some come back at 6.
@@ -105,19 +105,6 @@ def contents(updates: Updates, time: int) -> Counter[Row]:
     return Counter({row: count for row, count in held.items() if count})
 
 
-def rounded(held: Counter[Row]) -> Counter[tuple[str, ...]]:
-    """Return a multiset with its floats to 12 significant digits, all else exactly, as text that can be compared and read."""
-    result: Counter[tuple[str, ...]] = Counter()
-    for row, count in held.items():
-        result[tuple(f"{v:.12g}" if isinstance(v, float) else repr(v) for v in row)] += count
-    return result
-
-
-def bits(held: Counter[Row]) -> Counter[tuple[str, ...]]:
-    """Return a multiset with its floats bit for bit."""
-    return Counter({tuple(v.hex() if isinstance(v, float) else repr(v) for v in row): n for row, n in held.items()})
-
-
 @dataclass
 class Laboratory:
     """Maintains views over histories, step by step, on Spark."""
@@ -128,9 +115,24 @@ class Laboratory:
     times: tuple[int, ...] = TIMES
     _plans: dict[str, PlannedView] = field(default_factory=dict)
     _shapes: dict[str, pa.Schema] = field(default_factory=dict)
-    history: Callable[[int], dict[str, Updates]] = staticmethod(random_history)
-    rounded: Callable[[Counter[Row]], Counter[tuple[str, ...]]] = staticmethod(rounded)
-    bits: Callable[[Counter[Row]], Counter[tuple[str, ...]]] = staticmethod(bits)
+
+    @staticmethod
+    def history(seed: int) -> dict[str, Updates]:
+        """Return random histories of the catalog's tables."""
+        return _random_history(seed)
+
+    @staticmethod
+    def rounded(held: Counter[Row]) -> Counter[tuple[str, ...]]:
+        """Return a multiset with its floats to 12 significant digits, all else exactly, as text."""
+        result: Counter[tuple[str, ...]] = Counter()
+        for row, count in held.items():
+            result[tuple(f"{v:.12g}" if isinstance(v, float) else repr(v) for v in row)] += count
+        return result
+
+    @staticmethod
+    def bits(held: Counter[Row]) -> Counter[tuple[str, ...]]:
+        """Return a multiset with its floats bit for bit, as text."""
+        return Counter({tuple(v.hex() if isinstance(v, float) else repr(v) for v in row): n for row, n in held.items()})
 
     def plan(self, sql: str) -> PlannedView:
         """Plan a view over the catalog."""

@@ -11,11 +11,13 @@ QUERIES: Final = {
     "filter": "SELECT shop, qty + 1 AS more FROM sales WHERE qty > 1 OR product IS NULL",
     "duplicates": "SELECT shop FROM sales",
     "join": "SELECT s.shop, p.kind, s.qty FROM sales s JOIN products p USING (product)",
-    "three way join": "SELECT s.qty, city, kind FROM sales s JOIN shops USING (shop) JOIN products p ON p.product = s.product",
+    "three way join": "SELECT s.qty, city, kind FROM sales s JOIN shops USING (shop) JOIN products p ON p.product ="
+    " s.product",
     "comma join, no condition": "SELECT city, kind FROM shops, products WHERE size > 1",
     "self join": "SELECT a.qty, b.qty AS other FROM sales a JOIN sales b ON a.shop = b.shop AND a.qty < b.qty",
     "null-safe join": "SELECT s.qty, h.city FROM sales s JOIN shops h ON s.shop <=> h.shop",
-    "union all": "SELECT shop AS name, qty FROM sales UNION ALL SELECT city, size + 1L FROM shops UNION ALL SELECT 'z', 0",
+    "union all": "SELECT shop AS name, qty FROM sales UNION ALL SELECT city, size + 1L FROM shops UNION ALL"
+    " SELECT 'z', 0",
     "counts": "SELECT shop, count(*) AS n, count(qty) AS q, count_if(qty > 1) AS c FROM sales GROUP BY shop",
     "integers": "SELECT shop, sum(qty) AS s, avg(qty) AS m, avg(units) AS u FROM sales GROUP BY ALL",
     "decimals": "SELECT product, sum(price) AS s, avg(price) AS m, sum(price) + 1 AS t FROM sales GROUP BY 1",
@@ -24,7 +26,7 @@ QUERIES: Final = {
     "distinct aggregates": "SELECT shop, count(DISTINCT qty) AS n, sum(DISTINCT price) AS s, avg(DISTINCT weight) AS m"
     " FROM sales GROUP BY shop",
     "global": "SELECT count(*) AS n, sum(qty) AS s, avg(price) AS m, sum(price) AS t FROM sales WHERE qty > 1",
-    "global extremes": "SELECT min(price) AS a, max(qty) AS b, count(*) AS n, sum(weight) AS w FROM sales WHERE qty > 1",
+    "global extremes": "SELECT min(price) AS a, max(qty) AS b, count(*) AS n, sum(weight) w FROM sales WHERE qty > 1",
     "global over nothing": "SELECT count(*) AS n, max(qty) AS m FROM sales WHERE false",
     "having": "SELECT shop, sum(qty) AS s FROM sales GROUP BY shop HAVING count(*) > 2 AND max(qty) > 1",
     "having, invertible": "SELECT upper(shop) AS u, sum(qty) * 2 AS s FROM sales GROUP BY u HAVING s > 4",
@@ -36,13 +38,16 @@ QUERIES: Final = {
     " FROM t JOIN (SELECT shop, count(*) AS n FROM shops GROUP BY shop) u ON t.shop = u.shop",
     "a query twice": "WITH t AS (SELECT shop, count(*) AS n FROM sales GROUP BY shop)"
     " SELECT a.shop, b.shop AS other, a.n FROM t a JOIN t b ON a.n = b.n",
-    "aggregate of aggregates": "SELECT q, count(*) AS n FROM (SELECT shop, sum(qty) AS q FROM sales GROUP BY shop) GROUP BY q",
-    "top": "SELECT shop, product, count(*) AS n FROM sales GROUP BY shop, product ORDER BY n DESC, product, shop LIMIT 3",
+    "aggregate of aggregates": "SELECT q, count(*) AS n FROM (SELECT shop, sum(qty) AS q FROM sales GROUP BY shop)"
+    " GROUP BY q",
+    "top": "SELECT shop, product, count(*) AS n FROM sales GROUP BY shop, product ORDER BY n DESC, product, shop"
+    " LIMIT 3",
     "top of rows": "SELECT qty, price FROM sales ORDER BY qty + 1 DESC NULLS LAST, -price LIMIT 4",
     "left join": "SELECT s.qty, h.city FROM sales s LEFT JOIN shops h ON s.shop = h.shop",
     "left join of aggregates": "SELECT a.shop, a.n, b.m FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop) a"
     " LEFT JOIN (SELECT shop, max(size) AS m FROM shops GROUP BY shop) b ON a.shop = b.shop",
-    "not in": "SELECT product, kind FROM products WHERE product NOT IN (SELECT product FROM sales WHERE product IS NOT NULL)",
+    "not in": "SELECT product, kind FROM products WHERE product NOT IN (SELECT product FROM sales WHERE product IS"
+    " NOT NULL)",
     "window": "SELECT shop, qty, row_number() OVER (PARTITION BY shop ORDER BY qty) AS r FROM sales",
     "rollup": "SELECT shop, product, sum(weight) AS w, count(*) AS n FROM sales GROUP BY ROLLUP (shop, product)",
     "variance": "SELECT shop, round(stddev(qty), 9) AS d, percentile(qty, 0.5) AS p FROM sales GROUP BY shop",

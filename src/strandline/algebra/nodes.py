@@ -188,7 +188,8 @@ class Accumulate:
     ``names``, one row per key, all at times <= the window's lower).  Output columns: keys, then accumulators;
     ``rows`` names the accumulator that counts the group's rows: a group whose count is 0 has no row.  Without keys
     the one group always has a row, from ``start`` on (the time of the view's first step; None in every other step).
-    ``times``: see `Regroup`.
+    ``times``, ``small``:
+    see `Regroup`.
     """
 
     delta: Node
@@ -198,6 +199,7 @@ class Accumulate:
     rows: str
     times: tuple[int, ...] = ()
     start: int | None = None
+    small: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -213,6 +215,7 @@ class Regroup:
     ``prior``: the stored output rows.  For float sums and averages the fold is over the sorted values (law D).
     ``times`` are the times that ``delta`` may have, where they are known (empty: not known); with one only, the SQL
     is simpler.  ``start``: see `Accumulate`.
+    ``small``: the touched keys are few enough to be broadcast.
     """
 
     delta: Node
@@ -222,6 +225,7 @@ class Regroup:
     aggregates: tuple[Aggregate, ...]
     times: tuple[int, ...] = ()
     start: int | None = None
+    small: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:

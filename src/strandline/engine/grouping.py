@@ -40,7 +40,7 @@ def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> s
     if prior is not None:
         before = [f"{_signed(a)} AS {quote(a.name)}" for a in sums]
         kept = (
-            f"SELECT /*+ BROADCAST(m) */ {listed([*keys, f'-1L AS {TIME}', *before])}\n"
+            f"SELECT {_hint(node, 'm')}{listed([*keys, f'-1L AS {TIME}', *before])}\n"
             f"FROM {prior} p LEFT SEMI JOIN {moves} m ON {_same(node.keys, 'p', 'm')}"
         )
         story.append(kept)
@@ -103,6 +103,10 @@ def _signed(accumulator: Accumulator) -> str:
     return f"{name} * p.{DIFF}"
 
 
+def _hint(node: Accumulate | Regroup, relation: str) -> str:
+    return f"/*+ BROADCAST({relation}) */ " if node.small else ""
+
+
 def _same(keys: Keys, left: str, right: str) -> str:
     return " AND ".join(f"{left}.{quote(name)} <=> {right}.{quote(name)}" for name, _ in keys) or "true"
 
@@ -123,7 +127,7 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
     if keys and len(node.times) == 1:
         time = f"{node.times[0]}L"
         touched = text.define("touched", f"SELECT DISTINCT {computed} FROM {delta}")
-        members = text.define("members", _members(keys, node.aggregates, new, (), touched))
+        members = text.define("members", _members(keys, node.aggregates, new, (), touched, _hint(node, "d")))
         groups = text.define("groups", _grouped(names, node.aggregates, members, "", text))
         terms = [f"SELECT {listed(columns)}, {time} AS {TIME}, 1L AS {DIFF} FROM {groups}"]
         since = time
@@ -140,7 +144,7 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
             f"FROM {touched} LATERAL VIEW posexplode(__times) t AS __n, __at",
         )
         own = ("__at", "__until")
-        members = text.define("members", _members(keys, node.aggregates, new, own, moments))
+        members = text.define("members", _members(keys, node.aggregates, new, own, moments, _hint(node, "d")))
         groups = text.define(
             "groups", _grouped([*names, *own], node.aggregates, members, "" if keys else moments, text)
         )
@@ -151,7 +155,7 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
         stored = listed(f"p.{name}" for name in columns)
         there = "" if names else " AND size(d.__times) > 0"
         terms.append(
-            f"SELECT /*+ BROADCAST(d) */ {stored}, {since} AS {TIME}, -p.{DIFF} AS {DIFF}\n"
+            f"SELECT {_hint(node, 'd')}{stored}, {since} AS {TIME}, -p.{DIFF} AS {DIFF}\n"
             f"FROM {prior} p JOIN {touched} d ON {_same(keys, 'p', 'd')}{there}"
         )
     return "\nUNION ALL\n".join(terms)
@@ -163,7 +167,9 @@ def _arguments(aggregates: Sequence[Aggregate]) -> dict[str, str]:
     return {argument: f"__a{n}" for n, argument in enumerate(found)}
 
 
-def _members(keys: Keys, aggregates: Sequence[Aggregate], source: str, own: Sequence[str], touched: str) -> str:
+def _members(
+    keys: Keys, aggregates: Sequence[Aggregate], source: str, own: Sequence[str], touched: str, hint: str = ""
+) -> str:
     """Sum up the updates of each group by what its aggregates look at; ``__diff``: how often such a row is there.
 
     With ``touched``, of these groups only; it may carry columns ``own``: then up to the moment ``__at`` of each.
@@ -174,9 +180,8 @@ def _members(keys: Keys, aggregates: Sequence[Aggregate], source: str, own: Sequ
     ]
     rows = f"SELECT {listed([*columns, TIME, DIFF])} FROM {source}"
     names = [quote(name) for name, _ in keys] + list(arguments.values())
-    hint, joined = "", ""
+    joined = ""
     if touched:
-        hint = "/*+ BROADCAST(d) */ "
         upto = " AND n.__time <= d.__at" if own else ""
         joined = f" {'' if own else 'LEFT SEMI '}JOIN {touched} d ON {_same(keys, 'n', 'd')}{upto}"
     selected = [*(f"n.{name}" for name in names), *own]

@@ -116,7 +116,7 @@ def accumulate(node: Reduce, stage: str, window: Window) -> Node | None:
     delta = delta or at(node.input, Phase.NEW, window)
     names = tuple(name for name, _ in node.keys) + tuple(a.name for a in keeps.accumulators)
     prior: Node = NOTHING if window.first else Get(frame(stage, Phase.OLD), tuple((name, name) for name in names))
-    return Accumulate(delta, prior, node.keys, keeps.accumulators, keeps.rows, window.times, start)
+    return Accumulate(delta, prior, node.keys, keeps.accumulators, keeps.rows, window.times, start, window.small)
 
 
 def finalise(node: Reduce, stage: str) -> Node:

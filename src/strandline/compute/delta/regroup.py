@@ -22,6 +22,8 @@ def regroup(node: Reduce, prior: Node, window: Window) -> Node | None:
         return None
     if window.first:
         contents = delta or at(node.input, Phase.NEW, window)
-        return Regroup(contents, contents, NOTHING, node.keys, node.aggregates, window.times, start)
+        return Regroup(contents, contents, NOTHING, node.keys, node.aggregates, window.times, start, window.small)
     assert delta is not None
-    return Regroup(delta, at(node.input, Phase.NEW, window), prior, node.keys, node.aggregates, window.times, start)
+    return Regroup(
+        delta, at(node.input, Phase.NEW, window), prior, node.keys, node.aggregates, window.times, start, window.small
+    )

@@ -14,7 +14,7 @@ from typing import Final
 from sqlglot import exp
 
 from strandline.compute.plan.dialect import position, position_of, words
-from strandline.compute.plan.functions import GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
+from strandline.compute.plan.functions import FOLDED, GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
 from strandline.errors import DefinitionError, Position
 
 _BARE: Final[dict[type[exp.Expr], str]] = {
@@ -109,6 +109,17 @@ def refuse_unordered(query: exp.Expr | None, sql: str) -> None:
             _refuse_order("LIMIT", position_of(node, sql))
         if isinstance(node, exp.Window) and is_positional(node):
             _refuse_order(f"{node.this.name or 'this'} OVER", position_of(node, sql))
+
+
+def inexact(query: exp.Expr | None) -> list[str]:
+    """Return a note if ``query``, which will run as it is, may add up floats in an order that is Spark's to choose."""
+    calls = () if query is None else query.find_all(exp.Anonymous)
+    found = sorted({call.name.lower() for call in calls if call.name.lower() in FOLDED})
+    if query is not None and not found:
+        return []
+    return [
+        f"{', '.join(found) or 'an aggregate'} over floats, if any, is Spark's here: its last bits may differ by run"
+    ]
 
 
 def is_positional(window: exp.Window) -> bool:

@@ -24,6 +24,9 @@ from sqlglot.parsers.spark import SparkParser
 from strandline.errors import DefinitionError, Position
 
 _SPECIAL: Final = ("CAST", "EXTRACT", "LISTAGG", "OVERLAY", "POSITION", "STRING_AGG", "SUBSTRING", "TRIM", "TRY_CAST")
+_PIPE: Final = "|>"
+_UNREADABLE: Final = (ParseError, TokenError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What sqlglot raises for text that it cannot read; the latter ones are its own mistakes."""
 _WITH_UNIT: Final = ("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff")
 
 
@@ -44,9 +47,11 @@ def parse(sql: str) -> exp.Expr | None:
 
     Raises `DefinitionError` if it is several statements.
     """
+    if any(word.text == _PIPE for word in words(sql)):
+        return None  # sqlglot reads some of the pipe syntax, and not all of that as Spark does
     try:
         statements = [s for s in Faithful().parse(sql) if s is not None]
-    except (ParseError, TokenError):
+    except _UNREADABLE:
         return None
     if len(statements) != 1:
         raise DefinitionError(f"a view is defined by one query, not by {len(statements)} statements")

@@ -19,7 +19,9 @@ def column(name: str) -> exp.Column:
     return exp.Column(this=exp.Identifier(this=name, quoted=True))
 
 
-def resolve(expression: exp.Expr, scope: Scope, aliases: Mapping[str, exp.Expr]) -> exp.Expr:
+def resolve(
+    expression: exp.Expr, scope: Scope, aliases: Mapping[str, exp.Expr], *, aliases_first: bool = False
+) -> exp.Expr:
     """Return ``expression`` over the plan's columns.
 
     A name that the FROM clause does not offer may be an alias (lower-case in ``aliases``), which is replaced by what
@@ -34,6 +36,8 @@ def resolve(expression: exp.Expr, scope: Scope, aliases: Mapping[str, exp.Expr])
         if isinstance(node.this, exp.Star):
             raise Unplanned("a qualified * inside an expression")
         parts = parts_of(node)
+        if aliases_first and len(parts) == 1 and parts[0].lower() in aliases:
+            return exp.Paren(this=aliases[parts[0].lower()].copy())
         found = scope.resolve(parts)
         if found is None:
             if len(parts) == 1 and parts[0].lower() in aliases:
@@ -45,6 +49,15 @@ def resolve(expression: exp.Expr, scope: Scope, aliases: Mapping[str, exp.Expr])
         return result
 
     return replaced(expression, name)
+
+
+def refuse_ambiguous(expression: exp.Expr, scope: Scope, aliases: Mapping[str, exp.Expr]) -> None:
+    """Raise `Unplanned` if a name may be an alias or another column of the FROM clause: which one is Spark's to say."""
+    for node in expression.find_all(exp.Column):
+        alias = aliases.get(node.name.lower()) if not node.table else None
+        found = None if alias is None else scope.resolve([node.name])
+        if alias is not None and found is not None and alias != column(found[0].column):
+            raise Unplanned(f"the name {node.name} is an alias and a column")
 
 
 def replaced(expression: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:

@@ -18,10 +18,9 @@ from strandline.compute.plan.context import Context
 from strandline.compute.plan.definite import is_positional
 from strandline.compute.plan.dialect import Faithful, text
 from strandline.compute.plan.expressions import column, replaced
-from strandline.compute.plan.functions import VARIANCES
+from strandline.compute.plan.functions import FOLDED, VARIANCES
 from strandline.compute.plan.scope import Unplanned
 
-_FOLDED = frozenset(("sum", "avg", "mean", "try_sum", "try_avg", *VARIANCES))
 _ROUNDED = ("float", "double", "string")
 """Argument types that Spark adds up as doubles, with a rounding at each step."""
 
@@ -54,7 +53,7 @@ def definite_folds(context: Context, node: Node, expression: exp.Expr) -> exp.Ex
     def fold(found: exp.Expr) -> exp.Expr:
         call, over = (found.this, found) if isinstance(found, exp.Window) else (found, None)
         call, condition = (call.this, call) if isinstance(call, exp.Filter) else (call, None)
-        if not isinstance(call, exp.Anonymous) or call.name.lower() not in _FOLDED or len(call.expressions) != 1:
+        if not isinstance(call, exp.Anonymous) or call.name.lower() not in FOLDED or len(call.expressions) != 1:
             return found
         argument, gather = call.expressions[0], "collect_list"
         if isinstance(argument, exp.Distinct):

@@ -39,6 +39,9 @@ VARIANCES: Final = {
 }
 """Aggregates that are folds over the sorted values: which divisor, and whether the root is taken."""
 
+FOLDED: Final = frozenset(("sum", "avg", "mean", "try_sum", "try_avg", *VARIANCES))
+"""Aggregates that round at each step when they add up floats, so that the order of rows shows in the last bits."""
+
 _CHANCE: Final = "each evaluation gives another value"
 _CLOCK: Final = "it depends on when the view is computed"
 _LAYOUT: Final = "it depends on how Spark lays the rows out"
@@ -129,9 +132,9 @@ POSITIONAL: Final = (
 """Window functions that look at the order of rows within peers: the whole row is added to their ORDER BY."""
 
 _OTHER_AGGREGATES: Final = (
-    "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg", "bitmap_or_agg", "count_min_sketch",
-    "grouping", "grouping_id", "hll_sketch_agg", "hll_union_agg", "median", "percentile", "percentile_cont",
-    "percentile_disc", "regr_count", "schema_of_json_agg", "try_avg", "try_sum",
+    "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg", "bitmap_or_agg",
+    "count_min_sketch", "grouping", "grouping_id", "hll_sketch_agg", "hll_union_agg", "median", "percentile",
+    "percentile_cont", "percentile_disc", "regr_count", "schema_of_json_agg", "try_avg", "try_sum",
 )  # fmt: skip
 
 AGGREGATES: Final = frozenset((*PLANNED, *VARIANCES, *GATHERING, *_OTHER_AGGREGATES))

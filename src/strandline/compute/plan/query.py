@@ -15,7 +15,7 @@ from sqlglot import exp
 from strandline.algebra.nodes import Constant, Node, UnionAll
 from strandline.algebra.schema import Schema, quote
 from strandline.compute.plan.context import Context, Planned, project
-from strandline.compute.plan.definite import refuse_unordered
+from strandline.compute.plan.definite import inexact, refuse_unordered
 from strandline.compute.plan.dialect import text
 from strandline.compute.plan.order import direction, is_limited, output_of, top
 from strandline.compute.plan.relations import Ctes, Relations
@@ -165,6 +165,7 @@ class Queries:
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name, quoted=True))
             relation.replace(exp.Table(this=exp.to_identifier(name), alias=alias, joins=relation.args.get("joins")))
         refuse_unordered(copy, self.sql)
+        self.context.notes += inexact(copy)
         schemas = {name: self.context.schema(node) for name, node in inputs.items()}
         written = text(copy)
         found = self.context.analysed(written, (), schemas)

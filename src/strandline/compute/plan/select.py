@@ -17,7 +17,7 @@ from strandline.algebra.schema import quote
 from strandline.compute.plan.aggregate import Reduction
 from strandline.compute.plan.context import Context, Planned, project
 from strandline.compute.plan.dialect import text
-from strandline.compute.plan.expressions import column, conjuncts, has_aggregate, resolve
+from strandline.compute.plan.expressions import column, conjuncts, has_aggregate, refuse_ambiguous, resolve
 from strandline.compute.plan.folds import complete_windows, definite_folds
 from strandline.compute.plan.order import direction, is_limited, output_of, top
 from strandline.compute.plan.relations import Relations
@@ -130,11 +130,12 @@ def _order(
             raise Unplanned(f"ORDER BY {text(key)}")
         output = output_of(key.this, outputs)
         if output is None:
-            named = {c.name.lower() for c in key.this.find_all(exp.Column) if not c.table}
-            if not has_aggregate(key.this) and named & aliases.keys():
-                raise Unplanned("ORDER BY an expression over an alias")
+            aggregates = has_aggregate(key.this)
+            if aggregates:
+                refuse_ambiguous(key.this, scope, aliases)
             output = context.names.fresh("ordering")
-            hidden.append(_Item(None, output, resolve(key.this, scope, aliases), shown=False))
+            ordered = resolve(key.this, scope, aliases, aliases_first=not aggregates)
+            hidden.append(_Item(None, output, ordered, shown=False))
         keys.append(f"{quote(output)} {direction(key)}")
     return keys, hidden
 
@@ -147,6 +148,9 @@ def _rows(
     having = select.args.get("having")
     qualify = select.args.get("qualify")
     group = select.args.get("group")
+    for condition in (having, qualify):
+        if condition is not None:
+            refuse_ambiguous(condition.this, scope, aliases)
     kept = None if having is None else resolve(having.this, scope, aliases)
     filtered = None if qualify is None else resolve(qualify.this, scope, aliases)
     expressions = [*(item.expression for item in items), *(e for e in (kept, filtered) if e is not None)]

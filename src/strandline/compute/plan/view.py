@@ -24,7 +24,7 @@ from strandline.algebra.nodes import Get, Node, Opaque, children
 from strandline.algebra.schema import Schema, quote
 from strandline.compute.plan.analyst import Analyst
 from strandline.compute.plan.context import Context, project
-from strandline.compute.plan.definite import refuse_indefinite, refuse_unordered
+from strandline.compute.plan.definite import inexact, refuse_indefinite, refuse_unordered
 from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.plan.key import key
 from strandline.compute.plan.query import Queries
@@ -65,7 +65,6 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> Plan
     refuse_indefinite(query, sql)
     schema = analyst.schema_of(sql, relations)
     context = Context(relations, analyst, _mentioned(query))
-    notes: list[str] = []
     try:
         if query is None:
             raise Unplanned("only Spark can read this text")
@@ -75,10 +74,10 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> Plan
     except Unplanned as why:
         refuse_unordered(query, sql)
         plan = _whole(sql, schema, relations, str(why))
-        notes.append(f"the whole query is recomputed: {why}")
+        context.notes[:] = [f"the whole query is recomputed: {why}", *inexact(query)]
         context.types.update((c.name, c.type) for c in schema)
     imports = tuple(sorted(set(_read(plan))))
-    return PlannedView(plan, schema, imports, sql, dict(context.types), tuple(notes), key(plan))
+    return PlannedView(plan, schema, imports, sql, dict(context.types), tuple(context.notes), key(plan))
 
 
 def _planned(query: exp.Expr, sql: str, schema: Schema, context: Context) -> Node:
@@ -133,8 +132,8 @@ def _mentioned(query: exp.Expr | None) -> frozenset[str] | None:
     for star in query.find_all(exp.Star):
         if not (isinstance(star.parent, exp.Anonymous) and star.parent.name.lower() == "count"):
             return None
-    if any(join.args.get("method") for join in query.find_all(exp.Join)):
-        return None
+    if query.find(exp.Pivot) is not None or any(join.args.get("method") for join in query.find_all(exp.Join)):
+        return None  # PIVOT groups by the columns that it does not name, NATURAL joins by those that both sides have
     return frozenset(i.name.lower() for i in query.find_all(exp.Identifier))
 
 
