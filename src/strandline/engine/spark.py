@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine import answers, inline
-from strandline.engine.failures import FROM_SPARK, told
+from strandline.engine.failures import told
 from strandline.engine.parts import PartStore
 from strandline.engine.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
 from strandline.engine.scan import Scanner
@@ -211,8 +211,11 @@ class SparkEngine:
         """Run a blocking call in a worker thread and tell its failures in our words."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers, call)
-        except FROM_SPARK as error:
-            raise told(error) from error
+        except Exception as error:
+            ours = told(error)
+            if ours is None:
+                raise
+            raise ours from error
 
 
 def _aligned(lazy: DataFrame, names: Sequence[str], negative: bool, advance: int) -> DataFrame:
