@@ -46,9 +46,18 @@ class FileFormat:
 
 @dataclass(frozen=True, slots=True)
 class DatedFile:
-    """A file whose records all happen at ``time``: where it is, what people call it, its size in bytes."""
+    """A file whose records all happen at ``time``: where it is, what people call it, its size in bytes.
+
+    ``withdrawn``: its records are taken back, each once (diff −1); what cannot be decoded is an error all the same.
+    """
 
     path: str
     name: str
     size: int
     time: int
+    withdrawn: bool = False
+
+    @property
+    def diff(self) -> int:
+        """The diff of each of its records."""
+        return -1 if self.withdrawn else 1

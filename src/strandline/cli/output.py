@@ -20,12 +20,17 @@ from rich.text import Text
 WIDTH_UNFOLDED: Final = 100_000
 
 
+def _console() -> Console:
+    """Standard output; what is not a terminal has no width to fold at."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_UNFOLDED)
+
+
 @dataclass(frozen=True)
 class Output:
     """Where results go.  ``json``: as documents."""
 
     json: bool
-    console: Console = field(default_factory=lambda: _console())
+    console: Console = field(default_factory=_console)
     progress: Console = field(default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True))
 
     def result(self, document: Mapping[str, Any], text: str | Table) -> None:
@@ -41,11 +46,6 @@ class Output:
     def note(self, text: str) -> None:
         """Say something that is no result."""
         self.progress.print(Text(text))
-
-
-def _console() -> Console:
-    """Standard output; what is not a terminal has no width to fold at."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_UNFOLDED)
 
 
 def as_json(document: Mapping[str, Any]) -> str:
