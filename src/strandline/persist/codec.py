@@ -158,11 +158,11 @@ def encode_rollup(key: str, state: ShardState) -> bytes:
     return seal(Kind.ROLLUP, key, _encode([FORMAT, state.seqno, entries(state)]))
 
 
-def decode_rollup(shard: str, key: str, data: bytes) -> ShardState:
-    """Return the state in a rollup.  Raises `CorruptionError` if the bytes are not the rollup ``key``."""
+def decode_rollup(shard: str, key: str, data: bytes) -> tuple[int, dict[str, Any]]:
+    """Return ``(seqno, entries)``.  Raises `CorruptionError` if the bytes are not the rollup ``key``."""
     body = _decode(unseal(Kind.ROLLUP, key, data))
     _refuse_future(shard, body[0])
-    return restore(shard, body[1], body[2])
+    return body[1], body[2]
 
 
 def _refuse_future(shard: str, written: int) -> None:

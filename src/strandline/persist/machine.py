@@ -192,7 +192,7 @@ class Machine:
         data = await self._blob.get(rollup.key)
         if data is None:
             return f"rollup {rollup.key!r}"
-        state = codec.decode_rollup(self.shard, rollup.key, data)
+        state = codec.restore(self.shard, *codec.decode_rollup(self.shard, rollup.key, data))
         while state.seqno < head.seqno:
             versions = await self._consensus.scan(self.shard, state.seqno + 1, SCAN_LIMIT)
             if not versions or versions[0].seqno != state.seqno + 1:

@@ -1,0 +1,45 @@
+"""Batches say what they hold, and refuse to say it wrongly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
+from strandline.persist.batch import NOTHING, Batch, BlobPart, Digest, InlinePart, Staged
+
+lanes = st.integers(0, 2**64 - 1)
+digests = st.builds(Digest, lanes, lanes)
+
+
+@given(digests, digests, digests)
+def test_digests_are_a_commutative_group(a, b, c):
+    """Damage: the digest of a shard depends on how its rows were batched."""
+    assert a + b == b + a
+    assert (a + b) + c == a + (b + c)
+    assert a + NOTHING == a
+    assert (a - b) + b == a
+    assert a - a == NOTHING
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(0, 0), (3, 2)])
+def test_a_batch_spans_some_time(lower, upper):
+    """Damage: an append that advances nothing looks like progress."""
+    with pytest.raises(InvalidUsage, match="is empty"):
+        Staged(Frontier(lower), Frontier(upper), (), 0, 0, NOTHING, plain=True)
+    with pytest.raises(InvalidUsage, match="is empty"):
+        Staged(EMPTY, EMPTY, (), 0, 0, NOTHING, plain=True)
+
+
+def test_a_batch_has_as_many_rows_as_its_parts():
+    """Damage: a part of one worker is missing, and nobody notices."""
+    with pytest.raises(InvalidUsage, match="2 updates cannot lie in parts of"):
+        Staged(MINIMUM, EMPTY, (InlinePart(b"", 1),), 2, 2, NOTHING, plain=True)
+
+
+def test_inline_bytes_are_those_of_inline_parts():
+    """Damage: the state's budget is spent on what lies in Blob."""
+    parts = (InlinePart(b"123", 1), BlobPart("k", 999, 1, 0, ""), InlinePart(b"4567", 1))
+    assert Batch(MINIMUM, EMPTY, MINIMUM, parts, 3, 3, NOTHING, plain=True).inline_bytes == 7

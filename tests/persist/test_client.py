@@ -1,0 +1,111 @@
+"""The door: handles of one process share, and many shards move in one flush."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.errors import InvalidUsage, Unavailable
+from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.persist.client import commit_many
+from strandline.persist.machine import CAS_RETRIES_MAX
+from strandline.persist.state import Appended, Fenced, UpperMismatch, admit
+from strandline.store.unreliable import Outcome
+from strandline.testing.simulation import run_sync
+
+SHARDS = ("a", "b", "c")
+
+
+def writers(place, client, shards=SHARDS, epoch=1):
+    """One writer each."""
+    return [place.writer(shard, epoch, client=client) for shard in shards]
+
+
+def test_all_uppers_move_in_one_call(place):
+    """Damage: a tick of fifty idle views costs fifty flushes."""
+    client = place.client()
+    open_writers = writers(place, client)
+    before = place.consensus.calls
+    moves = [(writer, Frontier(7), "plan") for writer in open_writers]
+    assert run_sync(client.advance_many(moves)) == [Appended(Frontier(7))] * 3
+    assert place.consensus.calls == before + 1
+    for shard in SHARDS:
+        assert (place.state(shard).upper, place.state(shard).certificate.fingerprint) == (Frontier(7), "plan")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DONE_UNREPORTED, Outcome.LATE, Outcome.LOST, Outcome.REFUSED])
+def test_each_upper_moves_once_whatever_becomes_of_the_call(place, outcome):
+    """Damage: a shard that was advanced is told a mismatch, and its view is computed anew."""
+    client = place.client()
+    open_writers = writers(place, client)
+    place.plan.append(outcome)
+    moves = [(writer, Frontier(7), "") for writer in open_writers]
+    assert run_sync(client.advance_many(moves)) == [Appended(Frontier(7))] * 3
+    run_sync(place.consensus.land())
+    assert [place.state(shard).upper for shard in SHARDS] == [Frontier(7)] * 3
+
+
+def test_the_outcomes_are_independent(place):
+    """Damage: one shard that moved on, or was taken over, stops the clock of all others."""
+    client = place.client()
+    open_writers = writers(place, client)
+    place.append(place.writer("b"), 0, 3)
+    place.writer("c", epoch=2)
+    moves = [(writer, Frontier(7), "") for writer in open_writers]
+    assert run_sync(client.advance_many(moves)) == [Appended(Frontier(7)), UpperMismatch(Frontier(3)), Fenced(2)]
+
+
+def test_two_commands_on_one_shard_each_get_their_own_answer(place):
+    """Damage: an append is acknowledged with the answer of another, and lost."""
+    client = place.client()
+    writer, other = place.writer(client=client), place.writer(client=client)
+    moves = [(writer, Frontier(7), ""), (other, Frontier(9), "")]
+    assert run_sync(client.advance_many(moves)) == [Appended(Frontier(7)), UpperMismatch(Frontier(7))]
+
+
+def test_nothing_to_do_costs_nothing(place):
+    """Damage: an empty tick costs a flush."""
+    client = place.client()
+    machine = place.writer(client=client)._machine
+    before = place.consensus.calls
+    assert run_sync(client.advance_many([])) == []
+    assert run_sync(commit_many(place.consensus, [(machine, lambda state: admit(state, 1))])) == [1]
+    assert place.consensus.calls == before
+
+
+def test_shards_that_only_ever_tick_get_their_rollups(place):
+    """Damage: after a night of idling, opening a view replays every second of it."""
+    client = place.client(rollup_every=5)
+    (writer,) = writers(place, client, ["a"])
+    for at in range(1, 30):
+        run_sync(client.advance_many([(writer, Frontier(at), "")]))
+    assert writer.state.seqno - writer.state.rollups[-1].seqno <= 5
+    assert place.state("a") == writer.state
+
+
+def test_what_may_still_land_of_a_call_is_not_said_to_have_failed(place):
+    """Damage: a tick is reported as definitely failed, and happens a moment later."""
+    client = place.client()
+    (writer,) = writers(place, client, ["a"])
+    place.plan.extend([Outcome.LATE, *[Outcome.REFUSED] * CAS_RETRIES_MAX])
+    with pytest.raises(Exception, match="may or may not") as caught:
+        run_sync(client.advance_many([(writer, Frontier(7), "")]))
+    assert not isinstance(caught.value, Unavailable)
+    run_sync(place.consensus.land())
+    assert place.state("a").upper == Frontier(7)
+
+
+def test_a_shard_opened_otherwise_is_refused(place):
+    """Damage: records are appended to a shard of rows."""
+    place.writer("a")
+    with pytest.raises(InvalidUsage, match="is registered with schema"):
+        run_sync(place.client().records("a", 1))
+    with pytest.raises(InvalidUsage, match="is registered with schema"):
+        place.writer("a", schema="other int")
+
+
+def test_handles_of_one_process_see_each_others_commits_at_once(place):
+    """Damage: a client does not read its own write."""
+    client = place.client()
+    one, two = place.writer(client=client), place.writer(client=client)
+    place.append(one, 0, None)
+    assert two.state.upper == EMPTY
