@@ -118,8 +118,7 @@ class StageRun:
         plan = full_plan(self.stage, at)
         read = {}
         for name in sorted(frames(plan)):
-            reader = self._inputs[source(name)[0]]
-            read[name] = await self._engine.read(await reader.snapshot(at, timeout_s=0))
+            read[name] = await self._engine.read(await self._inputs[name].snapshot(at, timeout_s=0))
         return await self._engine.evaluate(plan, read)
 
     async def _delta(self, lower: int, upper: int) -> tuple[Rows | None, int]:

@@ -1,7 +1,7 @@
 """What Spark says about stored rows, in our words.
 
 Source: `strandline/errors.py` (whose move it is); design page "persist" (an accumulated diff < 0 is an error that names
-the row).
+the row); "compute" (ANSI: a row that fails to evaluate).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from strandline.errors import CollectionError, CorruptionError, StrandlineError
 
 _UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\]\s*([^\n]*)")
 _NEGATIVE: Final = re.compile(re.escape(NEGATIVE) + r"[^\n]*")
+_DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: 22")
+"""SQLSTATE class 22 is the data exception: a value that the expression has no answer for."""
 _STATE: Final = re.compile(r"\s*SQLSTATE:.*")
 
 
@@ -27,4 +29,6 @@ def told(error: Exception) -> StrandlineError | None:
         return CollectionError(_STATE.sub("", found[0]))
     if found := _UNREADABLE.search(text):
         return CorruptionError(f"a part fails its check: {_STATE.sub('', found[1])}")
+    if found := _DATA.search(text):
+        return CollectionError(f"a row cannot be evaluated: {found[1]}: {found[2]}")
     return None
