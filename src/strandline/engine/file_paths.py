@@ -20,6 +20,7 @@ PATH: Final = "__path"
 """The column with a row's file, as Spark spells it (`uris`)."""
 _SAFE: Final = frozenset("/-_.!~*'();:@&=+$,")
 """What Hadoop's paths leave as it is in a URI, besides letters and digits of any alphabet."""
+_GLOB: Final = frozenset("[]{}*?\\")
 
 
 def uris(path: str) -> tuple[str, str]:
@@ -33,10 +34,9 @@ def uris(path: str) -> tuple[str, str]:
 
 
 def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) -> DataFrame:
-    """Return the rows of these files; a path is a path, whatever signs are in it."""
-    # Without the option Spark would take brackets and stars for a glob.
-    paths = [f"file://{file.path}" for file in files]
-    return reader.option("__globPaths__", "false").format(format_name).load(paths)
+    """Return the rows of these files; a path is a path, whatever signs of a glob are in it."""
+    escaped = ("".join(f"\\{c}" if c in _GLOB else c for c in file.path) for file in files)
+    return reader.format(format_name).load([f"file://{path}" for path in escaped])
 
 
 def paths_table(session: SparkSession, files: Sequence[DatedFile], columns: Mapping[str, pa.Array]) -> DataFrame:
