@@ -149,6 +149,20 @@ def sql(
     asking.script(_door(context), project, file, Output(json))
 
 
+@app.command()
+def demo(
+    json: JsonOption = False,
+    directory: Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Default: a temporary one.")] = None,
+    days: Annotated[int, typer.Option(metavar="N", min=1, max=31, help="How many days of December arrive.")] = 31,
+    months: Annotated[int, typer.Option(metavar="N", min=1, max=11, help="How many months come before, at once.")] = 11,
+) -> None:
+    """Run the main job on real data: three views, DuckDB, a kill in the middle, a proof at the end."""
+    from strandline.cli.demo import story  # it knows clients that nothing else here needs
+
+    wanted = story.Wanted(directory, days, months)
+    raise typer.Exit(story.demo(wanted, Output(json)))
+
+
 def _door(context: typer.Context) -> Door:
     assert isinstance(context.obj, Door), "main gives every command the door"
     return context.obj

@@ -13,10 +13,13 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import structlog
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_stamp: Final = structlog.processors.TimeStamper(fmt="iso")
+_render: Final = structlog.processors.LogfmtRenderer(key_order=("timestamp", "event"))
 WIDTH_UNFOLDED: Final = 100_000
 
 
@@ -46,6 +49,11 @@ class Output:
     def note(self, text: str) -> None:
         """Say something that is no result."""
         self.progress.print(Text(text))
+
+    def log(self, event: str, **facts: object) -> None:
+        """Write a log line to standard error."""
+        logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=(_stamp, _render))
+        logger.info(event, **facts)
 
 
 def as_json(document: Mapping[str, Any]) -> str:

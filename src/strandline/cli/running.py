@@ -13,7 +13,6 @@ Source: design pages "environment" (commands) and "persist" (modes and locks).
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,8 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
-
-import structlog
 
 from strandline.cli.door import Door
 from strandline.cli.exits import Exit
@@ -150,7 +147,7 @@ class Report:
 
     def say(self, event: str, **facts: object) -> None:
         """Write a log line."""
-        _log().info(event, **facts)
+        self._output.log(event, **facts)
 
     def idle(self, complete: int) -> None:
         """A tick had nothing to do."""
@@ -182,14 +179,3 @@ def _reporting(project: Project, output: Output) -> Iterator[Report]:
     report = TerminalReport(output, project.root.name)
     with report.living:
         yield report
-
-
-def _log() -> Any:
-    """A logger to standard error as it is now."""
-    return structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
-        processors=[
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.LogfmtRenderer(key_order=("timestamp", "event")),
-        ],
-    )

@@ -1,0 +1,143 @@
+"""The demo's proof: what the views hold against plain Spark, and what DuckDB holds against the views.
+
+Plain Spark reads the raw files that arrived, applies the corrections and the new name of an airline, and answers the
+views' queries; nothing of ours takes part in that.  Both sides are compared as multisets, both ways: floats to 12
+significant digits, all else exactly.
+
+Source: design page "environment" (`make demo`); the issue's "verified".
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import duckdb
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, VIEWS
+from strandline.cli.door import Door
+
+SIGNIFICANT_DIGITS: Final = 12
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+Row: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How many rows one side has that the other has not."""
+
+    what: str
+    missing: int
+    extra: int
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.missing + self.extra
+
+
+def prove(root: Path, airlines: Mapping[str, str]) -> tuple[list[Difference], list[Difference]]:
+    """Return how the views differ from plain Spark, and the DuckDB tables from the views.
+
+    ``airlines`` is carrier to name, as the table should be at the end.
+    """
+    plain = _plain_session(root)
+    try:
+        wanted = _plain_answers(plain, root, airlines)
+        door = Door(plain)
+        with door.reading(door.project(root)) as env:
+            held = {name: _rows(env.query(f"SELECT * FROM {name}").toArrow()) for name in VIEWS}  # noqa: S608
+    finally:
+        plain.stop()
+    stored = _stored(root / DATABASE)
+    views = [difference(name, held[name], wanted[name]) for name in VIEWS]
+    tables = [difference(name, stored[name], held[name]) for name in VIEWS]
+    return views, tables
+
+
+def difference(what: str, found: Sequence[Row], wanted: Sequence[Row]) -> Difference:
+    """Compare two multisets of rows.
+
+    >>> difference("v", [("a", 0.1 + 0.2), ("b", 1)], [("a", 0.3), ("c", 1), ("c", 1)])
+    Difference(what='v', missing=2, extra=1)
+    """
+    left, right = Counter(found), Counter(wanted)
+    groups: defaultdict[Row, tuple[list[Row], list[Row]]] = defaultdict(lambda: ([], []))
+    for side, rows in ((0, (left - right).elements()), (1, (right - left).elements())):
+        for row in rows:
+            groups[tuple(None if isinstance(value, float) else value for value in row)][side].append(row)
+    extra = missing = 0
+    for many, few in groups.values():
+        for row in many:
+            close = next((other for other in few if _close(row, other)), None)
+            if close is None:
+                extra += 1
+            else:
+                few.remove(close)
+        missing += len(few)
+    return Difference(what, missing, extra)
+
+
+def _close(one: Row, other: Row) -> bool:
+    """Tell whether rows that agree in all else agree in their floats, to 12 significant digits."""
+    return all(
+        math.isclose(a, b, rel_tol=10.0 ** (1 - SIGNIFICANT_DIGITS)) or (math.isnan(a) and math.isnan(b))
+        for a, b in zip(one, other, strict=True)
+        if isinstance(a, float) and isinstance(b, float)
+    ) and all(isinstance(a, float) == isinstance(b, float) for a, b in zip(one, other, strict=True))
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    """Return a table as rows of plain values; an instant is one whatever its zone."""
+    columns = []
+    for column in table.columns:
+        instant = pa.types.is_timestamp(column.type)
+        columns.append((column.cast(INSTANT).cast(pa.int64()) if instant else column).to_pylist())
+    return list(zip(*columns, strict=True))
+
+
+def _stored(database: Path) -> dict[str, list[Row]]:
+    with duckdb.connect(str(database), read_only=True) as connection:
+        return {name: _rows(connection.sql(f'SELECT * FROM "{name}"').to_arrow_table()) for name in VIEWS}  # noqa: S608
+
+
+# ---- plain Spark -----------------------------------------------------------------------------------------------------
+
+
+def _plain_session(root: Path) -> SparkSession:
+    settings = {
+        "spark.master": "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.local.dir": str(root / "scratch"),
+        "spark.sql.warehouse.dir": str(root / "scratch" / "warehouse"),
+    }
+    builder = SparkSession.Builder()
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _plain_answers(spark: SparkSession, root: Path, airlines: Mapping[str, str]) -> dict[str, list[Row]]:
+    for name in COLUMNS:
+        arrived = sorted((root / INCOMING / name).glob("*.csv"))
+        taken_back = [path for path in arrived if path.match(RETRACT)]
+        rows = _read(spark, name, [path for path in arrived if path not in taken_back])
+        if taken_back:
+            rows = rows.exceptAll(_read(spark, name, taken_back))
+        rows.createOrReplaceTempView(name)
+    spark.createDataFrame(list(airlines.items()), "carrier STRING, name STRING").createOrReplaceTempView("airlines")
+    return {name: _rows(spark.sql(query).toArrow()) for name, query in VIEWS.items()}
+
+
+def _read(spark: SparkSession, name: str, files: Sequence[Path]) -> DataFrame:
+    return spark.read.schema(COLUMNS[name]).csv([str(file) for file in files], header=True, nullValue="NA")
