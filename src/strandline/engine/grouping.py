@@ -19,7 +19,8 @@ from strandline.engine.text import Text, listed
 REPEAT: Final = f"explode(array_repeat(true, CAST({DIFF} AS INT))) c AS __copy"
 """A lateral view that gives each row as often as its ``__diff`` says."""
 
-_SIGNS: Final = "CROSS JOIN (VALUES (1L), (-1L)) s (__sign)"
+_SIGNS: Final = "LATERAL VIEW explode(array(1L, -1L)) s AS __sign"
+"""A lateral view that gives each row twice: what comes, and what goes."""
 _MULTIPLIER: Final = "decimal(10,0)"
 
 Keys = Sequence[tuple[str, str]]
@@ -27,27 +28,24 @@ Keys = Sequence[tuple[str, str]]
 
 def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> str:
     """Running sums: what was stored of the touched groups, and what each time of the window adds."""
-    keys, sums = [quote(name) for name, _ in node.keys], node.accumulators
-    terms = [f"{sql} AS {quote(name)}" for name, sql in node.keys]
-    terms += [f"{_times_diff(a)} AS {quote(a.name)}" for a in sums]
-    added = [f"CAST(SUM({quote(a.name)}) AS {a.type}) AS {quote(a.name)}" for a in sums]
-    moves = text.define(
-        "moved",
-        f"SELECT {listed([*keys, TIME, *added])}\n"
-        f"FROM (SELECT {listed([*terms, TIME])} FROM {delta})\nGROUP BY {listed([*keys, TIME])}",
-    )
-    story = [f"SELECT * FROM {moves}"]
+    keys, sums, once = [quote(name) for name, _ in node.keys], node.accumulators, len(node.times) == 1
+    computed = [f"{sql} AS {quote(name)}" for name, sql in node.keys]
+    added = [f"{_times_diff(a)} AS {quote(a.name)}" for a in sums]
+    moved = f"SELECT {listed([*computed, TIME, *added])} FROM {delta}"
+    if not once:
+        moved = _summed(keys, sums, moved)
+    story = [f"SELECT * FROM {text.define('moved', moved)}"]
     if prior is not None:
         before = [f"{_signed(a)} AS {quote(a.name)}" for a in sums]
-        kept = (
+        touched = f"SELECT {listed(computed) or '1 AS one'} FROM {delta}"
+        story.append(
             f"SELECT {_hint(node, 'm')}{listed([*keys, f'-1L AS {TIME}', *before])}\n"
-            f"FROM {prior} p LEFT SEMI JOIN {moves} m ON {_same(node.keys, 'p', 'm')}"
+            f"FROM {prior} p LEFT SEMI JOIN ({touched}) m ON {_same(node.keys, 'p', 'm')}"
         )
-        story.append(kept)
     if node.start is not None:
         story.append(f"SELECT {listed([f'{node.start}L', *(f'CAST(0 AS {a.type})' for a in sums)])}")
     told = text.define("story", "\nUNION ALL\n".join(story))
-    steps = text.define("steps", _steps_once(keys, sums, told) if len(node.times) == 1 else _steps(keys, sums, told))
+    steps = text.define("steps", (_steps_once if once else _steps)(keys, sums, told))
     shown = [f"IF(__sign = 1, {quote(a.name)}, {_before(a)}) AS {quote(a.name)}" for a in sums]
     rows = next(a for a in sums if a.name == node.rows)
     there = f"IF(__sign = 1, {quote(rows.name)}, {_before(rows)}) <> 0" if keys else "(__sign = 1 OR __earlier > 0)"
@@ -55,11 +53,18 @@ def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> s
     return f"SELECT {columns}\nFROM {steps} {_SIGNS}\nWHERE {TIME} >= 0 AND {there}"
 
 
+def _summed(keys: list[str], sums: Sequence[Accumulator], source: str) -> str:
+    """Add up what each group gains at each time."""
+    gained = [f"CAST(SUM({quote(a.name)}) AS {a.type}) AS {quote(a.name)}" for a in sums]
+    return f"SELECT {listed([*keys, TIME, *gained])}\nFROM ({source})\nGROUP BY {listed([*keys, TIME])}"
+
+
 def _steps_once(keys: list[str], sums: Sequence[Accumulator], story: str) -> str:
     """All updates are at one time: one sum before, one after."""
-    after = [f"SUM({quote(a.name)}) AS {quote(a.name)}" for a in sums]
-    before = [f"COALESCE(SUM({quote(a.name)}) FILTER (WHERE {TIME} < 0), 0) AS {_before(a)}" for a in sums]
-    earlier = [] if keys else [f"COUNT(*) FILTER (WHERE {TIME} < 0) AS __earlier"]
+    after = [f"CAST(SUM({quote(a.name)}) AS {a.type}) AS {quote(a.name)}" for a in sums]
+    stored = f"FILTER (WHERE {TIME} < 0)"
+    before = [f"CAST(COALESCE(SUM({quote(a.name)}) {stored}, 0) AS {a.type}) AS {_before(a)}" for a in sums]
+    earlier = [] if keys else [f"COUNT(*) {stored} AS __earlier"]
     grouped = f" GROUP BY {listed(keys)}" if keys else ""
     return f"SELECT {listed([*keys, f'MAX({TIME}) AS {TIME}', *after, *before, *earlier])}\nFROM {story}{grouped}"
 
@@ -126,11 +131,11 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
     computed = listed(f"{sql} AS {quote(name)}" for name, sql in keys)
     if keys and len(node.times) == 1:
         time = f"{node.times[0]}L"
-        touched = text.define("touched", f"SELECT DISTINCT {computed} FROM {delta}")
+        touched = text.define("touched", f"SELECT {computed} FROM {delta}")
         members = text.define("members", _members(keys, node.aggregates, new, (), touched, _hint(node, "d")))
         groups = text.define("groups", _grouped(names, node.aggregates, members, "", text))
         terms = [f"SELECT {listed(columns)}, {time} AS {TIME}, 1L AS {DIFF} FROM {groups}"]
-        since = time
+        since, kind = time, "LEFT SEMI JOIN"
     else:
         source = f"SELECT {computed}{', ' if keys else ''}{TIME} FROM {delta}"
         if node.start is not None:
@@ -150,13 +155,13 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
         )
         lasting = f"SELECT {listed(columns)}, IF(__sign = 1, __at, __until) AS {TIME}, __sign AS {DIFF}"
         terms = [f"{lasting}\nFROM {groups} {_SIGNS}\nWHERE __sign = 1 OR __until IS NOT NULL"]
-        since = "get(d.__times, 0)"
+        since, kind = "get(d.__times, 0)", "JOIN"
     if prior is not None:
         stored = listed(f"p.{name}" for name in columns)
         there = "" if names else " AND size(d.__times) > 0"
         terms.append(
             f"SELECT {_hint(node, 'd')}{stored}, {since} AS {TIME}, -p.{DIFF} AS {DIFF}\n"
-            f"FROM {prior} p JOIN {touched} d ON {_same(keys, 'p', 'd')}{there}"
+            f"FROM {prior} p {kind} {touched} d ON {_same(keys, 'p', 'd')}{there}"
         )
     return "\nUNION ALL\n".join(terms)
 
