@@ -1,4 +1,4 @@
-"""A place for shards in memory, whose compare-and-sets meet planned outcomes and whose waits can be filled by others."""
+"""A place for shards in memory: compare-and-sets meet planned outcomes, and others act while somebody waits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The commit path: what is committed is known, what is unknown is said, and what is refused is refused on fresh grounds."""
+"""The commit path: what is committed is known, what is unknown is said, and a refusal has fresh grounds."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 
@@ -270,7 +272,7 @@ def test_a_rollup_is_written_every_so_many_versions_and_is_the_state(place):
     for at in range(20):
         place.append(writer, at, at + 1, [["a", at, 1]])
     seqnos = [r.seqno for r in writer.state.rollups]
-    assert all(b - a in {5, 6} for a, b in zip(seqnos, seqnos[1:], strict=False))
+    assert all(b - a in {5, 6} for a, b in itertools.pairwise(seqnos))
     assert writer.state.seqno - seqnos[-1] <= 5
     assert len(place.objects) == len(seqnos)
     for rollup in writer.state.rollups:

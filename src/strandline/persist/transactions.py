@@ -110,7 +110,7 @@ class Transactions:
                 return CommittedAt(known)
             if _at(state.upper) > time:
                 return TimeTaken(_at(state.upper))
-            if await self._append(state, records, time + 1, token=token):
+            if await self._append(state, records, time + 1):
                 return CommittedAt(time)
 
     async def find(self, token: str) -> int | None:
@@ -148,15 +148,13 @@ class Transactions:
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
-    async def _append(
-        self, state: ShardState, records: Sequence[Record], new: int, *, token: str | None = None
-    ) -> bool:
+    async def _append(self, state: ShardState, records: Sequence[Record], new: int) -> bool:
         """Append to the log as it is in ``state``, and withdraw what is applied; tell whether nobody was faster."""
         live = {write.record.data for write in _writes(await self._log.contents(state))}
         self._applied &= live  # the rest was withdrawn already, by whomever
         withdrawn = frozenset(self._applied)
         tidy = [Record(data, _at(state.upper), -1) for data in sorted(withdrawn)]
-        match await self._log.append([*records, *tidy], state.upper, Frontier(new), token=token):
+        match await self._log.append([*records, *tidy], state.upper, Frontier(new)):
             case Appended():
                 self._applied -= withdrawn
                 return True
