@@ -30,7 +30,8 @@ class FileFormat:
     in any order; columns that nobody declared are passed over, and a file that lacks a declared one is an error as a
     whole.  Without it, fields are taken by position and there must be as many as columns.  ``null`` is the one token
     (besides the empty field) that stands for NULL. ``escape`` equal to ``quote`` means that a quote inside quotes is
-    doubled (RFC 4180).  ``multiline``: a record may span lines.
+    doubled (RFC 4180).  ``multiline``: a record may span lines.  JSON
+    names are matched exactly, and what is missing is NULL, as Spark reads them.
     """
 
     encoding: Encoding
