@@ -315,6 +315,36 @@ def test_each_file_has_its_own_time_whatever_its_name(decode):
     )
 
 
+@pytest.mark.parametrize("form", [CSV, JSON, PARQUET])
+def test_rows_of_a_withdrawn_file_are_taken_back_and_its_errors_are_errors(spark, tmp_path, form):
+    """Damage: a correction adds the old rows once more, or an undecodable row makes the error half negative."""
+    content = {
+        CSV: [b"k,v\n1,a\n2,b\nx,c\n", b"k,v\n1,a\n1,a\n"],
+        JSON: [b'{"k":1,"v":"a"}\n{"k":2,"v":"b"}\n{"k":"x"}\n', b'{"k":1,"v":"a"}\n{"k":1,"v":"a"}\n'],
+        PARQUET: [_parquet({"k": [1, 2], "v": ["a", "b"]}), _parquet({"k": [1, 1], "v": ["a", "a"]})],
+    }[form]
+    files = []
+    for number, (data, time) in enumerate(zip(content, (7, 8), strict=True)):
+        path = tmp_path / f"{number}.{form.encoding.value}"
+        path.write_bytes(data)
+        files.append(DatedFile(str(path), path.name, len(data), time, withdrawn=time == 8))
+    for locate in (False, True):
+        rows = asyncio.run(SparkFiles(spark).decode(files, PAIR, form, locate=locate))
+        updates = dataframe(unwrap(rows), spark).toArrow().to_pylist()
+        good = Counter((u["k"], u["v"], u[TIME], u[DIFF]) for u in updates if u[ERROR] is None)
+        assert good == {(1, "a", 7, 1): 1, (2, "b", 7, 1): 1, (1, "a", 8, -1): 2}
+        assert [(u[TIME], u[DIFF]) for u in updates if u[ERROR] is not None] == [(7, 1)] * (form is not PARQUET)
+        only = asyncio.run(SparkFiles(spark).decode(files[1:], PAIR, form, locate=locate))
+        assert [u[DIFF] for u in dataframe(unwrap(only), spark).toArrow().to_pylist()] == [-1, -1]
+        assert not unwrap(only).plain
+
+
+def _parquet(columns):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"k": pa.array(columns["k"], pa.int32()), "v": columns["v"]}), sink)
+    return sink.getvalue().to_pybytes()
+
+
 def test_compressed_text_is_read_with_its_lines(decode):
     """Damage: a compressed file has no header, or no line numbers."""
     good, errors = decode({"a.csv.gz": gzip.compress(b"k,v\n1,a\nx,b\n")})

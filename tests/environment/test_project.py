@@ -24,6 +24,7 @@ def write(root: Path, **files: str) -> Path:
 
 
 def statements(root: Path) -> dict[str, object]:
+    """Return the project's statements by name."""
     return {defined.statement.name: defined.statement for defined in load(root).definitions}
 
 
@@ -141,6 +142,7 @@ def test_an_option_that_the_endpoint_has_is_refused(tmp_path):
 
 
 def view(name: str, query: str) -> Defined:
+    """Return a view as a project would define it."""
     return Defined(f"views/{name}.sql", CreateView(name, query, Position(1, 1)))
 
 

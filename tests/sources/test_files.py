@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.algebra.schema import ERROR, TIME, Column, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import FencedError, SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
@@ -38,7 +38,7 @@ class LineDecoder:
         for file in files:
             for number, line in enumerate(Path(file.path).read_text().splitlines()):
                 try:
-                    rows.append({"file": file.name, "n": int(line), TIME: file.time})
+                    rows.append({"file": file.name, "n": int(line), TIME: file.time, DIFF: file.diff})
                 except ValueError:
                     rows.append({ERROR: f"{file.name}:{number + 1}" if locate else "somewhere", TIME: file.time})
         return updates(schema, rows)
@@ -380,6 +380,26 @@ def test_a_glob_and_a_single_file_can_be_named(place):
             "/s*/*.csv": ["sub/c.csv"],
             "/a.csv": ["a.csv"],
             "/odd[1].csv": ["odd[1].csv"],
+        }
+
+    asyncio.run(body())
+
+
+def test_files_that_retract_names_are_withdrawn(tmp_path):
+    """Damage: rows that upstream took back stay, or others vanish."""
+
+    async def body():
+        place = Directory(tmp_path, retract="*.retract.csv")
+        for name in ("a.csv", "a.retract.csv", "b.retract.csv.csv", "x.retract.csv/c.csv"):
+            place.write(name)
+        reader = await place.reader()
+        assert await reader.upstream_frontier() == up_to(4)
+        rows = listed(await reader.read([Slice(7, up_to(0), up_to(4))], locate=False)).rows
+        assert {row["file"]: row[DIFF] for row in rows} == {
+            "a.csv": 1,
+            "a.retract.csv": -1,
+            "b.retract.csv.csv": 1,
+            "x.retract.csv/c.csv": 1,
         }
 
     asyncio.run(body())

@@ -59,6 +59,8 @@ DATABASE: Final = "flights.duckdb"
 MATERIALIZATION: Final = "published"
 INCOMING: Final = "incoming"
 RETRACT: Final = "*.retract.csv"
+SCRATCH: Final = "scratch"
+"""Killed processes leave Spark's scratch files behind: in here, they go with the directory."""
 
 
 def write_project(root: Path) -> None:
@@ -76,9 +78,8 @@ def write_project(root: Path) -> None:
     into = f"INTO duckdb OPTIONS (path '{DATABASE}')"
     task = f"CREATE MATERIALIZATION {MATERIALIZATION} {into}\nAS {bindings}"
     _write(root / "materializations" / f"{MATERIALIZATION}.sql", task)
-    scratch = root / "scratch"
+    scratch = root / SCRATCH
     scratch.mkdir()
-    # Killed processes leave Spark's scratch files behind: let it be here, where they go with the directory.
     settings = ["location: data", "deployment: demo", "spark:", f"  spark.local.dir: {scratch}"]
     _write(root / "strandline.yml", "\n".join(settings))
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -20,7 +21,7 @@ import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, VIEWS
+from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, SCRATCH, VIEWS
 from strandline.cli.door import Door
 
 SIGNIFICANT_DIGITS: Final = 12
@@ -42,19 +43,15 @@ class Difference:
         return self.missing + self.extra
 
 
-def prove(root: Path, airlines: Mapping[str, str]) -> tuple[list[Difference], list[Difference]]:
+def prove(plain: SparkSession, root: Path, airlines: Mapping[str, str]) -> tuple[list[Difference], list[Difference]]:
     """Return how the views differ from plain Spark, and the DuckDB tables from the views.
 
-    ``airlines`` is carrier to name, as the table should be at the end.
+    ``plain`` is a session of nobody's, in UTC; ``airlines`` is carrier to name, as the table should be at the end.
     """
-    plain = _plain_session(root)
-    try:
-        wanted = _plain_answers(plain, root, airlines)
-        door = Door(plain)
-        with door.reading(door.project(root)) as env:
-            held = {name: _rows(env.query(f"SELECT * FROM {name}").toArrow()) for name in VIEWS}  # noqa: S608
-    finally:
-        plain.stop()
+    wanted = _plain_answers(plain, root, airlines)
+    door = Door(plain)
+    with door.reading(door.project(root)) as env:
+        held = {name: _rows(env.query(f"SELECT * FROM {name}").toArrow()) for name in VIEWS}  # noqa: S608
     stored = _stored(root / DATABASE)
     views = [difference(name, held[name], wanted[name]) for name in VIEWS]
     tables = [difference(name, stored[name], held[name]) for name in VIEWS]
@@ -110,7 +107,9 @@ def _stored(database: Path) -> dict[str, list[Row]]:
 # ---- plain Spark -----------------------------------------------------------------------------------------------------
 
 
-def _plain_session(root: Path) -> SparkSession:
+@contextmanager
+def plain_spark(root: Path) -> Iterator[SparkSession]:
+    """A Spark application of the proof's own; it keeps its scratch files in the demo's directory."""
     settings = {
         "spark.master": "local[*]",
         "spark.ui.enabled": "false",
@@ -118,13 +117,17 @@ def _plain_session(root: Path) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
-        "spark.local.dir": str(root / "scratch"),
-        "spark.sql.warehouse.dir": str(root / "scratch" / "warehouse"),
+        "spark.local.dir": str(root / SCRATCH),
+        "spark.sql.warehouse.dir": str(root / SCRATCH / "warehouse"),
     }
     builder = SparkSession.Builder()
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def _plain_answers(spark: SparkSession, root: Path, airlines: Mapping[str, str]) -> dict[str, list[Row]]:

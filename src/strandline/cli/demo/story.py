@@ -69,7 +69,8 @@ def demo(wanted: Wanted, output: Output) -> Exit:
         _run(root, flights, steps, course, advance)
         advance("the proof: plain Spark over the raw files")
         carrier, name = RENAMED
-        views, tables = proof.prove(root, {**flights.airlines, carrier: name})
+        with proof.plain_spark(root) as plain:
+            views, tables = proof.prove(plain, root, {**flights.airlines, carrier: name})
     document = _document(course, views, tables, time.monotonic() - begun, root)
     for each, side in [*((v, "view") for v in views), *((t, "table") for t in tables)]:
         if each.count:
@@ -103,7 +104,7 @@ def _run(root: Path, flights: Flights, steps: Sequence[Step], course: Course, ad
         for step in steps:
             advance(step.name)
             for source, name, content in step.files:
-                _arrive(root / INCOMING / source / name, content)
+                arrive(root / INCOMING / source / name, content)
             for statement in step.statements:
                 child.ask(Execute(statement))
             if step.kill:
@@ -119,8 +120,8 @@ def _run(root: Path, flights: Flights, steps: Sequence[Step], course: Course, ad
         course.restarts = child.restarts
 
 
-def _arrive(path: Path, content: str) -> None:
-    """Let a file appear whole."""
+def arrive(path: Path, content: str) -> None:
+    """Let a file appear, whole from the first moment."""
     unfinished = path.with_name(f".{path.name}.tmp")
     unfinished.write_text(content)
     unfinished.rename(path)
