@@ -1,0 +1,36 @@
+"""Law D: a view's updates are a function of its inputs, bit for bit, whatever the partitioning and the batching."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.spark
+CHILD = Path(__file__).with_name("law_d_child.py")
+CONFIGURATIONS = {
+    "local[1], a day a step": ("local[1]", 1),
+    "local[2], a day a step": ("local[2]", 1),
+    "local[2], a week a step": ("local[2]", 7),
+    "local-cluster[2,1,1024], a day a step": ("local-cluster[2,1,1024]", 1),
+}
+
+
+def test_the_views_updates_are_identical_whatever_the_partitioning_and_the_batching(tmp_path: Path) -> None:
+    """Else two replicas would correct each other's last bits for ever, and a restart could change an answer."""
+    found = {}
+    for number, (name, (master, days)) in enumerate(CONFIGURATIONS.items()):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        run = subprocess.run(
+            [sys.executable, CHILD, directory, master, str(days)], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, f"{name}: {run.stderr[-3000:]}"
+        found[name] = json.loads(run.stdout.strip().splitlines()[-1])
+
+    reference = found["local[2], a day a step"]
+    assert all(int(updates.split(":")[0]) > 0 for updates in reference.values())
+    assert found == dict.fromkeys(CONFIGURATIONS, reference)
