@@ -8,12 +8,11 @@ Source: design page "the public face" (Python).
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from strandline.environment.catalog import Materialization
 from strandline.environment.config import config_from
 from strandline.environment.core import Core
 from strandline.environment.inquiry import Verification
+from strandline.environment.loop import LoopThread
 from strandline.environment.progress import progress
 from strandline.environment.project import Project
 from strandline.environment.tables import Change, OpenTable
@@ -63,7 +63,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
     """
     settings = config_from(config)
     assembly = assemble(location, spark=spark, consensus=consensus, config=settings)
-    loop = _Loop()
+    loop = LoopThread()
     try:
         core = loop.run(Core.open(assembly, settings, read_only=read_only))
     except BaseException:
@@ -93,7 +93,7 @@ class Collection:
 
 
 class Transaction:
-    """Several tables, one timestamp, all or nothing: the rows given are committed when the block ends without an error."""
+    """Several tables, one timestamp, all or nothing: committed when the block ends without an error."""
 
     def __init__(self, env: Environment, token: str | None) -> None:
         self._env = env
@@ -116,17 +116,16 @@ class Transaction:
 
 
 class Environment:
-    """One environment: definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a
-    context."""
+    """Definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a context."""
 
-    def __init__(self, core: Core, assembly: Assembly, loop: _Loop) -> None:
+    def __init__(self, core: Core, assembly: Assembly, loop: LoopThread) -> None:
         self._core = core
         self._assembly = assembly
         self._loop = loop
         self._turn = threading.RLock()
         self._closed = False
 
-    def __enter__(self) -> Environment:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -178,8 +177,10 @@ class Environment:
         return None
 
     def insert(self, table: str, rows: Data, token: str | None = None) -> int:
-        """Insert ``rows`` and return the commit timestamp; durable when it returns.  The same ``token`` twice is one
-        commit."""
+        """Insert ``rows`` and return the commit timestamp; durable when it returns.
+
+        The same ``token`` twice is one commit.
+        """
         return self._run(self._core.commit([self._change(table, rows, deletes=False)], token))
 
     def delete(self, table: str, rows: Data, token: str | None = None) -> int:
@@ -191,8 +192,7 @@ class Environment:
 
     @contextmanager
     def transaction(self, token: str | None = None) -> Iterator[Transaction]:
-        """Gather inserts and deletes of several tables and commit them at one time when the block ends without an
-        error."""
+        """Gather inserts and deletes, and commit them at one time when the block ends without an error."""
         transaction = Transaction(self, token)
         yield transaction
         transaction._commit()
@@ -218,7 +218,7 @@ class Environment:
             self.tick()
             if not self._behind(ts):
                 return
-            if self._uppers() == before and timeout is None or timeout is not None and waited >= timeout:
+            if (self._uppers() == before and timeout is None) or (timeout is not None and waited >= timeout):
                 problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.problems.items()))
                 raise AsOfError(f"view {behind[0]!r} is not past {ts} yet" + (f" ({problems})" if problems else ""))
             self._run(self._assembly.clock.sleep(self._core.config.tick_ms / 1000))
@@ -227,8 +227,7 @@ class Environment:
     # ---- reads -------------------------------------------------------------------------------------------------------
 
     def query(self, sql: str, as_of: int | None = None) -> DataFrame:
-        """Return the answer to ``sql`` over collections at one time (default: the latest complete for all) as a
-        DataFrame."""
+        """Return the answer to ``sql`` over collections at one time (default: the latest complete for all)."""
         _, rows = self._run(inquiry.query(self._core, sql, as_of))
         return self._core.engine.spark_frame(rows)
 
@@ -264,8 +263,7 @@ class Environment:
         return replace(again, repaired=again.ok)
 
     def status(self) -> dict[str, Any]:
-        """Return collections with since and upper, errors, problems, materializations: what ``strandline status
-        --json`` prints."""
+        """Return what ``strandline status --json`` prints: collections, errors, problems, materializations."""
         return self._run(inquiry.status(self._core))
 
     def progress(self) -> dict[str, Any]:
@@ -274,7 +272,7 @@ class Environment:
             return progress(self._core)
 
     def written_by(self) -> str | None:
-        """Return who writes the location now and may be alive, as the catalog says at this moment; None if nobody does."""
+        """Return who writes the location now and may be alive; None if nobody does."""
         holder = self._run(self._core.catalogs.read()).holder
         dead = holder is None or lives(holder, self._assembly.processes) is False
         return None if dead else str(holder)
@@ -320,7 +318,8 @@ class Environment:
         rows = self.query(s.query)
         if len(rows.columns) != len(columns):
             raise DefinitionError(
-                f"INSERT INTO {table.name}: {len(columns)} columns ({', '.join(columns)}) and {len(rows.columns)} values"
+                f"INSERT INTO {table.name}: {len(columns)} columns ({', '.join(columns)}) "
+                f"and {len(rows.columns)} values"
             )
         named = rows.toDF(*columns)
         absent = [name for name in table.schema.names if name.lower() not in {c.lower() for c in columns}]
@@ -378,20 +377,3 @@ def _positions_from(start: Any) -> Iterator[None]:
         if line == 1:
             column += start.column - 1
         raise DefinitionError(error.message, type(error.position)(line + start.line - 1, column)) from error
-
-
-class _Loop:
-    """An event loop in a thread of its own, so that callers may own one themselves (a notebook does)."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="strandline", daemon=True)
-        self._thread.start()
-
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

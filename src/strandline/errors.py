@@ -75,8 +75,7 @@ class DefinitionError(StrandlineError):
 
 
 class AsOfError(StrandlineError):
-    """The time asked for is before ``since`` (its history is compacted away) or not before ``upper`` (not yet known).
-    """
+    """The time asked for is before ``since`` (history is compacted away) or not before ``upper`` (not yet known)."""
 
 
 class CollectionError(StrandlineError):

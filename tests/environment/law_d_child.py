@@ -2,7 +2,8 @@
 
     python law_d_child.py DIRECTORY MASTER DAYS_PER_STEP
 
-Times are given, so that every run has the same ones; only how Spark partitions, and how many days a step covers, differ.
+Times are given, so that every run has the same ones; only how Spark partitions, and how many days a step covers,
+differ.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def main(root: Path, master: str, days_per_step: int) -> None:
     """Run, and print one JSON object: view to hash."""
     write_project(root)
     steps = schedule(load(), days=DAYS, months=1)
-    config = {"spark": {"spark.master": master, "spark.executor.memory": "1g", "spark.local.dir": str(root / "scratch")}}
+    config = {
+        "spark": {"spark.master": master, "spark.executor.memory": "1g", "spark.local.dir": str(root / "scratch")}
+    }
     with strandline.open(f"file://{root / 'data'}", config=config) as env:
         env.apply(load_project(root))
         core = env._core
@@ -41,7 +44,7 @@ def main(root: Path, master: str, days_per_step: int) -> None:
             if due:
                 report = env._run(core.maintain())
                 assert not report.failed, report.failed
-        print(json.dumps({name: _hash(env, name) for name in VIEWS}))
+        sys.stdout.write(json.dumps({name: _hash(env, name) for name in VIEWS}))
 
 
 def _hash(env: strandline.Environment, view: str) -> str:

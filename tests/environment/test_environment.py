@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from strandline.client import Environment
 from strandline.errors import AsOfError, ConfigError, DefinitionError, InvalidUsage
 
-from .conftest import Place
+if TYPE_CHECKING:
+    from tests.environment.conftest import Place
 
 pytestmark = pytest.mark.spark
 Rows = Callable[..., list[dict[str, Any]]]

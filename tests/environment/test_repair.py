@@ -1,15 +1,16 @@
-"""A view corrects itself: whoever tampers with its shards, whenever, the next step restores what is desired (law K3)."""
+"""A view corrects itself: whoever tampers with its shards, whenever, the next step restores desired (law K3)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from strandline.client import Environment
 
-from .conftest import Place
+if TYPE_CHECKING:
+    from tests.environment.conftest import Place
 
 pytestmark = pytest.mark.spark
 Rows = Callable[..., list[dict[str, Any]]]

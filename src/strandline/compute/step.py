@@ -1,5 +1,4 @@
-"""One step of one stage: from the updates of its inputs to the updates of its shard, exact at every time inside the
-window.
+"""One step of one stage: from its inputs' updates to its shard's, exact at every time inside the window.
 
 A step over ``[lower, upper)`` reads, of each input, its updates in the window (Δ) and where the rule wants them its
 contents before (old) or both (new), old times advanced to ``lower``.  The rule's plan says which; frames that no rule
@@ -77,12 +76,11 @@ class StageRun:
         return True
 
     def audit(self) -> None:
-        """Forget what is believed of the shard: the next step recomputes it from its inputs and appends the difference."""
+        """Forget what is believed of the shard: the next step recomputes it and appends the difference."""
         self.sink.desired = None
 
     async def step(self, upper: Frontier) -> Done | None:
-        """Bring the shard up to ``upper``, or to where its inputs are known if that is less; None if there is nothing
-        to do.
+        """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
 
         Raises:
             FencedError: a newer epoch has taken over.

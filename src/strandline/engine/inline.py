@@ -89,7 +89,7 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
 
 
 def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Cast values, refusing those that do not fit; a whole number fits a decimal by its value, not by its type's range."""
+    """Cast values, refusing those that do not fit; a whole number fits a decimal by its value, not its type's range."""
     if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
         column = column.cast(pa.decimal128(_DECIMAL_DIGITS, target.scale))
     return column.cast(target)

@@ -49,9 +49,9 @@ class Source(_Item, frozen=True, tag="source"):
 
 
 class View(_Item, frozen=True, tag="view"):
-    """A materialized view.  ``stages`` maps the fingerprint of each internal stage to its shard; ``shard`` is the last
-    one's.
+    """A materialized view.
 
+    ``stages`` maps the name of each internal stage to its shard; ``shard`` is the last one's.
     ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.
     """
 
@@ -174,8 +174,8 @@ class CatalogStore:
             before = _decode(body)
             if before.epoch != epoch:
                 raise FencedError(
-                    f"fenced: this environment is generation {epoch}, the location belongs to generation {before.epoch} "
-                    f"({before.holder})"
+                    f"fenced: this environment is generation {epoch}, the location belongs to "
+                    f"generation {before.epoch} ({before.holder})"
                 )
             return msgspec.json.encode(edit(before))
 

@@ -15,6 +15,7 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -106,10 +107,8 @@ class Core:
             return
         for task in self.writing.tasks.values():
             await task.close()
-        try:
+        with suppress(FencedError):  # somebody has taken over: it is theirs already
             await self.catalogs.change(self.writing.epoch, _released)
-        except FencedError:
-            pass  # somebody has taken over: it is theirs already
         self.writing = None
 
     @property
@@ -241,7 +240,7 @@ class Core:
         return time
 
     async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
-        """Bind a new time at every source and seal the tables through it; ``step``: make the sources' data durable too."""
+        """Bind a new time at every source and seal the tables through it; ``step``: make sources' data durable too."""
         writing = self.require_writing()
         time = writing.oracle.next(ts)
         for name, ingestion in writing.ingestions.items():

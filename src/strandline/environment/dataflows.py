@@ -29,7 +29,6 @@ from strandline.persist.plane import Engine
 from strandline.persist.read import ReadHandle
 from strandline.store.clock import Ids
 
-
 FINGERPRINT_DIGITS: Final = 32
 
 
@@ -119,5 +118,7 @@ def define(name: str, sql: str, catalog: Catalog, analyst: Analyst) -> tuple[Pla
 
 def stage_shards(stages: tuple[Stage, ...], catalog: Catalog, ids: Ids) -> dict[str, str]:
     """Return a shard for each internal stage: the one that another view has it in already, or a fresh one."""
-    known = {name: shard for view in catalog.items.values() if isinstance(view, View) for name, shard in view.stages.items()}
+    known = {
+        name: shard for view in catalog.items.values() if isinstance(view, View) for name, shard in view.stages.items()
+    }
     return {stage.name: known.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}

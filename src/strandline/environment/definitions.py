@@ -9,6 +9,7 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -31,7 +32,12 @@ from strandline.environment.wiring import driver
 from strandline.errors import DefinitionError
 from strandline.sources.file_options import parse as parse_file_options
 
-KINDS = {"table": Table, "source": Source, "materialized view": View, "materialization": Materialization}
+KINDS: Final[dict[str, type]] = {
+    "table": Table,
+    "source": Source,
+    "materialized view": View,
+    "materialization": Materialization,
+}
 
 
 async def create_table(core: Core, statement: statements.CreateTable) -> None:
@@ -102,7 +108,8 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         key = bind.key or _key(core, bind.collection.lower())
         if not key:
             raise DefinitionError(
-                f"{item.name!r} has no key that can be inferred; say which columns identify a row: AS {item.name} KEY (…)"
+                f"{item.name!r} has no key that can be inferred; say which columns identify a row: "
+                f"AS {item.name} KEY (…)"
             )
         names = {name.lower(): name for name in item.schema.names}
         for column in key:
@@ -123,7 +130,7 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     name = statement.name.lower()
     item = core.catalog.find(name)
     wanted = KINDS[statement.kind]
-    if not isinstance(item, wanted):
+    if item is None or not isinstance(item, wanted):
         if item is None and statement.if_exists:
             return
         raise unknown(

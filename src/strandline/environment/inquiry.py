@@ -1,5 +1,4 @@
-"""Inquiry: everything that is asked of an environment and changes nothing: query, snapshot, changes, explain, verify,
-status.
+"""Inquiry: what is asked of an environment and changes nothing: query, verify, status.
 
 A query reads several collections at one time: by default the latest that is complete for all of them, so what it sees
 agrees with itself.
@@ -65,8 +64,7 @@ class Verification:
 
 
 async def query(core: Core, sql: str, as_of: int | None) -> tuple[Schema, Rows]:
-    """Return plain Spark's answer to ``sql`` over the collections it names, all at one time: rows without time and
-    diff.
+    """Return plain Spark's answer to ``sql`` over the collections it names, all at one time, as plain rows.
 
     Raises:
         AsOfError: not every collection can be read at ``as_of``.
@@ -109,8 +107,7 @@ def relations_of(core: Core, sql: str) -> list[str]:
 
 
 async def verify(core: Core, name: str, as_of: int | None) -> Verification:
-    """Compare a view with its query, answered anew by plain Spark from the view's inputs at one time; both ways, as
-    multisets.
+    """Compare a view with its query, answered anew by plain Spark at one time: both ways, as multisets.
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``.
@@ -141,7 +138,9 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
     """
     item = core.catalog.find(name)
     if not isinstance(item, Materialization):
-        raise unknown("materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization)))
+        raise unknown(
+            "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
+        )
     endpoint = driver(item.endpoint, item.options, core.assembly.clock)
     position = await reached(item, core.client, core.catalog)
     if not position:

@@ -128,21 +128,21 @@ Statement: TypeAlias = (
 
 
 def split(text: str) -> list[str]:
-    """Return the statements of a script, separated by ``;`` (not inside quotes or comments), empty ones left out.
+    r"""Return the statements of a script, separated by ``;`` (not inside quotes or comments), empty ones left out.
 
-    >>> split("select ';' ; -- a; b\\n select 2;")
+    >>> split("select ';' ; -- a; b\n select 2;")
     ["select ';'", 'select 2']
     """
     return [statement.lstrip() for statement in placed(text)]
 
 
 def placed(text: str) -> list[str]:
-    """Return the statements of a script, each moved by spaces to the line and column where it stands there.
+    r"""Return the statements of a script, each moved by spaces to the line and column where it stands there.
 
     So a position that is told of the statement is one in the script.
 
-    >>> placed("select 1;\\n  select 2")
-    ['select 1', '\\n  select 2']
+    >>> placed("select 1;\n  select 2")
+    ['select 1', '\n  select 2']
     """
     statements: list[str] = []
     tokens = _tokens(text)
@@ -162,7 +162,7 @@ def _placed(text: str, begin: int, end: int | None) -> str:
 
 
 def parse(text: str) -> Statement:
-    """Return the statement that ``text`` is.
+    r"""Return the statement that ``text`` is.
 
     >>> parse("DROP TABLE IF EXISTS t")
     Drop(kind='table', name='t', if_exists=True)
@@ -234,10 +234,8 @@ class _Reader:
         if self.at < len(self.tokens):
             token = self.tokens[self.at]
             quoted = token.token_type is TokenType.IDENTIFIER
-            if (
-                quoted
-                or (token.text[:1].isalpha() or token.text[:1] == "_")
-                and token.token_type is not TokenType.STRING
+            if quoted or (
+                (token.text[:1].isalpha() or token.text[:1] == "_") and token.token_type is not TokenType.STRING
             ):
                 self.at += 1
                 return token.text
@@ -289,9 +287,9 @@ _LITERALS: Final = (TokenType.STRING, TokenType.NUMBER)
 
 
 def position_at(text: str, offset: int) -> Position:
-    """Return the line and column of ``text[offset]``.
+    r"""Return the line and column of ``text[offset]``.
 
-    >>> str(position_at("ab\\ncd", 4))
+    >>> str(position_at("ab\ncd", 4))
     'line 2, column 2'
     """
     before = text[:offset]

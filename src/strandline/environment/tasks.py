@@ -24,9 +24,7 @@ def log_key(item: Materialization) -> str:
 def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
     """Return what the task binds, with the collections' schemas."""
     return tuple(
-        Binding(
-            collected.name, bound.table, bound.key, collected.schema, incarnation=f"{item.id}-{collected.shard}"
-        )
+        Binding(collected.name, bound.table, bound.key, collected.schema, incarnation=f"{item.id}-{collected.shard}")
         for bound, collected in ((b, catalog.collection(b.collection)) for b in item.bindings)
     )
 
@@ -51,6 +49,6 @@ async def start_task(
 
 
 async def reached(item: Materialization, client: PersistClient, catalog: Catalog) -> int:
-    """Return the time before which the endpoint is equal to its collections, as the recovery log says; 0: nothing yet."""
+    """Return the time before which the endpoint equals its collections, as the recovery log says; 0: nothing yet."""
     progress = await peek(client.consensus, log_key(item))
     return progress.position.time(tuple(b.state_key for b in bindings(item, catalog)))

@@ -23,10 +23,10 @@ from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction
 from strandline.compute.sink.mint import Description, mint
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
-from strandline.persist.plane import Engine, Rows, StageRequest
 from strandline.persist.batch import Staged
+from strandline.persist.plane import Engine, Rows, StageRequest
 from strandline.persist.read import contents
-from strandline.persist.state import AppendOutcome, Appended, Fenced, ShardState, UpperMismatch
+from strandline.persist.state import Appended, AppendOutcome, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 
 
@@ -108,8 +108,7 @@ class Sink:
         self._accounted = state.upper
 
     async def prior(self) -> Rows:
-        """Return what rules call *prior*: the contents before this step as this sink will have left them: stored +
-        owed."""
+        """Return what rules call *prior*: the contents before this step as desired, which is stored + owed."""
         await self.look()
         stored = await self._stored(self.writer.state, 0, _time(self._accounted))
         lower = self.desired or 0
