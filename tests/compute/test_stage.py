@@ -7,6 +7,11 @@ from typing import Any, Final
 
 import pytest
 
+from strandline.algebra.nodes import frames
+from strandline.compute.delta.phase import Window
+from strandline.compute.explain import explain
+from strandline.compute.stage import Kind, delta_plan, split
+
 QUERIES: Final = {
     "filter": "SELECT shop, qty + 1 AS more FROM sales WHERE qty > 1 OR product IS NULL",
     "duplicates": "SELECT shop FROM sales",
@@ -73,3 +78,46 @@ def test_a_maintained_view_is_the_query_at_every_time_bit_for_bit_however_it_is_
         assert laboratory.bits(held) == laboratory.bits(fine[time]), f"windows cut at {cuts}, time {time}"
     last = laboratory.times[-1]
     assert laboratory.bits(laboratory.recomputed(sql, history, last)) == laboratory.bits(fine[last]), "the full plan"
+
+
+@pytest.mark.spark
+def test_a_query_used_twice_is_one_stage_and_names_itself_alike_in_every_view(laboratory: Any) -> None:
+    """Damage: the same state would be kept, and maintained, once per use."""
+    *inner, last = split(laboratory.plan(QUERIES["a query twice"]), "view")
+    (shared,) = inner
+    assert shared.kind is Kind.ACCUMULATE
+    assert last.inputs == (shared.name,)
+    again = split(laboratory.plan(QUERIES["a query twice"]), "another")
+    assert again[0].name == shared.name
+
+
+@pytest.mark.spark
+def test_a_view_that_is_a_regrouped_or_recomputed_node_renamed_stores_itself_once(laboratory: Any) -> None:
+    """Damage: every such view would be written twice, under two names."""
+    for name, kind in (("floats", Kind.REGROUP), ("rollup", Kind.RECOMPUTE)):
+        view = laboratory.plan(QUERIES[name])
+        (only,) = split(view, "view")
+        assert (only.name, only.kind, only.schema) == ("view", kind, view.schema)
+
+
+@pytest.mark.spark
+def test_what_cannot_change_is_not_in_the_plan_of_a_step(laboratory: Any) -> None:
+    """Damage: a tick without changes would run jobs, one with few would read what did not change."""
+    (stage,) = split(laboratory.plan(QUERIES["three way join"]), "view")
+    assert delta_plan(stage, Window(frozenset(), ())) is None
+    node = delta_plan(stage, Window(frozenset({"sales"}), (5,)))
+    assert node is not None
+    assert frames(node) == {"sales:delta", "shops:old", "products:old"}
+
+
+@pytest.mark.spark
+def test_an_explanation_says_why_anything_is_recomputed(laboratory: Any) -> None:
+    """Damage: an author could not see why a view is slow."""
+    for name, reason in (("join", None), ("top", "LIMIT"), ("left join", "left outer join")):
+        view = laboratory.plan(QUERIES[name])
+        stages = split(view, "view")
+        told = explain(view, stages)
+        assert told.incremental is (reason is None)
+        assert [reason in each for each in told.reasons] == [True] * (reason is not None)
+        assert len(told.sql) == len(stages)
+        assert all(sql.split("\n")[-1] in str(told) for sql in told.sql)
