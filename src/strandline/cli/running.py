@@ -73,7 +73,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
             progress = env.progress()
             report.ticked(complete, time.monotonic() - begun, progress)
             if wanted.once or (wanted.until is not None and complete >= wanted.until):
-                return Exit.FAILED if progress["problems"] else Exit.OK
+                return report.ended(progress["problems"])
         stop.wait(wanted.tick_ms / 1000 - (time.monotonic() - begun))
     return Exit.OK
 
@@ -140,6 +140,12 @@ class Report:
             if problems.get(name) != self._problems.get(name):
                 self.say("problem" if name in problems else "mended", of=name, what=problems.get(name, "it goes on"))
         self._problems = problems
+
+    def ended(self, problems: dict[str, str]) -> Exit:
+        """The last tick is done: say what it could not do, a sentence each."""
+        for name, problem in sorted(problems.items()):
+            self._output.note(f"strandline: {name}: {problem}")
+        return Exit.FAILED if problems else Exit.OK
 
     def failed(self, error: Exception) -> None:
         """A tick came to nothing."""

@@ -65,6 +65,8 @@ _APPLICATION_CONF: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Three views generate some 150 classes a tick; Spark keeps 100, so that none would be there at the next one.
+    "spark.sql.codegen.cache.maxEntries": "5000",
 }
 
 _LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")

@@ -9,9 +9,9 @@ from typing import Final
 
 COLUMNS: Final[Mapping[str, str]] = {
     "flights": (
-        "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay DOUBLE, arr_time INT, "
-        "sched_arr_time INT, arr_delay DOUBLE, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
-        "air_time DOUBLE, distance DOUBLE, hour INT, minute INT, time_hour TIMESTAMP"
+        "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
+        "sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
+        "air_time INT, distance INT, hour INT, minute INT, time_hour TIMESTAMP"
     ),
     "weather": (
         "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "

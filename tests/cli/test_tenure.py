@@ -1,0 +1,85 @@
+"""One environment writes a location at a time: a second is refused or takes over, and a dead one needs no operator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import duckdb
+import pytest
+
+pytestmark = pytest.mark.kill
+
+PROJECT = {
+    "strandline.yml": "location: data\ndeployment: shop\n",
+    "tables/products.sql": "CREATE TABLE products (id INT, name STRING)",
+    "views/names.sql": "CREATE MATERIALIZED VIEW names AS SELECT name, count(*) AS n FROM products GROUP BY name",
+    "materializations/reports.sql": "CREATE MATERIALIZATION reports INTO duckdb OPTIONS (path 'r.duckdb') AS names",
+}
+
+
+@pytest.fixture
+def running(place):
+    """Start ``strandline run`` and return it after its first tick; whatever still runs at the end is killed."""
+    started = []
+
+    def start(*arguments):
+        process = place.start(*arguments)
+        started.append(process)
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        assert json.loads(line)["problems"] == {}
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def stored(place):
+    """What DuckDB holds."""
+    with duckdb.connect(str(place.root / "r.duckdb"), read_only=True) as connection:
+        return sorted(connection.sql("SELECT * FROM names").fetchall())
+
+
+def test_a_second_run_is_refused_or_takes_over_and_duckdb_never_sees_both(place, running):
+    """Two writers would each believe that they are the one, and an endpoint would get the rows of both."""
+    place.write(PROJECT)
+    first = running()
+
+    refused = place.run("run", "--once")
+    assert refused.status == 1
+    assert f"being written by deployment 'shop', process {first.pid} on host" in refused.err
+    assert "--take-over" in refused.err
+    assert first.poll() is None
+    assert place.run("query", "--json", "SELECT * FROM names").status == 0  # who only asks is not in the way
+
+    assert place.run("run", "--once", "--take-over").status == 0
+    _, said = first.communicate(timeout=120)
+    assert first.returncode == 4
+    assert f"fenced: deployment 'shop', process {os.getpid()} on host" in said or "fenced: another environment" in said
+
+    assert place.sql("INSERT INTO products VALUES (1, 'tea'), (2, 'tea')").status == 0
+    assert place.run("run", "--once").status == 0
+    assert stored(place) == [("tea", 2)]
+    assert place.run("verify", "reports").status == 0
+
+
+def test_a_killed_run_is_succeeded_by_the_next_and_a_terminated_one_lets_go(place, running):
+    """After a crash at night nothing would go on until somebody comes."""
+    place.write(PROJECT)
+    killed = running()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert place.run("status", "--json").documents[0]["holder"] is not None  # it could not let go
+    assert place.sql("INSERT INTO products VALUES (1, 'tea')").status == 0
+
+    second = running()
+    assert stored(place) == [("tea", 1)]
+    second.send_signal(signal.SIGTERM)
+    second.communicate(timeout=120)
+    assert second.returncode == 0
+    assert place.run("status", "--json").documents[0]["holder"] is None
