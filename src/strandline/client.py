@@ -160,8 +160,7 @@ class Environment:
             case statements.CreateSource() as s:
                 self._run(definitions.create_source(self._core, s))
             case statements.CreateView() as s:
-                with _positions_from(s.start):
-                    self._run(definitions.create_view(self._core, s))
+                self._run(definitions.create_view(self._core, s))
             case statements.CreateMaterialization() as s:
                 self._run(definitions.create_materialization(self._core, s))
             case statements.Drop() as s:
@@ -363,17 +362,3 @@ def _arrow(rows: Iterable[Mapping[str, Any]], table: OpenTable) -> pa.Table:
         return pa.table({name: pa.array([row.get(name) for row in listed]) for name in names})
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InvalidUsage(f"table {table.name!r}: the rows cannot be read: {error}") from error
-
-
-@contextmanager
-def _positions_from(start: Any) -> Iterator[None]:
-    """Tell positions inside a query as positions in the whole statement."""
-    try:
-        yield
-    except DefinitionError as error:
-        if error.position is None:
-            raise
-        line, column = error.position.line, error.position.column
-        if line == 1:
-            column += start.column - 1
-        raise DefinitionError(error.message, type(error.position)(line + start.line - 1, column)) from error

@@ -61,6 +61,15 @@ class Position:
     def __str__(self) -> str:
         return f"line {self.line}, column {self.column}"
 
+    def after(self, start: Position) -> Position:
+        """Return this position, of a text that begins at ``start`` of another, as one of the other.
+
+        >>> str(Position(1, 5).after(Position(3, 10))), str(Position(2, 5).after(Position(3, 10)))
+        ('line 3, column 14', 'line 4, column 5')
+        """
+        column = self.column + start.column - 1 if self.line == 1 else self.column
+        return Position(self.line + start.line - 1, column)
+
 
 class DefinitionError(StrandlineError):
     """A definition cannot be accepted.  ``position`` is where in its text, when that is known."""

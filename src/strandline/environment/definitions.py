@@ -78,7 +78,12 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
     """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
     if _taken(core, statement.name, View, quiet=statement.if_not_exists):
         return
-    definition = plan(core, statement.name, statement.query)
+    try:
+        definition = plan(core, statement.name, statement.query)
+    except DefinitionError as error:
+        if error.position is None:
+            raise
+        raise DefinitionError(error.message, error.position.after(statement.start)) from error
     await _add(core, definition.view)
 
 
