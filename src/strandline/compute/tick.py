@@ -1,16 +1,18 @@
 """One tick: bring every stage of every view to one time, in as little work as that takes.
 
-Stages run in the order of their inputs.  Those with nothing to do but move their upper are collected and moved
-together, by one durable write; so a tick in which nothing changed costs no Spark job and one flush.  A stage that fails
-stands still, with what depends on it; the others go on, and it is tried again at the next tick.
+Stages run in the order of their inputs; those that do not read each other run together, so that Spark's jobs overlap.
+Those with nothing to do but move their upper are collected and moved at once, by one durable write: a tick in which
+nothing changed costs no Spark job and one flush.  A stage that fails stands still, with what depends on it; the others
+go on, and it is tried again at the next tick.
 
 Source: design page "compute" (Spark jobs are budgeted per tick, not per view).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from strandline.compute.step import Done, StageRun
 from strandline.errors import FencedError, StrandlineError
@@ -18,6 +20,9 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.state import Fenced
 from strandline.persist.write import fenced
+
+Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[object]]
+"""Runs coroutines side by side until all have ended; raises what the first of them raises.  The wiring decides how."""
 
 
 @dataclass
@@ -29,33 +34,48 @@ class TickReport:
     failed: dict[str, StrandlineError] = field(default_factory=dict)
 
 
-async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier) -> TickReport:
+async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier, together: Together) -> TickReport:
     """Bring ``runs`` (inputs before those that read them) up to ``upper`` as far as their inputs are known.
 
     Raises `FencedError` if a newer epoch has taken over; every other failure is in the report.
     """
     report = TickReport()
     waiting: dict[str, StageRun] = {}  # quiet, not moved yet
-    for run in runs:
-        if any(name in report.failed for name in run.inputs):
-            continue
-        if run.quiet(upper, frozenset(waiting)):
-            waiting[run.name] = run
-            continue
-        if any(name in waiting for name in run.inputs):
+    for level in levels(runs):
+        ready = [run for run in level if not any(name in report.failed for name in run.inputs)]
+        quiet = {run.name: run for run in ready if run.quiet(upper, frozenset(waiting))}
+        active = [run for run in ready if run.name not in quiet]
+        if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)
-        try:
-            done = await run.step(upper)
-        except FencedError:
-            raise
-        except StrandlineError as error:
-            report.failed[run.name] = error
-            await run.sink.open()  # what became of the append is unknown: look at the shard before the next step
-        else:
-            if done is not None:
-                report.stepped[run.name] = done
+        await together([_step(run, upper, report) for run in active])
+        waiting |= quiet
     await _move(client, waiting, upper, report)
     return report
+
+
+def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
+    """Return the stages by how many others stand before them: none of one level reads another of it."""
+    depth: dict[str, int] = {}
+    found: list[list[StageRun]] = []
+    for run in runs:
+        depth[run.name] = 1 + max((depth[name] for name in run.inputs if name in depth), default=-1)
+        if depth[run.name] == len(found):
+            found.append([])
+        found[depth[run.name]].append(run)
+    return found
+
+
+async def _step(run: StageRun, upper: Frontier, report: TickReport) -> None:
+    try:
+        done = await run.step(upper)
+    except FencedError:
+        raise
+    except StrandlineError as error:
+        report.failed[run.name] = error
+        await run.sink.open()  # what became of the append is unknown: look at the shard before the next step
+    else:
+        if done is not None:
+            report.stepped[run.name] = done
 
 
 async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Frontier, report: TickReport) -> None:

@@ -39,7 +39,7 @@ from strandline.environment.oracle import Oracle
 from strandline.environment.tables import Change, OpenTable, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, admit
-from strandline.environment.wiring import Assembly, driver
+from strandline.environment.wiring import Assembly, driver, side_by_side
 from strandline.errors import ConfigError, FencedError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.runtime import Materialization as Task
@@ -256,7 +256,7 @@ class Core:
         writing = self.require_writing()
         upper = Frontier(writing.oracle.floor)
         runs = writing.dataflows.runs
-        self.last_tick = await tick(self.client, runs, upper)
+        self.last_tick = await tick(self.client, runs, upper, side_by_side)
         for name in writing.dataflows.definitions:
             failed = [
                 self.last_tick.failed[r.name]

@@ -11,12 +11,13 @@ Source: design pages "the house planned" (wiring) and "the public face" (`strand
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from strandline.engine.analysis import SparkAnalyst
@@ -107,6 +108,16 @@ def driver(endpoint: str, options: dict[str, str], clock: Clock) -> Driver:
             return DuckDBDriver(DuckDBFile(clock, Path(options["path"])))
         case _:
             raise ConfigError(f"there is no driver for endpoint {endpoint!r}; there is one for duckdb")
+
+
+async def side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run the calls together; if one raises, the others are cancelled and it is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(call)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _root(location: str, release: list[Callable[[], object]]) -> Path:

@@ -15,7 +15,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     ),
     "weather": (
         "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "
-        "wind_dir DOUBLE, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, "
+        "wind_dir DOUBLE, wind_speed DOUBLE, wind_gust DOUBLE, precip DECIMAL(5,2), pressure DOUBLE, visib DECIMAL(5,2), "
         "time_hour TIMESTAMP"
     ),
     "airports": ("faa STRING, name STRING, lat DOUBLE, lon DOUBLE, alt DOUBLE, tz DOUBLE, dst STRING, tzone STRING"),
@@ -42,7 +42,7 @@ VIEWS: Final[Mapping[str, str]] = {
         """,
     "storms": """
         SELECT w.origin, w.time_hour, count(*) AS flights, avg(f.dep_delay) AS mean_delay,
-               max(w.wind_gust) AS gust, min(w.visib) AS visibility, sum(w.precip) AS precipitation
+               avg(w.visib) AS visibility, sum(w.precip) AS precipitation
         FROM flights f JOIN weather w ON f.origin = w.origin AND f.time_hour = w.time_hour
         GROUP BY w.origin, w.time_hour
         HAVING count(*) >= 5 AND avg(f.dep_delay) > 60
