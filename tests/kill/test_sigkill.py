@@ -34,7 +34,7 @@ SEED = 20130101
 TICK_MS = 100
 START_S_MAX = 120.0
 MOMENTS = {"starting": (1, 5.0), "first step": (2, 6.0), "later": (2, 2.5)}
-"""When a kill comes: after the start, once it is open, once it has ticked; how often, and how many seconds later at most.
+"""When a kill comes: after the start, once it is open, once it has ticked; how often, and how many seconds later.
 
 A first step, in a JVM that is cold, takes about as long.
 """

@@ -163,6 +163,14 @@ def demo(
     raise typer.Exit(story.demo(wanted, Output(json)))
 
 
+@app.command()
+def bench(context: typer.Context, name: Annotated[str, typer.Argument(help="Which: persist.")] = "persist") -> None:
+    """Measure us and our peer in one run; prints one JSON document."""
+    from strandline.cli import benching  # it builds sessions of its own
+
+    benching.bench(_door(context), name, Output(json=True))
+
+
 def _door(context: typer.Context) -> Door:
     assert isinstance(context.obj, Door), "main gives every command the door"
     return context.obj

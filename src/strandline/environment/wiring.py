@@ -25,7 +25,7 @@ from strandline.engine.files import SparkFiles
 from strandline.engine.parts import PartStore
 from strandline.engine.session import adopt, build
 from strandline.engine.spark import SparkEngine
-from strandline.environment.config import Config
+from strandline.environment.config import Config, resolve_reference
 from strandline.environment.tenure import Processes, SystemProcesses
 from strandline.errors import ConfigError
 from strandline.materialize.driver import Driver
@@ -95,7 +95,7 @@ def assemble(location: str, *, spark: SparkSession | None, consensus: str | None
 
 
 def driver(endpoint: str, options: dict[str, str], clock: Clock) -> Driver:
-    """Return the driver for an endpoint.
+    """Return the driver for an endpoint; options that are references are resolved here, and nowhere before.
 
     Raises `ConfigError` naming the endpoint or the option that is not known.
     """
@@ -105,7 +105,8 @@ def driver(endpoint: str, options: dict[str, str], clock: Clock) -> Driver:
             if unknown or "path" not in options:
                 wrong = f"option {unknown[0]!r} is not known" if unknown else "option 'path' is missing"
                 raise ConfigError(f"endpoint duckdb: {wrong}; it takes path '/where/the/file.duckdb'")
-            return DuckDBDriver(DuckDBFile(clock, Path(options["path"])))
+            path = resolve_reference(options["path"], base=Path())
+            return DuckDBDriver(DuckDBFile(clock, Path(path)))
         case _:
             raise ConfigError(f"there is no driver for endpoint {endpoint!r}; there is one for duckdb")
 

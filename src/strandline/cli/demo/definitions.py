@@ -15,8 +15,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     ),
     "weather": (
         "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "
-        "wind_dir DOUBLE, wind_speed DOUBLE, wind_gust DOUBLE, precip DECIMAL(5,2), pressure DOUBLE, visib DECIMAL(5,2), "
-        "time_hour TIMESTAMP"
+        "wind_dir DOUBLE, wind_speed DOUBLE, wind_gust DOUBLE, precip DECIMAL(5,2), pressure DOUBLE, "
+        "visib DECIMAL(5,2), time_hour TIMESTAMP"
     ),
     "airports": ("faa STRING, name STRING, lat DOUBLE, lon DOUBLE, alt DOUBLE, tz DOUBLE, dst STRING, tzone STRING"),
     "planes": (
