@@ -1,0 +1,138 @@
+"""What the stores themselves see: every version of every shard as it is committed, every object as it goes.
+
+These doubles stand where the real stores would, below the simulated I/O, and hold what really happens (whoever was told
+what) against the laws that the design page "persist" states about durable things:
+
+- P2: since, upper, epoch and walltime of a shard never go back, and its seqnos have no gaps.
+- P5: what a version names (its newest rollup, its parts) is in Blob when it is committed, and stays there as long as
+  the newest version names it.
+- fence: whoever appends does so under an epoch that is not older than any admitted before.
+- rollup: a rollup holds exactly the state at its seqno.
+- holds: since is not beyond any critical reader's.
+
+They read the bytes at rest by themselves (a rollup is ``[format, seqno, entries]``, a diff ``[format, seqno, set,
+removed, seqno and key of the newest rollup]``), so that what they find does not rest on the code that they watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from laws.broken import require
+from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.seal import Kind, unseal
+
+Flat = dict[str, Any]
+
+MONOTONE: Final = ("since", "upper", "epoch", "walltime_ms")
+EMPTY: Final = float("inf")
+"""How the empty frontier compares: beyond all times."""
+BLOB_PART: Final = 1
+"""How the codec marks a part that lies in Blob; its key comes next."""
+
+
+class WatchedPlaces:
+    """A Blob and a Consensus in memory, watched.  Keys for which ``is_shard`` is false are not looked into."""
+
+    def __init__(self, is_shard: Callable[[str], bool]) -> None:
+        self._is_shard = is_shard
+        self.objects: dict[str, bytes] = {}
+        self.versions: dict[str, list[Versioned]] = {}
+        self.blob = _WatchedBlob(self)
+        self.consensus = _WatchedConsensus(self)
+        self.states: dict[str, list[Flat]] = {}
+        self.rollups_named = 0
+
+    def committed(self, key: str, new: Versioned) -> None:
+        """Look at a version that was just installed."""
+        if not self._is_shard(key):
+            return
+        body = unseal(Kind.DIFF, f"{key}/{new.seqno}", new.data)
+        _, _, changed, removed, _, rollup = msgspec.msgpack.decode(body)
+        states = self.states.setdefault(key, [])
+        before = states[-1] if states else self._rollup(rollup)[1]  # a shard begins with its first rollup
+        after = {name: value for name, value in before.items() if name not in removed} | changed
+        states.append(after)
+        for name in MONOTONE:
+            was, now = _number(before.get(name, 0)), _number(after[name])
+            require("P2", was <= now, f"{name} of {key} went back from {was} to {now} at version {new.seqno}")
+        require("P2", new.seqno == len(states), f"version {len(states)} of {key} has the seqno {new.seqno}")
+        for name in sorted(_objects(after) - _objects(before) | {rollup}):
+            require("P5", name in self.objects, f"version {new.seqno} of {key} names {name}, which is not in Blob")
+        for name, value in changed.items():
+            kind, _, rest = name.partition("/")
+            if kind == "writer" and before.get(name) != value:
+                epoch = before.get("epoch", 0)
+                require("fence", value[2] >= epoch, f"{rest} appended to {key} under {value[2]}; {epoch} was admitted")
+            if kind == "rollup" and name not in before:
+                self._check_rollup(key, int(rest), value)
+        for name, value in after.items():
+            if name.startswith("critical/"):
+                beyond = _number(after["since"]) > _number(value[0])
+                require("holds", not beyond, f"since of {key} is {after['since']}, beyond {name} at {value[0]}")
+
+    def going(self, name: str) -> None:
+        """Look at an object that is about to be deleted."""
+        for key, states in self.states.items():
+            require("P5", name not in _objects(states[-1]), f"{name} is deleted, and {key} names it")
+
+    def check_all_there(self) -> None:
+        """Check, at the end, that every object which some shard names is there."""
+        for key, states in self.states.items():
+            missing = _objects(states[-1]) - self.objects.keys()
+            require("P5", not missing, f"{key} names {sorted(missing)}, which are not in Blob")
+
+    def _rollup(self, name: str) -> tuple[int, Flat]:
+        _, seqno, flat = msgspec.msgpack.decode(unseal(Kind.ROLLUP, name, self.objects[name]))
+        return seqno, flat
+
+    def _check_rollup(self, key: str, seqno: int, name: str) -> None:
+        self.rollups_named += 1
+        same = self._rollup(name) == (seqno, self.states[key][seqno - 1])
+        require("rollup", same, f"{name} is not the state of {key} at version {seqno}")
+
+
+class _WatchedBlob(MemoryBlob):
+    def __init__(self, places: WatchedPlaces) -> None:
+        super().__init__(places.objects)
+        self._places = places
+
+    async def delete(self, key: str) -> bool:
+        self._places.going(key)
+        return await super().delete(key)
+
+
+class _WatchedConsensus(MemoryConsensus):
+    def __init__(self, places: WatchedPlaces) -> None:
+        super().__init__(places.versions)
+        self._places = places
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        outcome = await super().compare_and_set(request)
+        if isinstance(outcome, Committed):
+            self._places.committed(request.key, request.new)
+        return outcome
+
+    async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
+        return [await self.compare_and_set(request) for request in requests]
+
+
+def _number(value: float | None) -> float:
+    return EMPTY if value is None else value
+
+
+def _objects(flat: Flat) -> frozenset[str]:
+    return frozenset(_named(flat))
+
+
+def _named(flat: Flat) -> Iterator[str]:
+    for name, value in flat.items():
+        match name.partition("/")[0]:
+            case "rollup":
+                yield value
+            case "batch":
+                yield from (part[1] for part in value[3] if part[0] == BLOB_PART)

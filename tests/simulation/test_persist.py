@@ -1,0 +1,155 @@
+"""Every law of persist holds in every history, and the histories are worth something."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strandline.testing.simulation import STEPS_MAX as KERNEL_STEPS_MAX
+from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, seeds
+from worlds.persist import STEPS_MAX, play
+from worlds.users import populate
+
+HISTORIES = 4_000
+LONG_BASE = 1_000_000
+LONG_HISTORIES = 30_000
+SAYS_SOMETHING = 2_000
+"""From how many histories on their averages mean something."""
+
+ACKNOWLEDGED_AVERAGE_MIN = 8
+IO_POINTS_AVERAGE_MIN = 100
+PER_MINUTE_MIN = 1_000
+DISTINCT_SHARE_MIN = 0.99
+
+MARKS = (
+    "append: Appended",
+    "append: UpperMismatch",
+    "append: Fenced",
+    "append: unknown",
+    "append: unavailable",
+    "record: Appended",
+    "record: UpperMismatch",
+    "record: Fenced",
+    "record: found",
+    "commit: done",
+    "commit: found",
+    "commit: time taken",
+    "commit: unknown",
+    "open: not all applied",
+    "word: unknown",
+    "fenced",
+    "hold: fenced",
+    "listened",
+    "read: not yet, or no more",
+    "read: unanswered",
+)
+"""What callers meet: each must come up, or the laws were not tried where it matters."""
+
+
+def figures(campaign: Campaign, name: str, least: int) -> list[str]:
+    """Return the figures of a campaign, each with its goal and whether it is met."""
+    n = campaign.histories
+    acknowledged, points = campaign.acknowledged / n, campaign.io_points / n
+    rate, distinct = n / max(campaign.seconds, 1e-9) * 60, len(campaign.traces)
+    marks = sum(campaign.marks[mark] > 0 for mark in MARKS)
+    rows = (
+        ("histories", f"{n}", f">={least}", n >= least),
+        ("histories-per-cpu-minute", f"{rate:.0f}", f">={PER_MINUTE_MIN}", rate >= PER_MINUTE_MIN),
+        ("acknowledged-per-history", f"{acknowledged:.1f}", f">={ACKNOWLEDGED_AVERAGE_MIN}", acknowledged >= 8),
+        ("io-points-per-history", f"{points:.0f}", f">={IO_POINTS_AVERAGE_MIN}", points >= IO_POINTS_AVERAGE_MIN),
+        ("reads-per-history", f"{campaign.reads / n:.0f}", ">=10", campaign.reads >= 10 * n),
+        ("distinct-traces", f"{distinct}", f">={DISTINCT_SHARE_MIN:.0%}", distinct >= DISTINCT_SHARE_MIN * n),
+        ("fates-by-site", f"{len(campaign.reached)}/{len(POSSIBLE)}", "all", campaign.reached == POSSIBLE),
+        ("marks", f"{marks}/{len(MARKS)}", "all", marks == len(MARKS)),
+        ("steps-max", f"{campaign.steps_max}", f"<{STEPS_MAX}", campaign.steps_max < STEPS_MAX),
+    )
+    return [f"{name}.{what} {value} {goal} {'pass' if met else 'miss'}" for what, value, goal, met in rows]
+
+
+def hold(record_property, name: str, base: int, histories: int) -> None:
+    """Make a campaign, record its figures, and insist on their goals."""
+    campaign = Campaign()
+    these = seeds(base, histories)
+    campaign.make(these, populate)
+    assert campaign.histories == len(these)
+    if campaign.histories < SAYS_SOMETHING:
+        return  # asked for by hand: the laws are what counts
+    shown = figures(campaign, name, min(histories, len(these)))
+    for figure in shown:
+        record_property("FIGURE", figure)
+    assert [figure for figure in shown if not figure.endswith(" pass")] == [], sorted(
+        f"{site} {fate.name}" for site, fate in POSSIBLE - campaign.reached
+    ) + [mark for mark in MARKS if not campaign.marks[mark]]
+
+
+def test_every_law_holds_in_every_history(record_property) -> None:
+    """Damage: a crash, a retry or a race loses, repeats or tears what was acknowledged."""
+    hold(record_property, "simulation.persist", 0, HISTORIES)
+
+
+@pytest.mark.slow
+def test_every_law_holds_in_many_more_histories(record_property) -> None:
+    """Damage: the same, where it takes more luck to find."""
+    hold(record_property, "long.persist", LONG_BASE, LONG_HISTORIES)
+
+
+HASHES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from worlds.persist import play
+from worlds.users import populate
+print(" ".join(play(seed, populate).simulation.trace_hash() for seed in range(int(sys.argv[2]))))
+"""
+
+
+def test_a_seed_is_one_history_in_any_process_under_any_hash_seed(record_property) -> None:
+    """Damage: a failing seed cannot be replayed, so the bug it found stays."""
+    count = 64
+    here = [play(seed, populate).simulation.trace_hash() for seed in range(count)]
+    equal = 0
+    for hash_seed in ("1", "2"):
+        process = subprocess.run(
+            [sys.executable, "-c", HASHES, str(Path(__file__).parent), str(count)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        equal += sum(a == b for a, b in zip(here, process.stdout.split(), strict=True))
+    record_property(
+        "FIGURE", f"simulation.persist.replayed {equal}/{2 * count} all {'pass' if equal == 2 * count else 'miss'}"
+    )
+    assert equal == 2 * count
+
+
+def test_a_seed_that_is_asked_for_is_the_only_one(monkeypatch) -> None:
+    """Damage: the command that a failure prints runs other histories than the one that failed."""
+    monkeypatch.delenv(RUNS, raising=False)
+    monkeypatch.delenv(SEED, raising=False)
+    assert seeds(5, 3) == range(5, 8)
+    monkeypatch.setenv(SEED, "17")
+    assert seeds(5, 3) == range(17, 18)
+    monkeypatch.setenv(RUNS, "4")
+    assert seeds(5, 3) == range(17, 21)
+    monkeypatch.setenv(SEED, "")
+    assert seeds(5, 3) == range(5, 9)
+
+
+def test_a_failing_history_says_how_to_replay_it() -> None:
+    """Damage: whoever reads the failure cannot make it happen again."""
+
+    def fail(_: object) -> None:
+        raise AssertionError("planted")
+
+    with pytest.raises(AssertionError) as caught:
+        play(23, fail)
+    assert caught.value.__notes__ == ["replay this history: make sim SEED=23"]
+
+
+def test_the_step_budget_is_the_worlds_own() -> None:
+    """Damage: a run that hangs is taken for a long one."""
+    assert STEPS_MAX < KERNEL_STEPS_MAX

@@ -1,0 +1,77 @@
+"""Many histories in a row: which seeds, and what they amount to.
+
+``STRANDLINE_SIM_SEED`` makes a campaign begin there and, alone, be that one history; ``STRANDLINE_SIM_RUNS`` says how
+many there are (``make sim SEED=… N=…``).  Without them a campaign always makes the same histories.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
+from worlds.persist import Populate, World, play
+
+SEED: Final = "STRANDLINE_SIM_SEED"
+RUNS: Final = "STRANDLINE_SIM_RUNS"
+
+SITES: Final = {
+    "blob.get": READ,
+    "blob.set": CHANGE,
+    "blob.delete": CHANGE,
+    "consensus.head": READ,
+    "consensus.scan": READ,
+    "consensus.compare_and_set": CHANGE,
+    "consensus.compare_and_set_many": CHANGE,
+    "clock.sleep": WAIT,
+}
+"""Where persist does I/O, and what may become of it there."""
+POSSIBLE: Final = frozenset((site, fate) for site, fates in SITES.items() for fate in fates)
+
+
+def seeds(base: int, runs: int) -> range:
+    """Return the seeds of a campaign that begins at ``base`` and makes ``runs`` histories, unless told otherwise."""
+    first, many = os.environ.get(SEED), os.environ.get(RUNS)
+    if many:
+        runs = int(many)
+    elif first:
+        runs = 1
+    return range(int(first), int(first) + runs) if first else range(base, base + runs)
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What some histories amount to."""
+
+    histories: int = 0
+    acknowledged: int = 0
+    io_points: int = 0
+    reads: int = 0
+    rollups: int = 0
+    steps_max: int = 0
+    seconds: float = 0.0
+    traces: set[str] = field(default_factory=set)
+    reached: set[tuple[str, Fate]] = field(default_factory=set)
+    marks: Counter[str] = field(default_factory=Counter)
+
+    def make(self, these: Iterable[int], populate: Populate) -> None:
+        """Make the histories of ``these`` seeds.  Raises whatever one of them breaks, with its seed in a note."""
+        begun = time.process_time()
+        for seed in these:
+            self._add(play(seed, populate))
+        self.seconds += time.process_time() - begun
+
+    def _add(self, world: World) -> None:
+        self.histories += 1
+        self.acknowledged += world.acknowledged
+        self.io_points += world.io_points
+        self.reads += world.history.reads
+        self.rollups += world.places.rollups_named
+        self.steps_max = max(self.steps_max, world.simulation.steps)
+        self.traces.add(world.simulation.trace_hash())
+        self.reached |= world.simulation.coverage() & POSSIBLE
+        self.marks += world.marks

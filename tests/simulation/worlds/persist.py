@@ -1,0 +1,261 @@
+"""The world of persist: the real handles on a few shards, a swarm of users, and laws that watch.
+
+One seed is one history: which users there are, how much each does, how large the batches, how often rollups are
+written, how soon persist gives up on a store; whose clock is wrong; and what becomes of each I/O (the kernel's part).
+Every user has a client of its own, as a process has: all they share is durable, except that a reader may sit in a
+writer's process.  A user that crashes begins anew with nothing but its name and its task.
+
+Trap: persist's patience is a constant of its modules; it is replaced while a run lasts, so that callers meet
+`Indeterminate` and `Unavailable` at all.
+
+Source: craft page "reliability" (3.1: F1, F3, F4, F5, F12; laws), design page "persist".
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+from unittest import mock
+
+from laws.broken import LawBrokenError, require
+from laws.history import History
+from laws.places import WatchedPlaces
+from laws.registers import RegisterHistory
+from strandline.errors import CorruptionError
+from strandline.persist import codec, machine, register
+from strandline.persist.client import PersistClient
+from strandline.persist.read import ReadHandle
+from strandline.persist.register import Register
+from strandline.persist.state import ShardState
+from strandline.persist.transactions import SHARD as TRANSACTIONS
+from strandline.persist.transactions import open_transactions
+from strandline.store.unreliable import Choose
+from strandline.testing.choices import FAULT, Seeded
+from strandline.testing.simulation import (
+    Fate,
+    SimBlob,
+    SimClock,
+    SimConsensus,
+    SimIds,
+    Simulation,
+    StepBudgetExceeded,
+    run_sync,
+)
+from worlds.rows import SCHEMA, multiset, updates_of
+
+T = TypeVar("T")
+
+PLAIN: Final = "a"
+"""Appended to directly, by two writers."""
+RECORDS: Final = "log"
+"""A record shard, appended to by two users."""
+TABLES: Final = ("t1", "t2")
+"""Appended to by transactions only."""
+SHARDS: Final = (PLAIN, RECORDS, TRANSACTIONS, *TABLES)
+REGISTER: Final = "register/words"
+
+CALM_AFTER: Final = (80, 200, 400)
+"""After how many steps the faults of a run end; which of these is part of the seed."""
+STEPS_MAX: Final = 4_000
+"""L1: what has not ended by then never will (what runs need: docs/reliability.md)."""
+ROLLUPS_EVERY: Final = (2, 3, 5, 8)
+PATIENCE: Final = (64, 2, 1, 1)
+"""How often persist tries before it gives up: its own patience, or next to none."""
+SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
+"""By how much a clock may be wrong: less than `WRITER_MEMORY_MS`, beyond which persist promises less."""
+FOCI: Final = (
+    "",
+    "",
+    "consensus.compare_and_set",
+    "consensus.compare_and_set",
+    "consensus.compare_and_set_many",
+    "blob.set",
+)
+"""The site that fails half the time in a run, or none: only repeated failure brings callers to unknown outcomes."""
+FOCUS_RATE: Final = 0.5
+TASKS: Final = (2, 3, 5)
+"""How many things a user has to get acknowledged."""
+ACKNOWLEDGED_MIN: Final = min(TASKS)
+"""W1: in every run somebody's task is done, or the run says nothing."""
+assert max(CALM_AFTER) < STEPS_MAX
+
+
+class World:
+    """One run's shards, users and observers."""
+
+    def __init__(
+        self, choose: Choose, *, calm_after: int | None = None, fates: Sequence[Fate] = tuple(Fate), patience: int = 64
+    ) -> None:
+        self.simulation = Simulation(choose, fates, calm_after, STEPS_MAX)
+        self.choose = self.simulation.choose
+        self.places = WatchedPlaces(lambda key: key != REGISTER)
+        self.history = History()
+        self.words = RegisterHistory()
+        self.ids = SimIds()
+        self.clocks: list[SimClock] = []
+        self.processes: dict[str, PersistClient] = {}
+        self.marks: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        self.serial = 0
+        self.newest_epoch = 1
+        self.rollup_every = ROLLUPS_EVERY[0]
+        self.patience = patience
+        self._seen: dict[tuple[PersistClient, str], int] = {}
+
+    def one_of(self, label: str, options: Sequence[T]) -> T:
+        """Choose one of ``options``."""
+        return options[self.choose(label, len(options))]
+
+    def client(self, name: str) -> PersistClient:
+        """Start a process: a client that knows nothing yet."""
+        clock = SimClock(self.simulation)
+        self.clocks.append(clock)
+        blob, consensus = SimBlob(self.places.blob), SimConsensus(self.places.consensus)
+        self.processes[name] = PersistClient(clock, self.ids, blob, consensus, rollup_every=self.rollup_every)
+        return self.processes[name]
+
+    def register(self, client: PersistClient) -> Register:
+        """Return the register of words, as ``client``'s process sees it."""
+        return Register(REGISTER, client.clock, client.ids, client.consensus)
+
+    def epoch(self) -> int:
+        """Return an epoch to write under: the newest one, as a replica does, or one of our own, as a successor does."""
+        return self.newest_epoch if self.choose("share the epoch", 2) else self.fresh_epoch()
+
+    def fresh_epoch(self) -> int:
+        """Return an epoch greater than any before."""
+        self.newest_epoch += 1
+        return self.newest_epoch
+
+    def purpose(self, name: str) -> str:
+        """Return a purpose that nobody else has."""
+        self.serial += 1
+        return f"{name}.{self.serial}"
+
+    def row(self, purpose: str, time: int) -> bytes:
+        """Return a row that nobody else writes."""
+        self.serial += 1
+        return f"{purpose}/{self.serial}@{time}".encode()
+
+    def saw(self, client: PersistClient, state: ShardState) -> None:
+        """Hold a state that a handle shows against what was committed, and against what the process saw before."""
+        where = (client, state.shard)
+        last = self._seen.get(where, 0)
+        require("P2", last <= state.seqno, f"version {state.seqno} of {state.shard} is shown after {last}")
+        self._seen[where] = state.seqno
+        committed = self.places.states[state.shard][state.seqno - 1]
+        shown = codec.entries(state)
+        different = sorted(name for name in shown.keys() | committed.keys() if shown.get(name) != committed.get(name))
+        require("P2", not different, f"version {state.seqno} of {state.shard} is shown with other {different}")
+
+    async def read(self, client: PersistClient, handle: ReadHandle, time: int, timeout_s: float | None) -> None:
+        """Read a shard at ``time`` and note what was there.  Raises what the handle and the Blob raise."""
+        began = self.history.tick()
+        contents = await handle.snapshot(time, timeout_s=timeout_s)
+        rows = multiset(await updates_of(client.blob, contents))
+        self.history.read(contents.shard, time, rows, began)
+        self.saw(client, handle.state)
+
+    def run(self) -> None:
+        """Drive the users to their ends, then read everything from scratch.  Raises `LawBrokenError` or what broke."""
+        with (
+            mock.patch.object(machine, "CAS_RETRIES_MAX", self.patience),
+            mock.patch.object(register, "RETRIES_MAX", self.patience),
+        ):
+            try:
+                self.simulation.drive()
+            except StepBudgetExceeded as error:
+                raise LawBrokenError("L1", str(error)) from error
+            except CorruptionError as error:
+                raise LawBrokenError("P5", str(error)) from error
+            run_sync(self._finish())
+
+    async def _finish(self) -> None:
+        """Open everything anew, as the first process after all the others are gone, and check what needs the end."""
+        clock = SimClock(self.simulation)
+        client = PersistClient(clock, self.ids, self.places.blob, self.places.consensus)
+        if TRANSACTIONS in self.places.versions:
+            await open_transactions(client, self.fresh_epoch())
+        times = sorted({attempt.lower for attempt in self.history.attempts})
+        for shard in SHARDS:
+            handle = await client.reader(shard, SCHEMA, shard)
+            if handle is None:
+                continue
+            self.saw(client, handle.state)
+            since, upper = handle.state.since.at, handle.state.upper.at
+            assert since is not None
+            assert upper is not None
+            for time in sorted({since, upper - 1, *times}):
+                if since <= time < upper:
+                    await self.read(client, handle, time, timeout_s=0)
+        began = self.words.began()
+        self.words.read((await self.register(client).read() or b"").split(), began)
+        self.history.finish()
+        self.places.check_all_there()
+
+    def unapplied(self) -> bool:
+        """Tell whether some table lags behind the transactions, so that whoever opens them has work to do first."""
+        uppers = [states[-1]["upper"] for shard, states in self.places.states.items() if shard in TABLES]
+        return bool(uppers) and min(uppers) < self.places.states[TRANSACTIONS][-1]["upper"]
+
+    @property
+    def acknowledged(self) -> int:
+        """How many updates of shards and of the register were acknowledged."""
+        return self.history.acknowledged + self.words.acknowledged
+
+    @property
+    def io_points(self) -> int:
+        """How many calls to Blob and Consensus were made."""
+        return sum(step.fate is not None and step.site.startswith(("blob.", "consensus.")) for step in self.trace)
+
+    @property
+    def trace(self) -> list[Any]:
+        """Every step of the run."""
+        return self.simulation.trace
+
+
+Populate = Callable[[World], None]
+
+
+class Focused:
+    """Choices as `Seeded` makes them, but that one site meets any of its fates at `FOCUS_RATE`."""
+
+    def __init__(self, rng: random.Random, site: str) -> None:
+        self._random = rng.random
+        self._usual = Seeded(rng)
+        self._label = FAULT + site
+
+    def __call__(self, label: str, n: int) -> int:
+        """Return one of ``0 .. n - 1``."""
+        if label == self._label and self._random() < FOCUS_RATE:
+            return int(self._random() * n)
+        return self._usual(label, n)
+
+
+def play(seed: int, populate: Populate) -> World:
+    """Make the history of ``seed``.  Raises `LawBrokenError` (or what else broke), with the seed in a note."""
+    rng = random.Random(seed)
+    calm_after, focus, patience = (
+        options[int(rng.random() * len(options))] for options in (CALM_AFTER, FOCI, PATIENCE)
+    )
+    world = World(Focused(rng, focus), calm_after=calm_after, patience=patience)
+    try:
+        world.rollup_every = world.one_of("rollup every", ROLLUPS_EVERY)
+        populate(world)
+        world.run()
+        least = ACKNOWLEDGED_MIN
+        require("W1", world.acknowledged >= least, f"{world.acknowledged} acknowledged, at least {least} are needed")
+    except Exception as error:
+        error.add_note(f"replay this history: make sim SEED={seed}")
+        raise
+    return world
+
+
+def law_of(error: BaseException) -> str:
+    """Return the name of the law that ``error`` says is broken: ours, or one of persist's own (`invariants.py`)."""
+    if isinstance(error, LawBrokenError):
+        return error.law
+    words = str(error).split()
+    return words[1] if isinstance(error, AssertionError) and words[:1] == ["law"] else type(error).__name__
