@@ -248,17 +248,19 @@ class Environment:
     def verify(self, name: str, as_of: int | None = None, repair: bool = False) -> Verification:
         """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
 
-        A materialization is compared with its collections: the first binding that differs is returned.
+        The state that it keeps inside is compared too, with what that state's own inputs hold, and is told as
+        ``view/stage`` if it differs.  A materialization is compared with its collections: the first binding that
+        differs is returned.
         """
         if isinstance(self._core.catalog.find(name), Materialization):
             tables = self._run(inquiry.verify_endpoint(self._core, name))
             return next((table for table in tables if not table.ok), tables[0])
-        found = self._run(inquiry.verify(self._core, name, as_of))
+        found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
         definitions.audit(self._core, name)
         self.tick()
-        again = self._run(inquiry.verify(self._core, name, None))
+        again = self._verified(name, None)
         return replace(again, repaired=again.ok)
 
     def status(self) -> dict[str, Any]:
@@ -284,6 +286,12 @@ class Environment:
                 call.close()
                 raise InvalidUsage("this environment is closed")
             return self._loop.run(call)
+
+    def _verified(self, name: str, as_of: int | None) -> Verification:
+        """Return how a view differs from its query; if it does not, how its state does."""
+        found = self._run(inquiry.verify(self._core, name, as_of))
+        state = self._run(inquiry.verify_state(self._core, name, as_of)) if found.ok else []
+        return next((stage for stage in state if not stage.ok), found)
 
     def _snapshot(self, name: str, as_of: int | None) -> DataFrame:
         async def read() -> Any:

@@ -1,0 +1,53 @@
+"""Tampering: wrong rows in a shard, through the legal API, as a stray writer of the same epoch would append them.
+
+What `verify` must find and the next step must correct (law K3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from strandline.algebra.schema import Schema
+from strandline.engine.parts import PartStore
+from strandline.engine.session import adopt
+from strandline.engine.spark import SparkEngine
+from strandline.frontier.antichain import Frontier
+from strandline.persist.client import PersistClient
+from strandline.persist.plane import StageRequest
+from strandline.persist.state import Appended
+from strandline.store.file import FileBlob
+from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.system import SystemClock, SystemIds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+async def plant(
+    location: Path, spark: SparkSession, shard: str, schema: Schema, rows: Sequence[Mapping[str, Any]], diff: int = 1
+) -> None:
+    """Append ``rows`` with ``diff`` to ``shard`` of the file location ``location``, at the time that is its upper."""
+    blob = location / "blob"
+    consensus = SQLiteConsensus(location / "consensus.db")
+    engine = SparkEngine(adopt(spark), PartStore(blob))
+    try:
+        client = PersistClient(SystemClock(), SystemIds(), FileBlob(blob), consensus)
+        reader = await client.reader(shard, schema, "tampered with")
+        assert reader is not None, f"there is no shard {shard!r}"
+        writer = await client.writer(shard, reader.state.epoch, schema=reader.state.schema, owner=reader.state.owner)
+        upper = writer.state.upper
+        assert upper.at is not None, "a closed shard takes nothing"
+        frame = await engine.local(pa.Table.from_pylist([dict(r) for r in rows]), schema, time=upper.at, diff=diff)
+        request = StageRequest(
+            shard, schema, upper.at, upper.at + 1, writer.stage_prefix(), small=True, inline_bytes_max=1 << 14
+        )
+        staged = await engine.stage(frame, request)
+        outcome = await writer.compare_and_append([staged], upper, Frontier(upper.at + 1))
+        assert isinstance(outcome, Appended), f"somebody else was faster: {outcome}"
+    finally:
+        engine.close()
+        consensus.close()
