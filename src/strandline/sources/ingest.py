@@ -206,8 +206,7 @@ class Ingestion:
                 )
             case UpperMismatch():  # another instance made the very same updates durable: ours are not needed
                 await self._discard(staged)
-            case Fenced() as outcome:
-                await self._discard(staged)
+            case Fenced() as outcome:  # the parts are left alone: a zombie may not know all that it has appended
                 raise fenced(self._data.shard, outcome, self._data.epoch)
         await self._let_go()
         return Advanced(self.upper)

@@ -146,8 +146,7 @@ class Sink:
                 case UpperMismatch():
                     await self._give_up(staged)
                     await self.look()
-                case Fenced():
-                    await self._give_up(staged)
+                case Fenced():  # the parts are left alone: whoever is fenced may not know all that it has appended
                     raise fenced(self.writer.shard, outcome, self.writer.epoch)
 
     def moved(self, outcome: AppendOutcome, upper: Frontier) -> None:
