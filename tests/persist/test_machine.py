@@ -172,6 +172,14 @@ def test_an_unknown_outcome_that_stays_unknown_is_said(place):
     assert place.snapshot(0) == [["a", 0, 1]]
 
 
+def test_an_append_that_lands_at_the_last_attempt_permitted_is_recognised(place):
+    """Damage: the caller is told that nothing happened, and deletes parts that the shard names (found by a seed)."""
+    writer = place.writer()
+    place.plan.extend([REFUSED] * (ALWAYS - 1) + [UNREPORTED])
+    assert place.append(writer, 0, 1, [["a", 0, 1]]) == Appended(Frontier(1))
+    assert place.snapshot(0) == [["a", 0, 1]]
+
+
 def test_refusals_alone_leave_nothing_unknown(place):
     """Damage: a store that is only full makes every caller stop and look."""
     writer = place.writer()
