@@ -26,7 +26,8 @@ FLOORS = (
     ("environment",),
     ("client", "datasource", "bench"),
     ("",),  # the package itself, which only names what is public
-    ("cli", "console", "__main__"),
+    ("cli", "console"),
+    ("__main__",),  # `python -m strandline`
     ("testing",),  # shipped for outside authors; may know everything, nothing knows it
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
