@@ -6,7 +6,6 @@ Errors and progress go to standard error, so that standard output can be piped.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -68,18 +67,14 @@ def as_json(document: Mapping[str, Any]) -> str:
 def rows_document(rows: pa.Table) -> dict[str, Any]:
     """Return rows as a document: ``columns`` (names and types) and ``rows``, an object each.
 
-    Of columns with one name each later one gets its number.
-
-    >>> rows_document(pa.table([[1, 2], ["x", None]], names=["n", "n"]))["rows"]
-    [{'n': 1, 'n_2': 'x'}, {'n': 2, 'n_2': None}]
+    >>> rows_document(pa.table({"n": [1, None]}))
+    {'columns': [{'name': 'n', 'type': 'int64'}], 'rows': [{'n': 1}, {'n': None}]}
     """
-    seen: Counter[str] = Counter()
-    names = []
-    for name in rows.column_names:
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    columns = [{"name": name, "type": str(kind)} for name, kind in zip(names, rows.schema.types, strict=True)]
-    return {"columns": columns, "rows": rows.rename_columns(names).to_pylist()}
+    columns = [
+        {"name": name, "type": str(kind)} for name, kind in zip(rows.column_names, rows.schema.types, strict=True)
+    ]
+    assert len(set(rows.column_names)) == len(columns), "an answer's columns have names of their own"
+    return {"columns": columns, "rows": rows.to_pylist()}
 
 
 def rows_table(rows: pa.Table) -> Table:
