@@ -19,6 +19,9 @@ from worlds.persist import Populate, World, play
 SEED: Final = "STRANDLINE_SIM_SEED"
 RUNS: Final = "STRANDLINE_SIM_RUNS"
 
+ASKED_FOR: Final = bool(os.environ.get(SEED))
+"""Whether somebody wants to see certain histories again, and nothing else."""
+
 SITES: Final = {
     "blob.get": READ,
     "blob.set": CHANGE,
