@@ -48,9 +48,6 @@ class Town:
         self.data = data.load()
         self.days = iter(sorted(self.data.flights.days))
         definitions.write_project(root)
-        with (root / "strandline.yml").open("a") as settings:
-            # A JVM that lives for seconds is not worth compiling well for.
-            settings.write('  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"\n')
         self.logs: list[Path] = []
 
     def arrive(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from strandline.algebra.schema import Schema
 from strandline.engine.parts import PartStore
 from strandline.engine.session import adopt
 from strandline.engine.spark import SparkEngine
+from strandline.errors import Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import StageRequest
@@ -25,6 +26,8 @@ from strandline.store.system import SystemClock, SystemIds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ATTEMPTS_MAX: Final = 100
 
 
 async def plant(
@@ -39,15 +42,18 @@ async def plant(
         reader = await client.reader(shard, schema, "tampered with")
         assert reader is not None, f"there is no shard {shard!r}"
         writer = await client.writer(shard, reader.state.epoch, schema=reader.state.schema, owner=reader.state.owner)
-        upper = writer.state.upper
-        assert upper.at is not None, "a closed shard takes nothing"
-        frame = await engine.local(pa.Table.from_pylist([dict(r) for r in rows]), schema, time=upper.at, diff=diff)
-        request = StageRequest(
-            shard, schema, upper.at, upper.at + 1, writer.stage_prefix(), small=True, inline_bytes_max=1 << 14
-        )
-        staged = await engine.stage(frame, request)
-        outcome = await writer.compare_and_append([staged], upper, Frontier(upper.at + 1))
-        assert isinstance(outcome, Appended), f"somebody else was faster: {outcome}"
+        for _ in range(ATTEMPTS_MAX):  # whoever runs the environment moves the upper at each tick
+            upper = (await writer.refresh()).upper
+            assert upper.at is not None, "a closed shard takes nothing"
+            frame = await engine.local(pa.Table.from_pylist([dict(r) for r in rows]), schema, time=upper.at, diff=diff)
+            request = StageRequest(
+                shard, schema, upper.at, upper.at + 1, writer.stage_prefix(), small=True, inline_bytes_max=1 << 14
+            )
+            staged = await engine.stage(frame, request)
+            if isinstance(await writer.compare_and_append([staged], upper, Frontier(upper.at + 1)), Appended):
+                return
+            await engine.discard(staged)
+        raise Unavailable(f"shard {shard!r} moved on at each of {ATTEMPTS_MAX} attempts to write to it")
     finally:
         engine.close()
         consensus.close()

@@ -58,6 +58,8 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 DATABASE: Final = "flights.duckdb"
 MATERIALIZATION: Final = "published"
 INCOMING: Final = "incoming"
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for a minute or two is not worth compiling well for: the first steps take half the processor time."""
 RETRACT: Final = "*.retract.csv"
 SCRATCH: Final = "scratch"
 """Killed processes leave Spark's scratch files behind: in here, they go with the directory."""
@@ -80,8 +82,14 @@ def write_project(root: Path) -> None:
     _write(root / "materializations" / f"{MATERIALIZATION}.sql", task)
     scratch = root / SCRATCH
     scratch.mkdir()
-    settings = ["location: data", "deployment: demo", "spark:", f"  spark.local.dir: {scratch}"]
-    _write(root / "strandline.yml", "\n".join(settings))
+    settings = {"spark.local.dir": str(scratch), "spark.driver.extraJavaOptions": JAVA_OPTIONS}
+    lines = [
+        "location: data",
+        "deployment: demo",
+        "spark:",
+        *(f'  {key}: "{value}"' for key, value in settings.items()),
+    ]
+    _write(root / "strandline.yml", "\n".join(lines))
 
 
 def _write(path: Path, text: str) -> None:
