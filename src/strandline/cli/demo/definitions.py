@@ -58,8 +58,11 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 DATABASE: Final = "flights.duckdb"
 MATERIALIZATION: Final = "published"
 INCOMING: Final = "incoming"
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for a minute or two is not worth compiling well for: the first steps take half the processor time."""
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+"""A JVM that lives for a minute or two is not worth compiling well for: its first steps take half the processor time.
+
+Room for code is said because a JVM that compiles so reserves too little for Spark, and then stops to compile at all.
+"""
 RETRACT: Final = "*.retract.csv"
 SCRATCH: Final = "scratch"
 """Killed processes leave Spark's scratch files behind: in here, they go with the directory."""
