@@ -2,8 +2,8 @@
 
 Whatever only asks opens the location read-only: it takes nothing over and works while `strandline run` lives.
 
-The JVM that Spark starts writes warnings to the standard error that it inherits.  `keep_apart` gives it another one
-(none), and keeps ours for us.
+The JVM that Spark starts inherits our streams and writes warnings to both.  `keep_apart` gives it others (none), and
+keeps ours for us: standard output is for documents.
 
 Source: design page "the public face" (command line).
 """
@@ -14,7 +14,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 import strandline
 from strandline.cli.exits import wants_traceback
@@ -24,6 +24,7 @@ from strandline.environment.project import Project, load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STANDARD_OUTPUT: Final = 1
 STANDARD_ERROR: Final = 2
 
 
@@ -46,7 +47,7 @@ class Door:
         return self._open(project, read_only=False, take_over=take_over)
 
     def _open(self, project: Project, *, read_only: bool, take_over: bool) -> Environment:
-        if self.spark is None and not wants_traceback():
+        if self.spark is None:
             keep_apart()
         return strandline.open(
             project.location,
@@ -58,11 +59,22 @@ class Door:
 
 
 def keep_apart() -> None:
-    """Let what this process starts write its standard error to nowhere, and this process's own Python where it did."""
-    if sys.stderr is not sys.__stderr__ or sys.stderr is None or sys.stderr.fileno() != STANDARD_ERROR:
-        return  # it is apart already, or somebody catches it
-    own = os.dup(STANDARD_ERROR)
+    """Let what this process starts write to nowhere, and this process's own Python where it did.
+
+    Standard error stays as it is for whoever asks for tracebacks.
+    """
+    sys.stdout = _apart(sys.stdout, sys.__stdout__, STANDARD_OUTPUT)
+    if not wants_traceback():
+        sys.stderr = _apart(sys.stderr, sys.__stderr__, STANDARD_ERROR)
+
+
+def _apart(stream: TextIO, original: TextIO | None, descriptor: int) -> TextIO:
+    """Return a stream to where ``stream`` goes; what is written to ``descriptor`` from here on is lost."""
+    if stream is not original or stream.fileno() != descriptor:
+        return stream  # it is apart already, or somebody catches it
+    stream.flush()
+    own = os.dup(descriptor)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, STANDARD_ERROR)
+    os.dup2(nowhere, descriptor)
     os.close(nowhere)
-    sys.stderr = os.fdopen(own, "w", buffering=1, errors="backslashreplace")
+    return os.fdopen(own, "w", buffering=1, encoding=stream.encoding, errors=stream.errors)

@@ -21,7 +21,7 @@ import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, SCRATCH, VIEWS
+from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, JAVA_OPTIONS, RETRACT, SCRATCH, VIEWS
 from strandline.cli.door import Door
 
 SIGNIFICANT_DIGITS: Final = 12
@@ -115,6 +115,8 @@ def plain_spark(root: Path) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.sql.shuffle.partitions": "4",  # a few hundred thousand rows
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.local.dir": str(root / SCRATCH),
@@ -137,8 +139,9 @@ def _plain_answers(spark: SparkSession, root: Path, airlines: Mapping[str, str])
         rows = _read(spark, name, [path for path in arrived if path not in taken_back])
         if taken_back:
             rows = rows.exceptAll(_read(spark, name, taken_back))
-        rows.createOrReplaceTempView(name)
-    spark.createDataFrame(list(airlines.items()), "carrier STRING, name STRING").createOrReplaceTempView("airlines")
+        rows.cache().createOrReplaceTempView(name)
+    named = pa.table({"carrier": list(airlines), "name": list(airlines.values())})
+    spark.createDataFrame(named).createOrReplaceTempView("airlines")
     return {name: _rows(spark.sql(query).toArrow()) for name, query in VIEWS.items()}
 
 

@@ -23,7 +23,7 @@ from strandline.cli.demo.definitions import INCOMING, write_project
 from strandline.cli.demo.schedule import RENAMED, Step, schedule
 from strandline.cli.demo.worker import Execute, Insert, Tick
 from strandline.cli.door import keep_apart
-from strandline.cli.exits import Exit, wants_traceback
+from strandline.cli.exits import Exit
 from strandline.cli.output import Output
 from strandline.errors import ConfigError
 
@@ -58,8 +58,7 @@ def demo(wanted: Wanted, output: Output) -> Exit:
     """Run the demo and print what came of it; the last line is the result."""
     begun = time.monotonic()
     root = _fresh(wanted.directory)
-    if not wants_traceback():
-        keep_apart()
+    keep_apart()
     output.note(f"the project is in {root}")
     flights = data.load()
     steps = schedule(flights, days=wanted.days, months=wanted.months)
