@@ -14,7 +14,7 @@ Source: design page "compute" (a step: advance a dataflow from `lower` to `upper
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strandline.algebra.nodes import Node, frames
@@ -116,7 +116,8 @@ class StageRun:
         plan = full_plan(self.stage, at)
         read = {}
         for name in sorted(frames(plan)):
-            read[name] = await self._engine.read(await self._inputs[name].snapshot(at, timeout_s=0))
+            contents_at = await self._inputs[name].snapshot(at, timeout_s=0)
+            read[name] = await self._engine.read(replace(contents_at, net=True))
         return await self._engine.evaluate(plan, read)
 
     async def _delta(self, lower: int, upper: int) -> tuple[Rows | None, int]:
@@ -149,7 +150,9 @@ class StageRun:
             # In a first step nothing is old: whatever the phase, it is all there is.
             begin = lower if phase is Phase.DELTA and not first else 0
             end = lower if phase is Phase.OLD and not first else upper
-            read[name] = await self._engine.read(contents(reader.state, reader.schema, begin, end, advance=lower))
+            wanted = contents(reader.state, reader.schema, begin, end, advance=lower)
+            # At the first time a row that came and went was never there: no expression may be evaluated on it.
+            read[name] = await self._engine.read(replace(wanted, net=first))
         return read
 
 

@@ -60,6 +60,19 @@ def net(frame: Frame, session: SparkSession) -> pa.Table:
     return _added_up(dataframe(frame, session), [quote(name) for name in names]).toArrow()
 
 
+def netted(frame: Frame, time: int, session: SparkSession) -> Frame:
+    """Return the updates added up, all at ``time``."""
+    names = inline.data_columns(frame.names)
+    if isinstance(frame, Local) and inline.can_group(frame.table):
+        sums = inline.added_up(frame.table.select([*names, DIFF]))
+        times = pa.chunked_array([pa.repeat(pa.scalar(time, pa.int64()), sums.num_rows)], type=pa.int64())
+        return Local(sums.add_column(len(names), TIME, times), plain=False)
+    columns = [quote(name) for name in names]
+    return Distributed(
+        _added_up(dataframe(frame, session), columns).selectExpr(*columns, f"{time}L AS {TIME}", DIFF), plain=False
+    )
+
+
 def differences(frame: Frame, schema: Schema, session: SparkSession, *, significant: int | None) -> Differences:
     """Return how many rows the updates leave too few (Σ diff < 0) and too many, and a few, those too few first."""
     if isinstance(frame, Local) and inline.can_group(frame.table):

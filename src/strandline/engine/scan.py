@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
-from strandline.engine import inline
+from strandline.engine import answers, inline
 from strandline.engine.parts import PartStore
 from strandline.engine.rows import Distributed, Frame, Local, dataframe
 from strandline.persist.batch import BlobPart, InlinePart
@@ -34,6 +34,10 @@ class Scanner:
 
     def read(self, contents: Contents) -> Frame:
         """Return the updates of ``contents``.  Raises `CorruptionError` for a missing or damaged part."""
+        frame = self._read(contents)
+        return answers.netted(frame, contents.advance, self.session) if contents.net and not frame.plain else frame
+
+    def _read(self, contents: Contents) -> Frame:
         small = _decoded(contents)
         blobs = _blobs(contents)
         if not blobs:

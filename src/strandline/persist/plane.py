@@ -46,6 +46,8 @@ class Contents:
     upper: int
     advance: int
     half: Half = Half.OK
+    net: bool = False
+    """Add up what is read: only where all times are advanced to one.  A row that was withdrawn is then not there at all."""
 
     @property
     def rows(self) -> int:

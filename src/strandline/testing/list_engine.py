@@ -70,7 +70,8 @@ class ListEngine:
             for row in await self._decode(part)
             if contents.lower <= row[TIME] < contents.upper and (row.get(ERROR) is None) is ok
         ]
-        return Rows(Listed(names, tuple(found)))
+        rows = Listed(names, tuple(found))
+        return Rows(_added_up(rows) if contents.net else rows)
 
     async def evaluate(self, node: Node, frames: Mapping[str, Rows]) -> Rows:
         """Refused: it would need SQL."""
@@ -167,6 +168,16 @@ class ListEngine:
         if found is None or google_crc32c.value(found) != part.footer_crc:
             raise CorruptionError(f"part {part.key} is {'missing' if found is None else 'damaged'}")
         return cast("list[Row]", msgspec.msgpack.decode(found))
+
+
+def _added_up(rows: Listed) -> Listed:
+    """Return the updates with equal ones added up, zeros dropped."""
+    identity = tuple(name for name in rows.names if name != DIFF)
+    sums: Counter[tuple[Any, ...]] = Counter()
+    for row in rows.rows:
+        sums[tuple(row[name] for name in identity)] += row[DIFF]
+    kept = (dict(zip(identity, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff)
+    return Listed(rows.names, tuple(kept))
 
 
 def _digest(row: Row) -> Digest:
