@@ -47,7 +47,7 @@ class Contents:
     advance: int
     half: Half = Half.OK
     net: bool = False
-    """Add up what is read: only where all times are advanced to one.  A row that was withdrawn is then not there at all."""
+    """Add up what is read (only where all times are advanced to one): a withdrawn row is then not there at all."""
 
     @property
     def rows(self) -> int:

@@ -27,13 +27,14 @@ from strandline.store.system import SystemClock, SystemIds
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ATTEMPTS_MAX: Final = 100
+ATTEMPTS_MAX: Final = 20
+AHEAD_MS: Final = 500
 
 
 async def plant(
     location: Path, spark: SparkSession, shard: str, schema: Schema, rows: Sequence[Mapping[str, Any]], diff: int = 1
 ) -> None:
-    """Append ``rows`` with ``diff`` to ``shard`` of the file location ``location``, at the time that is its upper."""
+    """Append ``rows`` with ``diff`` to ``shard`` of the file location ``location``, at its upper, or soon after."""
     blob = location / "blob"
     consensus = SQLiteConsensus(location / "consensus.db")
     engine = SparkEngine(adopt(spark), PartStore(blob))
@@ -42,18 +43,25 @@ async def plant(
         reader = await client.reader(shard, schema, "tampered with")
         assert reader is not None, f"there is no shard {shard!r}"
         writer = await client.writer(shard, reader.state.epoch, schema=reader.state.schema, owner=reader.state.owner)
-        for _ in range(ATTEMPTS_MAX):  # whoever runs the environment moves the upper at each tick
-            upper = (await writer.refresh()).upper
-            assert upper.at is not None, "a closed shard takes nothing"
-            frame = await engine.local(pa.Table.from_pylist([dict(r) for r in rows]), schema, time=upper.at, diff=diff)
+        for attempt in range(ATTEMPTS_MAX):
+            # Whoever runs the environment moves the upper at each tick: aim further ahead each time, and hurry once
+            # staged.
+            time = _at((await writer.refresh()).upper) + AHEAD_MS * attempt
+            frame = await engine.local(pa.Table.from_pylist([dict(r) for r in rows]), schema, time=time, diff=diff)
             request = StageRequest(
-                shard, schema, upper.at, upper.at + 1, writer.stage_prefix(), small=True, inline_bytes_max=1 << 14
+                shard, schema, time, time + 1, writer.stage_prefix(), small=True, inline_bytes_max=1 << 14
             )
             staged = await engine.stage(frame, request)
-            if isinstance(await writer.compare_and_append([staged], upper, Frontier(upper.at + 1)), Appended):
-                return
+            while _at(upper := (await writer.refresh()).upper) <= time:
+                if isinstance(await writer.compare_and_append([staged], upper, Frontier(time + 1)), Appended):
+                    return
             await engine.discard(staged)
         raise Unavailable(f"shard {shard!r} moved on at each of {ATTEMPTS_MAX} attempts to write to it")
     finally:
         engine.close()
         consensus.close()
+
+
+def _at(upper: Frontier) -> int:
+    assert upper.at is not None, "a closed shard takes nothing"
+    return upper.at
