@@ -21,7 +21,7 @@ from strandline.algebra.nodes import Node, frames
 from strandline.compute.delta.phase import Phase, Window, source
 from strandline.compute.sink.actor import Sink
 from strandline.compute.stage import Stage, delta_plan, full_plan
-from strandline.frontier.antichain import TIME_MAX, Frontier, meet
+from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.plane import Engine, Rows
 from strandline.persist.read import ReadHandle, contents
 
@@ -71,7 +71,7 @@ class StageRun:
         for name, reader in self._inputs.items():
             if not (upper <= reader.state.upper or name in quiet_inputs):
                 return False
-            if _changes(reader, lower, _time(upper)) > 0:
+            if _changes(reader, lower, as_time(upper)) > 0:
                 return False
         return True
 
@@ -89,10 +89,10 @@ class StageRun:
         upper = meet((upper, self.known()))
         audited = False
         if self.sink.desired is None:
-            if _time(upper) == 0:
+            if as_time(upper) == 0:
                 return None  # some input knows nothing yet
             if self.sink.fresh:
-                await self.sink.start(_time(upper) - 1)
+                await self.sink.start(as_time(upper) - 1)
             else:
                 await self._audit(upper)
                 audited = True
@@ -103,12 +103,12 @@ class StageRun:
             if self.sink.owes and Frontier(lower) > self.sink.writer.state.upper:
                 await self.sink.advance(None, Frontier(lower), small=True)
             return Done(0, audited) if audited else None
-        delta, rows_read = await self._delta(lower, _time(upper))
+        delta, rows_read = await self._delta(lower, as_time(upper))
         await self.sink.advance(delta, upper, small=rows_read <= SMALL_ROWS_MAX)
         return Done(rows_read, audited)
 
     async def _audit(self, upper: Frontier) -> None:
-        at = min(_time(upper), _time(self.sink.writer.state.upper)) - 1
+        at = min(as_time(upper), as_time(self.sink.writer.state.upper)) - 1
         await self.sink.audit(await self.recompute(at), at)
 
     async def recompute(self, at: int) -> Rows:
@@ -159,7 +159,3 @@ class StageRun:
 def _changes(reader: ReadHandle, lower: int, upper: int) -> int:
     """Return how many updates the input may have in the window: 0 is certain."""
     return contents(reader.state, reader.schema, lower, upper, advance=lower).rows
-
-
-def _time(frontier: Frontier) -> int:
-    return TIME_MAX if frontier.at is None else frontier.at

@@ -24,6 +24,7 @@ import msgspec
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport, tick
 from strandline.environment.catalog import (
+    KEY,
     Catalog,
     CatalogStore,
     Collected,
@@ -53,7 +54,6 @@ from strandline.sources.files import FileReader
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
-CATALOG_KEY = "catalog"
 HISTORY = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
 
@@ -93,7 +93,7 @@ class Core:
             ConfigError: somebody else holds it (named), and ``config.take_over`` is not set.
         """
         client = PersistClient(assembly.clock, assembly.ids, assembly.blob, assembly.consensus)
-        catalogs = CatalogStore(Register(CATALOG_KEY, assembly.clock, assembly.ids, assembly.consensus))
+        catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, assembly.consensus))
         core = cls(assembly, client, catalogs, config)
         if read_only:
             await catalogs.read()

@@ -87,3 +87,12 @@ def join(frontiers: Iterable[Frontier]) -> Frontier:
     for frontier in frontiers:
         greatest = max(frontier, greatest)
     return greatest
+
+
+def as_time(frontier: Frontier) -> int:
+    """Return the frontier as an exclusive bound on times; the empty one is beyond all of them.
+
+    >>> as_time(Frontier(3)), as_time(EMPTY) == TIME_MAX
+    (3, True)
+    """
+    return TIME_MAX if frontier.at is None else frontier.at

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, SourceError, Unavailable
-from strandline.frontier.antichain import TIME_MAX, Frontier, meet
+from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.batch import Staged
 from strandline.persist.plane import Engine, StageRequest
@@ -179,8 +179,8 @@ class Ingestion:
         request = StageRequest(
             self._data.shard,
             self._schema,
-            _time(lower),
-            _time(upper),
+            as_time(lower),
+            as_time(upper),
             self._data.stage_prefix(),
             small=self._reader.likely_small(slices),
             inline_bytes_max=self._data.inline_room,
@@ -233,10 +233,6 @@ class Ingestion:
         return Stalled(error)
 
 
-def _time(frontier: Frontier) -> int:
-    return TIME_MAX if frontier.at is None else frontier.at
-
-
 def _progress(frontier: Frontier) -> tuple[bool, int]:
     """A sort key in the order of frontiers."""
-    return frontier.empty, _time(frontier)
+    return frontier.empty, as_time(frontier)

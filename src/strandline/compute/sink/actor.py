@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction
 from strandline.compute.sink.mint import Description, mint
-from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.persist.batch import Staged
 from strandline.persist.plane import Engine, Rows, StageRequest
 from strandline.persist.read import contents
@@ -91,7 +91,7 @@ class Sink:
         state = await self.writer.refresh()
         self._correction.clear()
         self._correction.add(desired)
-        self._correction.withdraw(await self._stored(state, 0, _time(state.upper)))
+        self._correction.withdraw(await self._stored(state, 0, as_time(state.upper)))
         self._accounted = state.upper
         self.counters.audits += 1
         self.desired = at + 1
@@ -101,7 +101,7 @@ class Sink:
         state = self.writer.state
         if state.upper == self._accounted:
             return
-        lower, upper = _time(self._accounted), _time(state.upper)
+        lower, upper = as_time(self._accounted), as_time(state.upper)
         self.counters.conflicts += 1
         if contents(state, self.schema, lower, upper, advance=lower).rows:
             self._correction.withdraw(await self._stored(state, lower, upper))
@@ -110,7 +110,7 @@ class Sink:
     async def prior(self) -> Rows:
         """Return what rules call *prior*: the contents before this step as desired, which is stored + owed."""
         await self.look()
-        stored = await self._stored(self.writer.state, 0, _time(self._accounted))
+        stored = await self._stored(self.writer.state, 0, as_time(self._accounted))
         lower = self.desired or 0
         owed = [await self._correction.rows(lower)] if self.owes else []
         return await self._engine.union(self.schema, [stored, *owed], advance=0, negate=[False] * (1 + len(owed)))
@@ -127,7 +127,7 @@ class Sink:
         """
         if delta is not None:
             self._correction.add(delta)
-        self.desired = _time(upper)
+        self.desired = as_time(upper)
         await self.look()
         while description := mint(
             allowed=True, desired=upper, shard=self.writer.state.upper, last_lower=self._last_lower
@@ -153,7 +153,7 @@ class Sink:
         """Take note of an empty append that was made for this sink together with others'."""
         match outcome:
             case Appended():
-                self.desired = _time(upper)
+                self.desired = as_time(upper)
                 self._accounted = upper
                 self.counters.appends += 1
             case _:
@@ -169,7 +169,7 @@ class Sink:
                 shard=self.writer.shard,
                 schema=self.schema,
                 lower=description.lower,
-                upper=_time(description.upper),
+                upper=as_time(description.upper),
                 prefix=self.writer.stage_prefix(),
                 sort=self._sort,
                 small=small,
@@ -196,7 +196,3 @@ def _certified(state: ShardState, fingerprint: str) -> int | None:
         state.digest,
     )
     return state.upper.at if describes else None
-
-
-def _time(frontier: Frontier) -> int:
-    return TIME_MAX if frontier.at is None else frontier.at
