@@ -258,6 +258,7 @@ def test_the_stored_form_is_the_released_one():
         "owner": "o",
         "since": 0,
         "upper": 2,
+        "forgotten": 0,
         "digest": [6, 7],
         "writer/w": ["t", 2, 2],
         "critical/r": [0, 0],
@@ -269,7 +270,8 @@ def test_the_stored_form_is_the_released_one():
     assert codec.decode_diff("s", 2, codec.encode_diff("s", diff)) == diff
 
 
-def test_packed_parts_come_back():
+def test_a_packed_batch_comes_back():
     """Damage: a committed transaction appends other parts than were staged."""
-    held = (InlinePart(b"ab", 1), BlobPart("k", 1, 2, 3, "k.crc"))
-    assert codec.unpack_parts(codec.pack_parts(held)) == held
+    two = (InlinePart(b"ab", 1), BlobPart("k", 1, 2, 3, "k.crc"))
+    held = Staged(Frontier(3), EMPTY, two, 3, -1, Digest(5, 6), plain=False, errors=1)
+    assert codec.unpack_staged(codec.pack_staged(held)) == held

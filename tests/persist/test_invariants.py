@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
-from strandline.persist.batch import NOTHING, Batch, Digest, InlinePart
+from strandline.persist.batch import NOTHING, Batch, Digest, InlinePart, Staged
 from strandline.persist.invariants import LAWS, check
 from strandline.persist.state import Critical, ShardState, Writer
 
@@ -17,6 +17,11 @@ def batch(lower, upper, rows=1, digest=None):
     parts = (InlinePart(b"", rows),) if rows else ()
     sums = digest or (Digest(rows, rows) if rows else NOTHING)
     return Batch(Frontier(lower), Frontier(upper), MINIMUM, parts, rows, rows, sums, plain=True)
+
+
+def staged(lower):
+    """A batch that is not sealed."""
+    return Staged(Frontier(lower), Frontier(lower + 1), (InlinePart(b"", 1),), 1, 1, Digest(1, 1), plain=True)
 
 
 GOOD = ShardState(
@@ -75,6 +80,10 @@ BROKEN = {
         replace(GROWN, writers=GOOD.writers),
         replace(GROWN, writers={}),
         replace(GROWN, writers={"w": Writer("u", EMPTY, 3)}),
+    ],
+    "unsealed": [
+        replace(GROWN, unsealed={"a": staged(7)}),
+        replace(NEXT, unsealed={"a": staged(9)}),
     ],
 }
 

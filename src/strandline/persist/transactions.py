@@ -27,7 +27,7 @@ import msgspec
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist import codec
-from strandline.persist.batch import Digest, Staged
+from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.records import Record, RecordShard
 from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
@@ -101,7 +101,7 @@ class Transactions:
                     raise InvalidUsage(
                         f"a batch for the transaction at {time} is staged for [{staged.lower}, {staged.upper})"
                     )
-                records.append(Record(_encode(["write", shard, time, n, _pack(staged)]), time, 1))
+                records.append(Record(_encode(["write", shard, time, n, codec.pack_staged(staged)]), time, 1))
         await self._refuse_unregistered(writes)
         while True:
             state = self._log.state  # the answer follows from one version, whoever commits meanwhile
@@ -232,7 +232,7 @@ def _shards(records: Sequence[Record]) -> dict[str, str]:
 def _writes(records: Sequence[Record]) -> list[_Write]:
     """Return the batches that are committed and not withdrawn."""
     return [
-        _Write(shard, time, _unpack(staged, time), record)
+        _Write(shard, time, codec.unpack_staged(staged), record)
         for record, (_, shard, time, _, staged) in _live(records, "write")
     ]
 
@@ -244,15 +244,3 @@ def _at(frontier: Frontier) -> int:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(list[Any])
-
-
-def _pack(staged: Staged) -> list[Any]:
-    low, high = staged.digest.low, staged.digest.high
-    return [codec.pack_parts(staged.parts), staged.rows, staged.diffs, low, high, staged.plain, staged.errors]
-
-
-def _unpack(fields: list[Any], time: int) -> Staged:
-    parts, rows, diffs, low, high, plain, errors = fields
-    return Staged(
-        Frontier(time), Frontier(time + 1), codec.unpack_parts(parts), rows, diffs, Digest(low, high), plain, errors
-    )
