@@ -211,16 +211,16 @@ class Laboratory:
         return self.run(node, read)
 
     def recomputed(self, sql: str, history: Mapping[str, Updates], time: int) -> Counter[Row]:
-        """Return what the full plans of a view's stages give at ``time``."""
+        """Return what the full plans of a view's stages give for the inputs at ``time``."""
         known = {}
         for name, updates in history.items():
             held = contents(updates, time)
-            known[name] = (self.catalog[name], {(row, time): count for row, count in held.items()})
+            known[name] = (self.catalog[name], {(row, 0): count for row, count in held.items()})
         stages = split(self.plan(sql), "view")
         for stage in stages:
-            found = self.run(full_plan(stage, time), {name: known[name] for name in stage.inputs})
+            found = self.run(full_plan(stage), {name: known[name] for name in stage.inputs})
             known[stage.name] = (stage.schema, found)
-        return contents(known["view"][1], time)
+        return contents(known["view"][1], 0)
 
     def answers(self, sql: str, history: Mapping[str, Updates]) -> dict[int, Counter[Row]]:
         """Return Spark's own answers to ``sql``, at every time, in one job."""

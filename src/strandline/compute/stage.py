@@ -114,12 +114,12 @@ def delta_plan(stage: Stage, window: Window) -> Node | None:
     return Project(found, tuple((stored, quote(own)) for stored, own in stage.stored))
 
 
-def full_plan(stage: Stage, time: int = 0) -> Node:
-    """Return the plan that computes the stage's contents from its inputs' contents, all of them at ``time``.
+def full_plan(stage: Stage) -> Node:
+    """Return the plan that computes the stage's contents from its inputs' contents, all of them at time 0.
 
     Its frames are the inputs, by their own names.
     """
-    plan = delta_plan(stage, Window(frozenset(stage.inputs), (time,), first=True, small=False))
+    plan = delta_plan(stage, Window(frozenset(stage.inputs), (0,), first=True, small=False))
     assert plan is not None, "all inputs may have rows"
     return with_frames(plan, lambda name: source(name)[0])
 

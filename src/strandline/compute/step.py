@@ -113,12 +113,12 @@ class StageRun:
 
     async def recompute(self, at: int) -> Rows:
         """Return the desired contents at ``at``, computed anew from the inputs' contents: insertions at ``at``."""
-        plan = full_plan(self.stage, at)
+        plan = full_plan(self.stage)
         read = {}
         for name in sorted(frames(plan)):
             contents_at = await self._inputs[name].snapshot(at, timeout_s=0)
             read[name] = await self._engine.read(replace(contents_at, net=True))
-        return await self._engine.evaluate(plan, read)
+        return await self._engine.evaluate(plan, read, origin=at)
 
     async def _delta(self, lower: int, upper: int) -> tuple[Rows | None, int]:
         first = self.sink.fresh
@@ -128,18 +128,21 @@ class StageRun:
         }
         changed = frozenset(name for name, each in changes.items() if each.rows)
         if first:
-            times: tuple[int, ...] = (lower,)
+            times = [lower]
             assert upper == lower + 1, "the first window holds exactly the time that the shard starts at"
         else:
             found = [await self._engine.times(changes[name]) for name in sorted(changed)]
-            times = tuple(sorted({time for each in found for time in each}))
+            times = sorted({time for each in found for time in each})
+        origin = times[0] if times else lower
         rows_read = sum(each.rows for each in changes.values())
-        plan = delta_plan(self.stage, Window(changed, times, first=first, small=rows_read <= SMALL_ROWS_MAX))
+        relative = tuple(time - origin for time in times)
+        plan = delta_plan(self.stage, Window(changed, relative, first=first, small=rows_read <= SMALL_ROWS_MAX))
         if plan is None:
             return None, rows_read
-        return await self._engine.evaluate(plan, await self._read(plan, lower, upper, first=first)), rows_read
+        read = await self._read(plan, lower, upper, origin, first=first)
+        return await self._engine.evaluate(plan, read, origin=origin), rows_read
 
-    async def _read(self, plan: Node, lower: int, upper: int, *, first: bool) -> dict[str, Rows]:
+    async def _read(self, plan: Node, lower: int, upper: int, origin: int, *, first: bool) -> dict[str, Rows]:
         read: dict[str, Rows] = {}
         for name in sorted(frames(plan)):
             collection, phase = source(name)
@@ -150,7 +153,7 @@ class StageRun:
             # In a first step nothing is old: whatever the phase, it is all there is.
             begin = lower if phase is Phase.DELTA and not first else 0
             end = lower if phase is Phase.OLD and not first else upper
-            wanted = contents(reader.state, reader.schema, begin, end, advance=lower)
+            wanted = contents(reader.state, reader.schema, begin, end, advance=origin)
             # At the first time a row that came and went was never there: no expression may be evaluated on it.
             read[name] = await self._engine.read(replace(wanted, net=first))
         return read

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from strandline.algebra.schema import TIME, quote
 from strandline.errors import InvalidUsage
 from strandline.persist.plane import Rows
 
@@ -35,10 +37,15 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """Rows that a Spark job gives when it is run."""
+    """Rows that a Spark job gives when it is run.
+
+    The DataFrame's times count from ``origin``.  Spark compiles a literal into a plan's code, so a plan that names no
+    absolute time is compiled once and not at every step.
+    """
 
     dataframe: DataFrame
     plain: bool
+    origin: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -62,11 +69,21 @@ def unwrap(rows: Rows) -> Frame:
     return frame
 
 
-def dataframe(frame: Frame, session: SparkSession) -> DataFrame:
-    """Return the frame as a lazy DataFrame of ``session``."""
+def dataframe(frame: Frame, session: SparkSession, origin: int = 0) -> DataFrame:
+    """Return the frame as a lazy DataFrame of ``session``, its times counting from ``origin``."""
     match frame:
         case Local(table, _):
+            shifted = table if origin == 0 else later(table, -origin)
             # Named types, because Spark would take a time without zone for one with.
-            return session.createDataFrame(table, schema=from_arrow_schema(table.schema))
-        case Distributed(lazy, _):
+            return session.createDataFrame(shifted, schema=from_arrow_schema(shifted.schema))
+        case Distributed(lazy, _, own) if own == origin:
             return lazy
+        case Distributed(lazy, _, own):
+            columns = [f"{TIME} + {own - origin}L AS {TIME}" if name == TIME else quote(name) for name in lazy.columns]
+            return lazy.selectExpr(*columns)
+
+
+def later(table: pa.Table, by: int) -> pa.Table:
+    """Return a table of updates with every time moved by ``by``."""
+    moved = pc.add_checked(table[TIME], pa.scalar(by, pa.int64()))
+    return table.set_column(table.schema.get_field_index(TIME), TIME, moved)

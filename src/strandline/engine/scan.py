@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
 from strandline.engine import answers, inline
-from strandline.engine.parts import PartStore
+from strandline.engine.parts import Described, PartStore
 from strandline.engine.rows import Distributed, Frame, Local, dataframe
 from strandline.persist.batch import BlobPart, InlinePart
 from strandline.persist.plane import Contents, Half
@@ -42,12 +42,10 @@ class Scanner:
         blobs = _blobs(contents)
         if not blobs:
             return Local(small, contents.plain)
-        for part in blobs:
-            self.store.check(part)
-        scan = self._scan(contents, blobs)
+        scan = self._scan(contents, [self.store.check(part) for part in blobs])
         if small.num_rows:
-            scan = scan.unionByName(dataframe(Local(small, contents.plain), self.session))
-        return Distributed(scan, contents.plain)
+            scan = scan.unionByName(dataframe(Local(small, contents.plain), self.session, contents.advance))
+        return Distributed(scan, contents.plain, contents.advance)
 
     def times(self, contents: Contents) -> tuple[int, ...]:
         """Return the distinct times of the updates, ascending; a job runs only for parts that hold several."""
@@ -56,22 +54,28 @@ class Scanner:
         for part in _blobs(contents):
             described = self.store.check(part)
             if described.times.least != described.times.greatest or described.errors is None:
-                several.append(part)
+                several.append(described)
             elif described.errors < part.rows if contents.half is Half.OK else described.errors:
                 found.add(described.times.least)
         if several:
             times = self._scan(contents, several).select(TIME).distinct().toArrow()[TIME]
-            found |= set(times.to_pylist())
+            found |= {time + contents.advance for time in times.to_pylist()}
         advanced = {max(time, contents.advance) for time in found if contents.lower <= time < contents.upper}
         return tuple(sorted(advanced))
 
-    def _scan(self, contents: Contents, blobs: Sequence[BlobPart]) -> DataFrame:
+    def _scan(self, contents: Contents, parts: Sequence[Described]) -> DataFrame:
+        """Return the updates in these parts, times counting from ``contents.advance``."""
         ddl = ", ".join(filter(None, [contents.schema.ddl, f"{ERROR} string, {TIME} bigint, {DIFF} bigint"]))
         reader = self.session.read.schema(ddl).options(**_OPTIONS)
-        scan = reader.parquet(*(self.store.uri(part.key) for part in blobs))
-        where = [f"{ERROR} IS {'NULL' if contents.half is Half.OK else 'NOT NULL'}", *_bounds(contents)]
+        scan = reader.parquet(*(self.store.uri(one.part.key) for one in parts))
+        least = min(one.times.least for one in parts)
+        greatest = max(one.times.greatest for one in parts)
+        where = [
+            f"{ERROR} IS {'NULL' if contents.half is Half.OK else 'NOT NULL'}",
+            *_bounds(contents, least, greatest),
+        ]
         names = contents.schema.names if contents.half is Half.OK else (ERROR,)
-        time = f"greatest({TIME}, {contents.advance}L) AS {TIME}" if contents.advance > 0 else TIME
+        time = f"{_time(contents, least, greatest)} AS {TIME}"
         return scan.where(" AND ".join(where)).selectExpr(*map(quote, names), time, DIFF)
 
 
@@ -92,15 +96,22 @@ def _blobs(contents: Contents) -> list[BlobPart]:
     return [part for batch in contents.batches for part in batch.parts if isinstance(part, BlobPart)]
 
 
-def _bounds(contents: Contents) -> list[str]:
-    """Return the filters on time that the batches' own bounds do not make unnecessary."""
+def _bounds(contents: Contents, least: int, greatest: int) -> list[str]:
+    """Return the filters on time that the parts' own statistics do not make unnecessary."""
     bounds = []
-    if any((batch.lower.at or 0) < contents.lower for batch in contents.batches):
+    if least < contents.lower:
         bounds.append(f"{TIME} >= {contents.lower}L")
-    # A compacted batch may hold times advanced to its since, which may lie beyond its upper.
-    if any(
-        batch.upper.at is None or batch.upper.at > contents.upper or (batch.since.at or 0) >= contents.upper
-        for batch in contents.batches
-    ):
+    if greatest >= contents.upper:
         bounds.append(f"{TIME} < {contents.upper}L")
     return bounds
+
+
+def _time(contents: Contents, least: int, greatest: int) -> str:
+    """Return the time of an update, counting from ``contents.advance``; a constant where there can only be one."""
+    origin = contents.advance
+    first, last = max(least, contents.lower, origin), max(min(greatest, contents.upper - 1), origin)
+    if first == last:
+        return f"{first - origin}L"
+    if origin == 0:
+        return TIME
+    return f"{TIME} - {origin}L" if least >= origin else f"greatest({TIME} - {origin}L, 0L)"

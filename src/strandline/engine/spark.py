@@ -113,9 +113,10 @@ class SparkEngine:
         """See `Engine.times`."""
         return await self._run(partial(self._scanner.times, contents))
 
-    async def evaluate(self, node: Node, frames: Mapping[str, Rows]) -> Rows:
+    async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
         """See `Engine.evaluate`."""
-        return wrap(await self._run(partial(self._evaluate, node, {n: unwrap(rows) for n, rows in frames.items()})))
+        read = {name: unwrap(rows) for name, rows in frames.items()}
+        return wrap(await self._run(partial(self._evaluate, node, read, origin)))
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """See `Engine.query`.  A relation that is a multiset already (no ``__diff``) is taken as it is."""
@@ -154,16 +155,16 @@ class SparkEngine:
         match unwrap(rows):
             case Local(table, _):
                 return table
-            case Distributed(lazy, _):
-                return await self._run(lazy.toArrow)
+            case frame:
+                return await self._run(lambda: dataframe(frame, self._session).toArrow())
 
-    def _evaluate(self, node: Node, frames: Mapping[str, Frame]) -> Frame:
+    def _evaluate(self, node: Node, frames: Mapping[str, Frame], origin: int) -> Frame:
         views = {name: f"__strandline_{next(self._views)}" for name in frames}
         try:
             for name, view in views.items():
-                dataframe(frames[name], self._session).createOrReplaceTempView(view)
+                dataframe(frames[name], self._session, origin).createOrReplaceTempView(view)
             # Spark resolves the text here and now, so the plan no longer needs the views when it runs.
-            return Distributed(self._session.sql(render(node, views)), plain=False)
+            return Distributed(self._session.sql(render(node, views)), plain=False, origin=origin)
         finally:
             for view in views.values():
                 self._session.catalog.dropTempView(view)
@@ -187,8 +188,13 @@ class SparkEngine:
             aligned = [inline.advanced(inline.conform(table, target), advance) for table in signed]
             return Local(pa.concat_tables([target.empty_table(), *aligned]), plain)
         names = [*schema.names, *([ERROR] if has_error else [])]
-        lazies = [_aligned(dataframe(f, self._session), names, negative, advance) for f, negative in pairs]
-        return Distributed(reduce(DataFrame.unionAll, lazies), plain)
+        origins = {frame.origin for frame, _ in pairs if isinstance(frame, Distributed)}
+        origin = origins.pop() if len(origins) == 1 else 0
+        lazies = [
+            _aligned(dataframe(frame, self._session, origin), names, negative, advance - origin)
+            for frame, negative in pairs
+        ]
+        return Distributed(reduce(DataFrame.unionAll, lazies), plain, origin)
 
     def _multiset(self, frame: Frame) -> Frame:
         names = inline.data_columns(frame.names)
@@ -219,7 +225,10 @@ class SparkEngine:
 
 
 def _aligned(lazy: DataFrame, names: Sequence[str], negative: bool, advance: int) -> DataFrame:
-    """Return the updates with exactly these columns, signed and advanced; only ``__error`` may be lacking."""
+    """Return the updates with exactly these columns, signed and advanced; only ``__error`` may be lacking.
+
+    No time is before 0, so only a later ``advance`` changes any.
+    """
     present = {name.lower() for name in lazy.columns}
     columns = [
         f"CAST(NULL AS string) AS {ERROR}" if name == ERROR and ERROR not in present else quote(name) for name in names

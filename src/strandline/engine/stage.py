@@ -25,7 +25,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.engine import consolidate, inline, types
 from strandline.engine.ddl import type_text
 from strandline.engine.parts import Described, PartStore, Range
-from strandline.engine.rows import Frame, Local, dataframe
+from strandline.engine.rows import Distributed, Frame, Local, dataframe, later
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import INLINE_PART_BYTES_MAX, NOTHING, Digest, InlinePart, Part, Staged
@@ -56,7 +56,10 @@ class Stager:
         kinds = types.columns(request.schema)  # refuses types that cannot be kept, before any job
         if isinstance(frame, Local) and frame.table.num_rows == 0:
             return _staged(request, (), 0, 0, NOTHING, plain=True)
-        lazy = dataframe(frame, self.session)
+        # A window's updates are told from its origin on: what is collected is put right here, so that the plan (and
+        # the code that Spark generates for it) is the same at every step.
+        origin = frame.origin if isinstance(frame, Distributed) and request.small else 0
+        lazy = dataframe(frame, self.session, origin)
         _check_columns(lazy, kinds, request)
         normalise = not request.normalised and any(types.has_floats(kind) for _, kind in kinds)
         updates = lazy.selectExpr(*consolidate.normal_columns(request.schema, lazy.columns, normalise=normalise))
@@ -65,14 +68,16 @@ class Stager:
         if request.small:
             collected = self._collect(updates, request)
             if collected is not None:
-                return self._stage_collected(collected, request)
-        return self._stage_bulk(updates, request)
+                return self._stage_collected(later(collected, origin), request)
+        return self._stage_bulk(updates.withColumn(TIME, F.expr(f"{TIME} + {origin}L")) if origin else updates, request)
 
     def _collect(self, updates: DataFrame, request: StageRequest) -> pa.Table | None:
         """Run the job; return rows with their hashes, sorted; or None if there are too many of them."""
         order = consolidate.sort_columns(request.schema, request.sort)
-        hashed = _hashed(updates, request)
-        table = hashed.limit(SMALL_ROWS_MAX + 1).sortWithinPartitions(*order).toArrow()
+        # Spark numbers the limits in the code it generates, so a limit in the middle of a plan is compiled at each step
+        # with all that is fused to it.  As a plan's root, on one partition, it is no generated code.
+        sorted_ = _hashed(updates, request).coalesce(1).sortWithinPartitions(*order)
+        table = sorted_.limit(SMALL_ROWS_MAX + 1).toArrow()
         return table if table.num_rows <= SMALL_ROWS_MAX else None
 
     def _stage_collected(self, collected: pa.Table, request: StageRequest) -> Staged:

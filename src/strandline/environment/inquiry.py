@@ -150,9 +150,10 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
         inputs = [handles[each] for each in stage.inputs]
         time = as_of if as_of is not None else await latest([reader])
         known = time if as_of is not None else min(time, await latest(inputs)) if inputs else time
-        plan = full_plan(stage, known)
+        plan = full_plan(stage)
         frozen = {each: await handles[each].snapshot(known, timeout_s=0) for each in sorted(frames(plan))}
-        wanted = await core.engine.evaluate(plan, {n: await core.engine.read(c) for n, c in frozen.items()})
+        read = {name: await core.engine.read(contents) for name, contents in frozen.items()}
+        wanted = await core.engine.evaluate(plan, read, origin=known)
         stored = await core.engine.read(await reader.snapshot(time, timeout_s=0))
         found.append(await _compare(core, reader.name, stage.schema, stored, wanted, time))
     return found

@@ -48,6 +48,8 @@ class Contents:
     half: Half = Half.OK
     net: bool = False
     """Add up what is read (only where all times are advanced to one): a withdrawn row is then not there at all."""
+    seqno: int = 0
+    """The version of the shard that this was planned from."""
 
     @property
     def rows(self) -> int:
@@ -100,8 +102,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def evaluate(self, node: Node, frames: Mapping[str, Rows]) -> Rows:
-        """Return the updates of ``node`` (lazy), whose `Get` leaves name ``frames``; not consolidated."""
+    async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
+        """Return the updates of ``node`` (lazy), whose `Get` leaves name ``frames``; not consolidated.
+
+        The times that ``node`` names count from ``origin``, which no update of ``frames`` is before.  Trap: a plan that
+        names absolute times is compiled anew at every step.
+        """
         ...
 
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:

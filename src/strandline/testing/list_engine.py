@@ -73,7 +73,7 @@ class ListEngine:
         rows = Listed(names, tuple(found))
         return Rows(_added_up(rows) if contents.net else rows)
 
-    async def evaluate(self, node: Node, frames: Mapping[str, Rows]) -> Rows:
+    async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
         """Refused: it would need SQL."""
         _refuse("evaluate")
 
