@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +13,11 @@ from strandline.errors import FencedError, Indeterminate, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Digest, InlinePart, Staged
 from strandline.persist.client import PersistClient
+from strandline.persist.ledger import TOKEN_LIFE_MS, Ledger, dated
 from strandline.persist.machine import CAS_RETRIES_MAX
 from strandline.persist.plane import StageRequest
 from strandline.persist.records import consolidate
-from strandline.persist.transactions import CommittedAt, TimeTaken, open_transactions
+from strandline.persist.transactions import LET_GO_EVERY, CommittedAt, TimeTaken, open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Outcome
 from strandline.testing.choices import Seeded
@@ -156,6 +159,14 @@ def test_coroutines_of_one_process_do_not_commit_behind_each_others_back(place):
     assert commit(place, txns, 5, "one", x="a") == TimeTaken(6)
     run_sync(txns.apply())
     assert content(place, "x", 5) == [("b", 1)]
+
+
+def test_every_known_case_is_a_test_of_this_module():
+    """Damage: a case that others met is known to us, and tried by nobody."""
+    cases = json.loads((Path(__file__).parent.parent / "cases" / "transactions.json").read_text())["cases"]
+    told = [test.__doc__ for name, test in globals().items() if name.startswith("test_")]
+    untested = [case["name"] for case in cases if not any(f"Case {case['name']}." in doc for doc in told)]
+    assert not untested
 
 
 def test_an_unregistered_shard_is_refused_unless_somebody_else_registered_it(place):
@@ -361,3 +372,120 @@ def test_the_writers_of_one_process_are_shared(place):
     commit(place, txns, 5, "one", x="a")
     run_sync(txns.apply())
     assert len(place.versions["x"]) == before + 1
+
+
+# ---- contention, leaving, and tokens that expire
+
+
+def test_a_transaction_that_finds_its_time_taken_commits_later_with_more_in_it(place):
+    """Case commit_at_contention.  Damage: under contention the first writes are lost, or kept at the refused time."""
+    one, two = opened(place, "d0", "d1"), transactions(place)
+    run_sync(one.advance(2))
+    run_sync(two._log.refresh())
+    assert commit(place, two, 3, "other", d1="other") == CommittedAt(3)
+    assert commit(place, one, 3, "mine", d0="first") == TimeTaken(4)
+    writes = {"d0": [place.stage("d0", 4, 5, [[k, 4, 1]]) for k in ("first", "second")]}
+    assert run_sync(one.commit(4, writes, token="mine")) == CommittedAt(4)
+    run_sync(one.apply())
+    assert content(place, "d0", 4) == [("first", 1), ("second", 1)]
+    assert content(place, "d1", 4) == [("other", 1)]
+
+
+def test_a_transaction_that_read_is_refused_when_anybody_committed_since(place):
+    """Damage: two UPDATEs of one row both take the old value, and one of them is lost."""
+    one, two = opened(place, "x"), transactions(place)
+    read = one.upper.at
+    assert commit(place, two, read, "other", x="a") == CommittedAt(read)
+    staged = {"x": [place.stage("x", read + 5, read + 6, [["b", read + 5, 1]])]}
+    assert run_sync(one.commit(read + 5, staged, token="mine", read=read)) == TimeTaken(read + 1)
+    assert run_sync(one.commit(read + 5, staged, token="mine", read=read + 1)) == CommittedAt(read + 5)
+
+
+def test_a_shard_that_was_forgotten_is_refused_and_stands_still(place):
+    """Case unregistered.  Damage: a dropped table takes rows, and its upper costs every tick a write."""
+    txns = opened(place, "x", "y")
+    commit(place, txns, 5, "one", x="a", y="b")
+    run_sync(txns.forget("y"))
+    assert content(place, "y", 5) == [("b", 1)], "what was committed before is applied"
+    with pytest.raises(InvalidUsage, match="'y' is not registered"):
+        commit(place, txns, 9, "two", x="c", y="d")
+    upper = place.state("y").upper
+    run_sync(txns.advance(20))
+    assert (place.state("x").upper, place.state("y").upper) == (Frontier(21), upper)
+    run_sync(txns.forget("y"))
+    run_sync(txns.register("y", place.schema.ddl))
+    assert commit(place, txns, 25, "three", y="e") == CommittedAt(25)
+    run_sync(txns.apply())
+    assert content(place, "y", 25) == [("b", 1), ("e", 1)]
+
+
+def test_a_commit_to_a_shard_that_somebody_else_forgot_meanwhile_is_refused(place):
+    """Case unregistered.  Damage: the commit was checked against a version that was gone, and is never applied."""
+    one, two = opened(place, "x", "y"), transactions(place)
+    time = one.upper.at + 3
+    run_sync(two.forget("y"))
+    assert "y" in run_sync(one.shards())
+    with pytest.raises(InvalidUsage, match="'y' is not registered"):
+        commit(place, one, time, "one", x="a", y="b")
+    run_sync(one.advance(time + 1))
+    assert content(place, "x", time) == []
+
+
+def test_forgetting_applies_what_others_commit_at_the_last_moment(place):
+    """Damage: a transaction that was acknowledged is in one table, and never in the one that left."""
+    one, two = opened(place, "x", "y"), transactions(place)
+    time = one.upper.at + 1
+    place.plan.append(Outcome.LOST)
+    staged = {s: [place.stage(s, time, time + 1, [["k", time, 1]])] for s in "xy"}
+    place.clock.meanwhile.append(lambda: two.commit(time, staged, token="other"))
+    run_sync(one.forget("y"))
+    run_sync(one.advance(time))
+    assert [content(place, s, time) for s in "xy"] == [[("k", 1)]] * 2
+
+
+def test_a_retry_in_time_is_the_same_commit_and_one_too_late_is_an_error(place):
+    """Damage: a token is forgotten to save space, and its retry is a second commit."""
+    txns = opened(place, "x")
+    token = dated("a", 1_000)
+    last = 1_000 + TOKEN_LIFE_MS - 1
+    assert commit(place, txns, 1_005, token, x="a") == CommittedAt(1_005)
+    run_sync(txns.advance(last - 1))
+    assert commit(place, txns, last, token, x="a") == CommittedAt(1_005)
+    assert commit(place, transactions(place), last, token, x="a") == CommittedAt(1_005)
+    for process in (txns, transactions(place)):
+        run_sync(process.advance(last))  # the first to append after its life withdraws it
+        run_sync(process.advance(last + 1))
+        with pytest.raises(InvalidUsage, match="too late: tokens are remembered for 15 minutes"):
+            commit(place, process, last + 9, token, x="a")
+    assert content(place, "x", last) == [("a", 1)]
+
+
+def test_a_token_without_a_date_is_the_same_commit_for_ever(place):
+    """Damage: what a caller named once is done twice a year later."""
+    txns = opened(place, "x")
+    commit(place, txns, 5, "order-7", x="a")
+    run_sync(txns.advance(10 * TOKEN_LIFE_MS))
+    assert commit(place, transactions(place), 10 * TOKEN_LIFE_MS + 1, "order-7", x="a") == CommittedAt(5)
+
+
+def test_what_is_live_is_bounded_however_long_it_goes_on(place):
+    """Damage: the log of transactions grows with every statement that was ever executed."""
+    txns = opened(place, "x")
+    step = TOKEN_LIFE_MS // 10
+    for n in range(1, 100):
+        time = n * step
+        commit(place, txns, time, dated(f"t{n}", time), x="a")
+        run_sync(txns.apply())
+    known = run_sync(txns._known(txns._log.state))
+    assert len(known.tokens) <= 11
+    assert len(known.writes) <= 2
+    assert place.state("transactions").since > Frontier(10 * step), "its past may be compacted"
+    assert Ledger().after(run_sync(txns._log.contents()), txns.upper) == known, "read from scratch it is the same"
+
+
+def test_letting_go_of_the_past_fails_no_commit(place):
+    """Damage: a commit that is durable is reported as failed, because housekeeping after it was."""
+    txns = opened(place, "x")
+    txns._let_go_at -= LET_GO_EVERY
+    place.plan.extend([Outcome.DONE, *[Outcome.LOST] * CAS_RETRIES_MAX])
+    assert commit(place, txns, 5, "one", x="a") == CommittedAt(5)

@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from strandline.errors import CorruptionError, InvalidUsage, StoreError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.persist.batch import (
     INLINE_PART_BYTES_MAX,
     NOTHING,
@@ -80,7 +80,7 @@ class RecordShard:
         self._machine = machine
         self._writer = writer
         self._blob = blob
-        self._read: dict[Frontier, list[Record]] = {}
+        self._read: dict[tuple[Part, ...], list[Record]] = {}
 
     @property
     def shard(self) -> str:
@@ -122,18 +122,21 @@ class RecordShard:
             await self._discard(staged)
         return outcome
 
-    async def contents(self, state: ShardState | None = None) -> list[Record]:
-        """Return all updates of ``state`` (default: the newest known here), consolidated, in order of time.
+    async def contents(self, state: ShardState | None = None, *, after: Frontier = MINIMUM) -> list[Record]:
+        """Return the updates of ``state`` (default: the newest known here), consolidated, in order of time.
 
-        A batch is read once and remembered: the collection is append-only until compaction, and small.
+        ``after``: only those in batches that begin there or later.  A batch is read once and remembered.
         """
+        batches = [batch for batch in (self.state if state is None else state).batches if batch.parts]
         records: list[Record] = []
-        for batch in (self.state if state is None else state).batches:
-            if not batch.parts:
-                continue
-            if batch.lower not in self._read:
-                self._read[batch.lower] = [r for part in batch.parts for r in await self._decode(part)]
-            records += self._read[batch.lower]
+        for batch in batches:
+            if after <= batch.lower:
+                if batch.parts not in self._read:
+                    self._read[batch.parts] = [r for part in batch.parts for r in await self._decode(part)]
+                records += self._read[batch.parts]
+        if len(self._read) > 2 * len(batches):  # compaction has replaced most of them
+            there = {batch.parts for batch in batches}
+            self._read = {parts: read for parts, read in self._read.items() if parts in there}
         return consolidate(records)
 
     async def _stage(self, records: list[Record], lower: Frontier, upper: Frontier) -> Staged:

@@ -1,40 +1,49 @@
 """Transactions: one commit over several table shards, at one time, all or nothing.
 
-The *transactions shard* (a record shard) is the commit point: a transaction is committed iff its records are in it.
-Its batches were staged before; applying it means appending them to each data shard at the transaction's time.  Only the
-applier moves a registered shard's upper, and never past ``t`` before the batches of ``t`` are in; so ``upper > t``
-alone shows that a transaction is whole, and no reader knows of the transactions shard.  Whoever opens it for writing
-applies what is committed first.
-
-Records: ``["shard", id, schema]`` registers a data shard · ``["token", token]`` at the commit's time: the same token
-again is the same commit · ``["write", shard, time, n, staged]`` a batch to apply, withdrawn once applied (tidy) with
-the next commit or advance.  The time makes each write a record of its own, however often the same rows are written.
+The *transactions shard* (a record shard, see `ledger.py`) is the commit point: a transaction is committed iff its
+records are in it.  Its batches were staged before; applying it means appending them to each data shard at the
+transaction's time.  Only the applier moves a registered shard's upper, and never past ``t`` before the batches of ``t``
+are in; so ``upper > t`` alone shows that a transaction is whole, and no reader knows of the transactions shard.
+Whoever opens it for writing applies what is committed first.
 
 Applying is idempotent and may be done by several at once: an append needs the upper to be at or before ``t``, and moves
-it beyond.  Tidying is not, so what is withdrawn is what is live at the very upper that the append expects.
+it beyond.  Tidying (withdrawing what is applied, and tokens that expired) is not, so what is withdrawn is what is live
+at the very upper that the append expects.  Nobody reads the shard's past, so its since follows, and compaction drops
+what cancels out.
 
 Source: design page "persist" (transactions); cases `txn_wal`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-import msgspec
-
-from strandline.errors import InvalidUsage, Unavailable
+from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist import codec
 from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
+from strandline.persist.ledger import (
+    TOKEN_LIFE_MS,
+    Ledger,
+    expires,
+    shard_record,
+    token_record,
+    write_record,
+)
 from strandline.persist.records import Record, RecordShard
+from strandline.persist.since import SinceHandle
 from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 
 SHARD: Final = "transactions"
 OWNER: Final = "transactions"
+HOLD: Final = "transactions"
+"""The critical reader of the transactions shard: whoever keeps it."""
+LET_GO_EVERY: Final = 64
+"""The shard's past is let go of once in so many versions."""
 APPLY_RETRIES_MAX: Final = 64
 
 
@@ -47,7 +56,7 @@ class CommittedAt:
 
 @dataclass(frozen=True, slots=True)
 class TimeTaken:
-    """The time asked for is past: commit at ``upper`` or later.  The staged batches are the caller's."""
+    """Somebody else was faster: commit at ``upper`` or later.  The staged batches are the caller's."""
 
     upper: int
 
@@ -55,22 +64,17 @@ class TimeTaken:
 CommitOutcome: TypeAlias = CommittedAt | TimeTaken
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
-    shard: str
-    time: int
-    staged: Staged
-    record: Record
-
-
 class Transactions:
     """The transactions of one location, under one epoch.  Opened by `open_transactions`."""
 
-    def __init__(self, log: RecordShard, client: PersistClient, epoch: int) -> None:
+    def __init__(self, log: RecordShard, hold: SinceHandle, client: PersistClient, epoch: int) -> None:
         self._log = log
+        self._hold = hold
         self._client = client
         self._epoch = epoch
         self._writers: dict[str, WriteHandle] = {}
+        self._ledger = Ledger()
+        self._let_go_at = log.state.seqno
         self._applied: set[bytes] = set()  # write records applied here that the log may still hold
 
     @property
@@ -78,44 +82,85 @@ class Transactions:
         """All transactions before this time are known."""
         return self._log.upper
 
+    async def shards(self) -> Mapping[str, str]:
+        """Return the registered shards and their schemas, as far as is known here."""
+        return (await self._known(self._log.state)).shards
+
     async def register(self, shard: str, schema: str) -> WriteHandle:
         """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on."""
         writer = await self._writer(shard, schema)
-        while shard not in _shards(await self._log.contents(state := self._log.state)):
+        while shard not in (await self._known(state := self._log.state)).shards:
             upper = _at(state.upper)
-            await self._append(state, [Record(_encode(["shard", shard, schema]), upper, 1)], upper + 1)
+            await self._append(state, [Record(shard_record(shard, schema), upper, 1)], upper + 1)
         await self.apply()
         return writer
 
-    async def commit(self, time: int, writes: Mapping[str, Sequence[Staged]], *, token: str) -> CommitOutcome:
+    async def forget(self, shard: str) -> None:
+        """Let ``shard`` take part no more; idempotent.
+
+        Everything committed to it is applied first; its upper stands still from then on, and commits to it are refused.
+        """
+        await self._log.refresh()  # somebody else may have registered it
+        while True:
+            await self.apply()
+            state = self._log.state
+            known = await self._known(state)
+            if shard not in known.shards:
+                break
+            if any(write.shard == shard and data not in self._applied for data, write in known.writes.items()):
+                continue  # committed while we applied
+            upper = _at(state.upper)
+            await self._append(state, [Record(shard_record(shard, known.shards[shard]), upper, -1)], upper + 1)
+        self._writers.pop(shard, None)
+
+    async def commit(
+        self, time: int, writes: Mapping[str, Sequence[Staged]], *, token: str, read: int | None = None
+    ) -> CommitOutcome:
         """Commit batches staged for exactly ``[time, time + 1)`` to their shards, all or none; durable when it returns.
 
+        ``read``: the upper that the transaction saw when it read what it changes; if anything was committed since, it
+        is refused (`TimeTaken`), and must read again.
+
         Raises:
-            InvalidUsage: a shard is not registered, or a batch is staged for another time.
+            InvalidUsage: a shard is not registered, a batch is staged for another time, or ``token`` was made so long
+                ago that nobody knows any more whether it was committed.
             Indeterminate: it may have happened: ask again with the same token.
         """
-        records = [Record(_encode(["token", token]), time, 1)]
+        records = [Record(token_record(token, time), time, 1)]
         for shard, batches in sorted(writes.items()):
             for n, staged in enumerate(batches):
                 if (staged.lower, staged.upper) != (Frontier(time), Frontier(time + 1)):
                     raise InvalidUsage(
                         f"a batch for the transaction at {time} is staged for [{staged.lower}, {staged.upper})"
                     )
-                records.append(Record(_encode(["write", shard, time, n, codec.pack_staged(staged)]), time, 1))
-        await self._refuse_unregistered(writes)
+                records.append(Record(write_record(shard, time, n, staged), time, 1))
+        fresh = False  # whether the state was fetched after this call began
         while True:
             state = self._log.state  # the answer follows from one version, whoever commits meanwhile
-            known = _time_of(token, await self._log.contents(state))
-            if known is not None:
-                return CommittedAt(known)
-            if _at(state.upper) > time:
-                return TimeTaken(_at(state.upper))
-            if await self._append(state, records, time + 1):
+            known = await self._known(state)
+            upper = _at(state.upper)
+            if token in known.tokens:
+                return CommittedAt(known.tokens[token])
+            if expires(token) <= upper:
+                raise InvalidUsage(
+                    f"token {token!r} comes too late: tokens are remembered for {TOKEN_LIFE_MS // 60_000} minutes, so "
+                    "whether it was committed is not known any more; look, and use a new token"
+                )
+            if upper > time or read not in (None, upper):
+                return TimeTaken(upper)
+            if missing := sorted(writes.keys() - known.shards.keys()):
+                if fresh:
+                    raise InvalidUsage(
+                        f"shard {missing[0]!r} is not registered with the transactions; register it first"
+                    )
+                await self._log.refresh()  # somebody else may have registered it
+                fresh = True
+            elif await self._append(state, records, time + 1):
                 return CommittedAt(time)
 
     async def find(self, token: str) -> int | None:
         """Return the time of the transaction ``token``, or None if it is not committed (as far as is known here)."""
-        return _time_of(token, await self._log.contents())
+        return (await self._known(self._log.state)).tokens.get(token)
 
     async def apply(self) -> int:
         """Append what is committed to its shards, and advance these to the log's upper; count the batches.
@@ -123,15 +168,15 @@ class Transactions:
         Raises `FencedError` if a newer epoch has taken over.
         """
         state = self._log.state  # one version: its upper and its records belong together
-        records = await self._log.contents(state)
-        writes = [w for w in _writes(records) if w.record.data not in self._applied]
-        shards = {shard: await self._writer(shard, schema) for shard, schema in sorted(_shards(records).items())}
+        known = await self._known(state)
+        writes = [write for write in known.in_order() if write.data not in self._applied]
+        shards = {shard: await self._writer(shard, schema) for shard, schema in sorted(known.shards.items())}
         together: dict[tuple[int, str], list[Staged]] = {}
         for write in writes:
             together.setdefault((write.time, write.shard), []).append(write.staged)
-        for (time, shard), staged in sorted(together.items(), key=lambda item: item[0]):
+        for (time, shard), staged in together.items():
             await self._apply(shard, time, staged)
-        self._applied.update(write.record.data for write in writes)
+        self._applied.update(write.data for write in writes)
         behind = [(writer, state.upper, "") for writer in shards.values() if writer.state.upper < state.upper]
         for (writer, upper, _), outcome in zip(behind, await self._client.advance_many(behind), strict=True):
             if isinstance(outcome, Fenced):
@@ -148,27 +193,42 @@ class Transactions:
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
+    async def _known(self, state: ShardState) -> Ledger:
+        """Return the ledger at ``state``; what is appended is read once."""
+        past = self._ledger
+        if state.upper == past.upper:
+            return past
+        lowers = [batch.lower for batch in state.batches if batch.parts and not batch.upper <= past.upper]
+        if not past.upper <= state.upper or not all(past.upper <= lower for lower in lowers):
+            past = Ledger()  # this state is an older one, or compaction has put old and new together
+        known = past.after(await self._log.contents(state, after=past.upper), state.upper)
+        if self._ledger.upper < known.upper:
+            self._ledger = known
+        return known
+
     async def _append(self, state: ShardState, records: Sequence[Record], new: int) -> bool:
-        """Append to the log as it is in ``state``, and withdraw what is applied; tell whether nobody was faster."""
-        live = {write.record.data for write in _writes(await self._log.contents(state))}
-        self._applied &= live  # the rest was withdrawn already, by whomever
+        """Append to the log as it is in ``state``, and tidy; tell whether nobody was faster."""
+        known = await self._known(state)
+        self._applied &= known.writes.keys()  # the rest was withdrawn already, by whomever
         withdrawn = frozenset(self._applied)
-        tidy = [Record(data, _at(state.upper), -1) for data in sorted(withdrawn)]
+        tidy = [Record(data, _at(state.upper), -1) for data in (*sorted(withdrawn), *known.expired())]
         match await self._log.append([*records, *tidy], state.upper, Frontier(new)):
             case Appended():
                 self._applied -= withdrawn
+                await self._let_go()
                 return True
             case UpperMismatch():
                 return False
             case Fenced() as outcome:
                 raise fenced(self._log.shard, outcome, self._epoch)
 
-    async def _refuse_unregistered(self, shards: Iterable[str]) -> None:
-        wanted = frozenset(shards)
-        if not wanted <= _shards(await self._log.contents()).keys():
-            await self._log.refresh()  # somebody else may have registered it
-        for shard in sorted(wanted - _shards(await self._log.contents()).keys()):
-            raise InvalidUsage(f"shard {shard!r} is not registered with the transactions; register it first")
+    async def _let_go(self) -> None:
+        """Let go of the log's past now and then, so that compaction can drop what cancels out; failing does no harm."""
+        state = self._log.state
+        if state.seqno >= self._let_go_at + LET_GO_EVERY:
+            self._let_go_at = state.seqno
+            with suppress(StoreError, Unavailable, FencedError):  # what was appended is durable all the same
+                await self._hold.downgrade(Frontier(_at(state.upper) - 1))
 
     # ---- the data shards ---------------------------------------------------------------------------------------------
 
@@ -203,44 +263,12 @@ class Transactions:
 
 async def open_transactions(client: PersistClient, epoch: int) -> Transactions:
     """Open the transactions of a location for writing: apply all that is committed, whoever committed it."""
-    transactions = Transactions(await client.records(SHARD, epoch), client, epoch)
+    log = await client.records(SHARD, epoch)
+    transactions = Transactions(log, await client.since(SHARD, HOLD, epoch), client, epoch)
     await transactions.apply()
     return transactions
-
-
-def _live(records: Sequence[Record], kind: str) -> list[tuple[Record, list[Any]]]:
-    found: dict[bytes, Record] = {}
-    for record in records:  # in order of time: a withdrawal comes after what it withdraws
-        if record.diff > 0:
-            found[record.data] = record
-        else:
-            del found[record.data]
-    decoded = [(record, _decoder.decode(record.data)) for record in found.values()]
-    return [(record, fields) for record, fields in decoded if fields[0] == kind]
-
-
-def _time_of(token: str, records: Sequence[Record]) -> int | None:
-    wanted = _encode(["token", token])
-    return next((record.time for record in records if record.data == wanted), None)
-
-
-def _shards(records: Sequence[Record]) -> dict[str, str]:
-    """Return the registered shards and their schemas."""
-    return {fields[1]: fields[2] for _, fields in _live(records, "shard")}
-
-
-def _writes(records: Sequence[Record]) -> list[_Write]:
-    """Return the batches that are committed and not withdrawn."""
-    return [
-        _Write(shard, time, codec.unpack_staged(staged), record)
-        for record, (_, shard, time, _, staged) in _live(records, "write")
-    ]
 
 
 def _at(frontier: Frontier) -> int:
     assert frontier.at is not None, "the transactions shard is never closed"
     return frontier.at
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(list[Any])
