@@ -27,6 +27,7 @@ from strandline.persist.state import FIRST_SEQNO, Rollup, ShardState, add_rollup
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.keys import segment
 
 T = TypeVar("T")
 Command = Callable[[ShardState], tuple[ShardState, T]]
@@ -232,7 +233,7 @@ class Machine:
             return
 
     def _rollup_key(self, seqno: int) -> str:
-        return f"{self.shard}/rollup/{seqno}-{self._ids.fresh('r')}"
+        return f"{segment(self.shard)}/rollup/{seqno}-{self._ids.fresh('r')}"
 
     async def _back_off(self, attempt: int) -> None:
         await self._clock.sleep(min(BACKOFF_S_MAX, 0.005 * 2 ** min(attempt, 10)))

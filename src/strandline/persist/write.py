@@ -20,6 +20,7 @@ from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, Staged
 from strandline.persist.machine import Machine
 from strandline.persist.state import Append, AppendOutcome, Fenced, ShardState, admit, append, open_at
 from strandline.store.clock import Ids
+from strandline.store.keys import segment
 
 
 class WriteHandle:
@@ -52,7 +53,7 @@ class WriteHandle:
 
     def stage_prefix(self) -> str:
         """Return a Blob prefix for one batch's parts; it is never given again."""
-        return f"{self.shard}/parts/{self._ids.fresh('b')}/"
+        return f"{segment(self.shard)}/parts/{self._ids.fresh('b')}/"
 
     @property
     def inline_room(self) -> int:

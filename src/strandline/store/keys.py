@@ -10,6 +10,7 @@ Source: design page "persist"; `strandline.store.blob`.
 from __future__ import annotations
 
 import re
+from hashlib import blake2b
 from typing import Final
 
 from strandline.errors import InvalidUsage
@@ -20,9 +21,32 @@ SEGMENT_CHARS_MAX: Final = 200
 """What every file system allows (255), with room for the suffix of a temporary file."""
 assert SEGMENT_CHARS_MAX <= KEY_CHARS_MAX
 
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
+_DIGEST_BYTES: Final = 16
+_KEPT_CHARS: Final = SEGMENT_CHARS_MAX - 2 * _DIGEST_BYTES - len("==")
+assert _KEPT_CHARS > 0
+
 _SEGMENT: Final = rf"(?!\.\.?(?:/|\Z))[A-Za-z0-9._=-]{{1,{SEGMENT_CHARS_MAX}}}"
 _KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 _PREFIX: Final = re.compile(rf"(?:{_SEGMENT}(?:/{_SEGMENT})*/?)?")
+
+
+def segment(text: str) -> str:
+    """Return ``text`` as one segment of a key: another one for every text, whatever the file system thinks of case.
+
+    What is not a small letter, a digit, ``-`` or ``_`` is written as ``=`` and two hexadecimal digits a byte; what is
+    too long is cut, and ends in ``==`` and a hash of the whole.
+
+    >>> segment("s-7f"), segment("a/b"), segment(".."), segment("A") != segment("a")
+    ('s-7f', 'a=2fb', '=2e=2e', True)
+    >>> len(segment("x" * 1000)) == SEGMENT_CHARS_MAX and is_key(segment("x" * 1000))
+    True
+    """
+    raw = text.encode("utf-8", "surrogatepass")
+    written = "".join(chr(byte) if byte in _PLAIN else f"={byte:02x}" for byte in raw) or "="
+    if len(written) <= SEGMENT_CHARS_MAX:
+        return written
+    return f"{written[:_KEPT_CHARS]}=={blake2b(raw, digest_size=_DIGEST_BYTES).hexdigest()}"
 
 
 def is_key(text: str) -> bool:

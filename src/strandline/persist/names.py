@@ -1,0 +1,101 @@
+"""Names: which shard a name means, in which codec and schema, for the whole location.
+
+One register; every change is a compare-and-set of all of it, so two that create one name at once are given one shard.
+A shard's id is fresh: a name that is dropped and created again means another collection, and whoever still holds the
+old one meets nothing of the new.
+
+A name may be any text.  It is never part of a path: the id is (`store.keys.segment`).
+
+Warning: for what programs name themselves (streams).  What people define in SQL is named by the environment's catalog,
+a register too, which holds more than this.
+
+Source: design page "persist" (names).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from strandline.errors import CorruptionError, InvalidUsage
+from strandline.persist.register import Register
+from strandline.store.clock import Ids
+
+KEY: Final = "names"
+
+
+class Named(msgspec.Struct, frozen=True):
+    """What a name means.  ``codec`` says how rows become bytes, ``schema`` which rows there are, in its words."""
+
+    shard: str
+    codec: str
+    schema: str
+
+
+class _Names(msgspec.Struct, frozen=True):
+    format: int = 1
+    names: dict[str, Named] = {}
+
+
+_decoder = msgspec.json.Decoder(_Names)
+
+
+class Names:
+    """The names of a location, in ``register``, which lies under `KEY`."""
+
+    def __init__(self, register: Register, ids: Ids) -> None:
+        self._register = register
+        self._ids = ids
+
+    async def create_or_load(self, name: str, *, codec: str, schema: str) -> Named:
+        """Return what ``name`` means; if it means nothing yet, a fresh shard.
+
+        Raises:
+            InvalidUsage: it was created with another codec or schema.
+            Indeterminate: it may or may not have been created; ask again.
+        """
+        known = (await self._read()).names.get(name)
+        if known is None:
+            known = (await self._change(name, Named(self._ids.fresh("s"), codec, schema), replace=False)).names[name]
+        if (known.codec, known.schema) != (codec, schema):
+            raise InvalidUsage(
+                f"{name!r} holds {known.schema!r} in codec {known.codec!r}; "
+                f"it cannot be opened as {schema!r} in {codec!r}"
+            )
+        return known
+
+    async def drop(self, name: str) -> Named | None:
+        """Let ``name`` mean nothing; return what it meant.  Its shard is the caller's to close."""
+        known = (await self._read()).names.get(name)
+        if known is not None:
+            await self._change(name, None, replace=True)
+        return known
+
+    async def all(self) -> dict[str, Named]:
+        """Return all names, in the order of their names."""
+        return dict(sorted((await self._read()).names.items()))
+
+    async def _read(self) -> _Names:
+        return _decode(await self._register.read())
+
+    async def _change(self, name: str, to: Named | None, *, replace: bool) -> _Names:
+        def step(body: bytes | None) -> bytes | None:
+            names = dict(_decode(body).names)
+            if name in names and not replace:
+                return None  # somebody else was faster, or we were and were not told
+            names.pop(name, None)
+            if to is not None:
+                names[name] = to
+            return msgspec.json.encode(_Names(names=names))
+
+        return _decode(await self._register.update(step))
+
+
+def _decode(body: bytes | None) -> _Names:
+    if body is None:
+        return _Names()
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise CorruptionError(f"the names cannot be read by this version of strandline: {error}") from error
