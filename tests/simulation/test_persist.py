@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from strandline.testing.simulation import STEPS_MAX as KERNEL_STEPS_MAX
-from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, seeds
+from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, seeds, wage
 from worlds.persist import STEPS_MAX, play
 from worlds.users import populate
 
 HISTORIES = 4_000
 LONG_BASE = 1_000_000
-LONG_HISTORIES = 30_000
+LONG_HISTORIES = 150_000
 SAYS_SOMETHING = 2_000
 """From how many histories on their averages mean something."""
 
 ACKNOWLEDGED_AVERAGE_MIN = 8
 IO_POINTS_AVERAGE_MIN = 100
-PER_MINUTE_MIN = 1_000
+PER_CPU_MINUTE_MIN = 7_500
+"""15 000 a minute on two processors; in CPU time, since the machine may have other things to do."""
 DISTINCT_SHARE_MIN = 0.99
 
 MARKS = (
@@ -50,16 +52,22 @@ MARKS = (
 """What callers meet: each must come up, or the laws were not tried where it matters."""
 
 
-def figures(campaign: Campaign, name: str, least: int) -> list[str]:
+def figures(campaign: Campaign, name: str, least: int, minutes: float) -> list[str]:
     """Return the figures of a campaign, each with its goal and whether it is met."""
     n = campaign.histories
     acknowledged, points = campaign.acknowledged / n, campaign.io_points / n
-    rate, distinct = n / max(campaign.seconds, 1e-9) * 60, len(campaign.traces)
+    rate, distinct = n / max(campaign.cpu_seconds, 1e-9) * 60, len(campaign.traces)
     marks = sum(campaign.marks[mark] > 0 for mark in MARKS)
     rows = (
         ("histories", f"{n}", f">={least}", n >= least),
-        ("histories-per-cpu-minute", f"{rate:.0f}", f">={PER_MINUTE_MIN}", rate >= PER_MINUTE_MIN),
-        ("acknowledged-per-history", f"{acknowledged:.1f}", f">={ACKNOWLEDGED_AVERAGE_MIN}", acknowledged >= 8),
+        ("histories-per-cpu-minute", f"{rate:.0f}", f">={PER_CPU_MINUTE_MIN}", rate >= PER_CPU_MINUTE_MIN),
+        ("histories-per-minute", f"{n / minutes:.0f}", ">=1", True),
+        (
+            "acknowledged-per-history",
+            f"{acknowledged:.1f}",
+            f">={ACKNOWLEDGED_AVERAGE_MIN}",
+            acknowledged >= ACKNOWLEDGED_AVERAGE_MIN,
+        ),
         ("io-points-per-history", f"{points:.0f}", f">={IO_POINTS_AVERAGE_MIN}", points >= IO_POINTS_AVERAGE_MIN),
         ("reads-per-history", f"{campaign.reads / n:.0f}", ">=10", campaign.reads >= 10 * n),
         ("distinct-traces", f"{distinct}", f">={DISTINCT_SHARE_MIN:.0%}", distinct >= DISTINCT_SHARE_MIN * n),
@@ -72,13 +80,14 @@ def figures(campaign: Campaign, name: str, least: int) -> list[str]:
 
 def hold(record_property, name: str, base: int, histories: int) -> None:
     """Make a campaign, record its figures, and insist on their goals."""
-    campaign = Campaign()
     these = seeds(base, histories)
-    campaign.make(these, populate)
+    begun = time.monotonic()
+    campaign = wage(these, populate)
+    minutes = (time.monotonic() - begun) / 60
     assert campaign.histories == len(these)
     if campaign.histories < SAYS_SOMETHING:
         return  # asked for by hand: the laws are what counts
-    shown = figures(campaign, name, min(histories, len(these)))
+    shown = figures(campaign, name, min(histories, len(these)), minutes)
     for figure in shown:
         record_property("FIGURE", figure)
     assert [figure for figure in shown if not figure.endswith(" pass")] == [], sorted(

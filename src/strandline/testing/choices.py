@@ -27,23 +27,29 @@ FAULT_RATES: Final = (0.0, 0.02, 0.1, 0.3)
 """How often a run's faults fire; which of these is part of the seed."""
 SWITCHED_ON: Final = 0.5
 """How likely a fault is to be possible at all at one label in one run."""
-assert all(0 <= rate < 1 for rate in FAULT_RATES), "at rate 1 nothing ever gets done"
+FOCUS_RATE: Final = 0.5
+"""How often faults fire at the one site that a run may focus on: what only repeated failure brings is met there."""
+assert all(0 <= rate < 1 for rate in (*FAULT_RATES, FOCUS_RATE)), "at rate 1 nothing ever gets done"
 
 
 class Seeded:
     """Choices from a random generator: faults at rates drawn first (swarm testing), all else evenly.
 
     The generator is the caller's, so that a seed is all there is to remember: ``Seeded(random.Random(17))``.
+    ``focus``: the site that meets any of its fates at `FOCUS_RATE`, whatever is switched on.
     """
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, focus: str = "") -> None:
         self._random = rng.random
+        self._focus = FAULT + focus
         self._rate = FAULT_RATES[int(rng.random() * len(FAULT_RATES))]
         self._on: dict[tuple[str, int], list[int]] = {}
 
     def __call__(self, label: str, n: int) -> int:
         """Return one of ``0 .. n - 1``."""
         if not label.startswith(FAULT):
+            return int(self._random() * n)
+        if label == self._focus and self._random() < FOCUS_RATE:
             return int(self._random() * n)
         on = self._on.get((label, n))
         if on is None:

@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from strandline.errors import Determinate, Indeterminate, InvalidUsage, StrandlineError
 from strandline.store.blob import Blob
@@ -32,6 +33,8 @@ from strandline.store.unreliable import Choose, Outcome, some_of
 from strandline.testing.choices import FAULT
 
 T = TypeVar("T")
+
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 START_MS: Final = 1_700_000_000_000
 STEP_MS: Final = 1
@@ -146,8 +149,8 @@ class Simulation:
         self._steps_max = steps_max
         self._actors: list[_Actor] = []  # the least recently run first: the choice 0 is fair
         self._late: list[tuple[str, IoPoint[Any]]] = []
-        # By site: the fates that it was given, and those among them that this run allows.
-        self._allowed: dict[str, tuple[tuple[Fate, ...], tuple[Fate, ...]]] = {}
+        # By site: the fates that it was given, the label to choose by, and those fates that this run allows.
+        self._allowed: dict[str, tuple[tuple[Fate, ...], str, tuple[Fate, ...]]] = {}
         self.now_ms = START_MS
         self.steps = 0
         self.choices: list[int] = []
@@ -189,10 +192,8 @@ class Simulation:
 
     def trace_hash(self) -> str:
         """Return a hash of the whole trace: equal for equal choices, in any process, or something else chose too."""
-        digest = blake2b(digest_size=16)
-        for actor, site, arguments, fate in self.trace:
-            digest.update(repr((actor, site, arguments, fate and fate.name)).encode())
-        return digest.hexdigest()
+        steps = [(actor, site, arguments, fate and fate.name) for actor, site, arguments, fate in self.trace]
+        return blake2b(_encode(steps), digest_size=16).hexdigest()
 
     def coverage(self) -> frozenset[tuple[str, Fate]]:
         """Return which fates were met at which sites."""
@@ -245,12 +246,12 @@ class Simulation:
         """Choose among the fates that this site and this run allow, which are worked out once for each site."""
         known = self._allowed.get(point.site)
         if known is None:
-            known = (point.fates, tuple(fate for fate in point.fates if fate in self._fates))
+            known = (point.fates, FAULT + point.site, tuple(fate for fate in point.fates if fate in self._fates))
             self._allowed[point.site] = known
-        given, allowed = known
+        given, label, allowed = known
         if given is not point.fates and given != point.fates:
             raise InvalidUsage(f"site {point.site} is given other fates than before: name it otherwise")
-        return allowed[self.choose(FAULT + point.site, len(allowed))]
+        return allowed[self.choose(label, len(allowed))]
 
     def _land(self, calm: bool) -> bool:
         """Let something late happen, perhaps; for certain when nothing else can, or faults are over."""
@@ -330,11 +331,12 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def _point(
     site: str,
+    method: Callable[..., Coroutine[Any, Any, T]],
     arguments: tuple[object, ...],
-    call: Callable[[], Coroutine[Any, Any, T]],
     fates: tuple[Fate, ...] = CHANGE,
 ) -> IoPoint[T]:
-    return IoPoint(site, arguments, lambda: run_sync(call()), fates)
+    """Return the I/O point that is ``method`` of a place, called with ``arguments``."""
+    return IoPoint(site, arguments, lambda: run_sync(method(*arguments)), fates)
 
 
 class SimBlob:
@@ -345,19 +347,19 @@ class SimBlob:
 
     async def get(self, key: str) -> bytes | None:
         """Return what is stored under ``key``, or None."""
-        return await _point("blob.get", (key,), lambda: self._place.get(key), READ)
+        return await _point("blob.get", self._place.get, (key,), READ)
 
     async def set(self, key: str, data: bytes) -> None:
         """Store ``data``."""
-        await _point("blob.set", (key, data), lambda: self._place.set(key, data))
+        await _point("blob.set", self._place.set, (key, data))
 
     async def delete(self, key: str) -> bool:
         """Remove ``key``; tell whether it was there."""
-        return await _point("blob.delete", (key,), lambda: self._place.delete(key))
+        return await _point("blob.delete", self._place.delete, (key,))
 
     async def list(self, prefix: str) -> list[str]:
         """Return the keys that start with ``prefix``, sorted."""
-        return await _point("blob.list", (prefix,), lambda: self._place.list(prefix), READ)
+        return await _point("blob.list", self._place.list, (prefix,), READ)
 
 
 class SimConsensus:
@@ -368,11 +370,11 @@ class SimConsensus:
 
     async def head(self, key: str) -> Versioned | None:
         """Return the newest version, or None if the key was never set."""
-        return await _point("consensus.head", (key,), lambda: self._place.head(key), READ)
+        return await _point("consensus.head", self._place.head, (key,), READ)
 
     async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
         """Install a version iff the head is as expected."""
-        return await _point("consensus.compare_and_set", (request,), lambda: self._place.compare_and_set(request))
+        return await _point("consensus.compare_and_set", self._place.compare_and_set, (request,))
 
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
         """Do each request as if alone; of an unreported call any part may have happened."""
@@ -385,16 +387,15 @@ class SimConsensus:
 
     async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
         """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
-        call = partial(self._place.scan, key, start, limit)
-        return await _point("consensus.scan", (key, start, limit), call, READ)
+        return await _point("consensus.scan", self._place.scan, (key, start, limit), READ)
 
     async def truncate(self, key: str, seqno: int) -> int:
         """Delete the versions before ``seqno``; return how many."""
-        return await _point("consensus.truncate", (key, seqno), lambda: self._place.truncate(key, seqno))
+        return await _point("consensus.truncate", self._place.truncate, (key, seqno))
 
     async def list_keys(self) -> list[str]:
         """Return all keys, sorted."""
-        return await _point("consensus.list_keys", (), self._place.list_keys, READ)
+        return await _point("consensus.list_keys", self._place.list_keys, (), READ)
 
 
 class SimClock:

@@ -55,13 +55,16 @@ class WatchedPlaces:
         _, _, changed, removed, _, rollup = msgspec.msgpack.decode(body)
         states = self.states.setdefault(key, [])
         before = states[-1] if states else self._rollup(rollup)[1]  # a shard begins with its first rollup
-        after = {name: value for name, value in before.items() if name not in removed} | changed
+        after = before | changed
+        for name in removed:
+            del after[name]
         states.append(after)
         for name in MONOTONE:
-            was, now = _number(before.get(name, 0)), _number(after[name])
-            require("P2", was <= now, f"{name} of {key} went back from {was} to {now} at version {new.seqno}")
+            if name in changed and name in before:
+                was, now = _number(before[name]), _number(changed[name])
+                require("P2", was <= now, f"{name} of {key} went back from {was} to {now} at version {new.seqno}")
         require("P2", new.seqno == len(states), f"version {len(states)} of {key} has the seqno {new.seqno}")
-        for name in sorted(_objects(after) - _objects(before) | {rollup}):
+        for name in sorted(_objects(changed) | {rollup}):
             require("P5", name in self.objects, f"version {new.seqno} of {key} names {name}, which is not in Blob")
         for name, value in changed.items():
             kind, _, rest = name.partition("/")
@@ -70,10 +73,11 @@ class WatchedPlaces:
                 require("fence", value[2] >= epoch, f"{rest} appended to {key} under {value[2]}; {epoch} was admitted")
             if kind == "rollup" and name not in before:
                 self._check_rollup(key, int(rest), value)
-        for name, value in after.items():
-            if name.startswith("critical/"):
-                beyond = _number(after["since"]) > _number(value[0])
-                require("holds", not beyond, f"since of {key} is {after['since']}, beyond {name} at {value[0]}")
+        if "since" in changed or any(name.startswith("critical/") for name in changed):
+            for name, value in after.items():
+                if name.startswith("critical/"):
+                    beyond = _number(after["since"]) > _number(value[0])
+                    require("holds", not beyond, f"since of {key} is {after['since']}, beyond {name} at {value[0]}")
 
     def going(self, name: str) -> None:
         """Look at an object that is about to be deleted."""

@@ -10,7 +10,9 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from typing import Final
 
 from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
@@ -34,6 +36,8 @@ SITES: Final = {
 }
 """Where persist does I/O, and what may become of it there."""
 POSSIBLE: Final = frozenset((site, fate) for site, fates in SITES.items() for fate in fates)
+SLICE: Final = 250
+"""How many histories a process makes at a time."""
 
 
 def seeds(base: int, runs: int) -> range:
@@ -56,17 +60,31 @@ class Campaign:
     reads: int = 0
     rollups: int = 0
     steps_max: int = 0
-    seconds: float = 0.0
+    cpu_seconds: float = 0.0
     traces: set[str] = field(default_factory=set)
     reached: set[tuple[str, Fate]] = field(default_factory=set)
     marks: Counter[str] = field(default_factory=Counter)
 
-    def make(self, these: Iterable[int], populate: Populate) -> None:
+    def make(self, these: Iterable[int], populate: Populate) -> Campaign:
         """Make the histories of ``these`` seeds.  Raises whatever one of them breaks, with its seed in a note."""
         begun = time.process_time()
         for seed in these:
             self._add(play(seed, populate))
-        self.seconds += time.process_time() - begun
+        self.cpu_seconds += time.process_time() - begun
+        return self
+
+    def join(self, other: Campaign) -> None:
+        """Count the histories of ``other`` too."""
+        self.histories += other.histories
+        self.acknowledged += other.acknowledged
+        self.io_points += other.io_points
+        self.reads += other.reads
+        self.rollups += other.rollups
+        self.steps_max = max(self.steps_max, other.steps_max)
+        self.cpu_seconds += other.cpu_seconds
+        self.traces |= other.traces
+        self.reached |= other.reached
+        self.marks += other.marks
 
     def _add(self, world: World) -> None:
         self.histories += 1
@@ -78,3 +96,23 @@ class Campaign:
         self.traces.add(world.simulation.trace_hash())
         self.reached |= world.simulation.coverage() & POSSIBLE
         self.marks += world.marks
+
+
+def wage(these: range, populate: Populate) -> Campaign:
+    """Make the histories of ``these`` seeds on all processors: dealt in slices, so each history is the same anyway."""
+    if len(these) <= SLICE:
+        return Campaign().make(these, populate)
+    whole = Campaign()
+    slices = [these[at : at + SLICE] for at in range(0, len(these), SLICE)]
+    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as processes:
+        try:
+            for part in processes.map(_make, slices, [populate] * len(slices)):
+                whole.join(part)
+        except BaseException:
+            processes.shutdown(wait=False, cancel_futures=True)
+            raise
+    return whole
+
+
+def _make(these: range, populate: Populate) -> Campaign:
+    return Campaign().make(these, populate)

@@ -21,13 +21,20 @@ from strandline.persist.state import Appended, AppendOutcome, Fenced, UpperMisma
 from strandline.persist.transactions import CommittedAt, TimeTaken, Transactions, open_transactions
 from strandline.persist.write import WriteHandle
 from strandline.testing.simulation import Fate, IoPoint
-from worlds.persist import ACKNOWLEDGED_MIN, PLAIN, RECORDS, SHARDS, SKEWS_MS, TABLES, TASKS, World
+from worlds.persist import ACKNOWLEDGED_MIN, PLAIN, RECORDS, SHARDS, SKEWS_MS, TABLES, World
 from worlds.rows import SCHEMA, discard, multiset, stage, updates_of
 
 TRIES_MAX: Final = 200
 """How often one thing is tried: never reached by what makes progress."""
 UNANSWERED: Final = (Indeterminate, Determinate, Unavailable)
 LISTENS_MAX: Final = 4
+
+DEAR: Final = frozenset({"c1", "c2", "s1", "s2"})
+"""Users whose work takes much I/O: they are there less often, so that histories stay short and many."""
+APPENDS: Final = (3, 5, 8)
+COMMITS: Final = (2, 3)
+LOOKS: Final = (2, 3)
+"""How many things a user has to do, by how much each of them takes; which of these is part of the seed."""
 
 Work: TypeAlias = Callable[[World, PersistClient, str, int], Coroutine[Any, Any, None]]
 
@@ -51,9 +58,9 @@ def populate(world: World) -> None:
         "s2": hold,
         "k1": turn_clocks,
     }
-    there = [name for name in users if world.choose("there", 3)]
+    there = [name for name in users if world.choose("there", 6 if name in DEAR else 4) == 0]
     if not {"w1", "l1", "c1"} & set(there):
-        there.append("w1")
+        there.append(world.one_of("who", ("w1", "l1", "c1")))
     for name in there:
         world.simulation.spawn(name, lambda _, name=name: users[name](world, name))
 
@@ -83,8 +90,9 @@ async def _until_answered(work: Callable[[], Coroutine[Any, Any, None]]) -> None
     raise AssertionError(f"{work} was tried {TRIES_MAX} times")
 
 
-def _task(world: World, name: str) -> int:
-    return TASKS[sum(name.encode()) % len(TASKS)] if world.choose("long task", 2) else TASKS[0]
+def _task(world: World, many: Sequence[int]) -> int:
+    """Return how many things a user has to get done."""
+    return world.one_of("task", many)
 
 
 # ---- writers ---------------------------------------------------------------------------------------------------------
@@ -95,7 +103,7 @@ async def write(world: World, client: PersistClient, name: str, epoch: int) -> N
     writer = await client.writer(PLAIN, epoch, schema="rows")
     world.history.admitted(PLAIN, epoch)
     mine: list[bytes] = []
-    task = _task(world, name)
+    task = _task(world, APPENDS)
     while world.done[name] < task:
         lower = _at(writer.state.upper)
         upper = lower + 1 + world.choose("advance", 3)
@@ -168,7 +176,7 @@ async def keep_records(world: World, client: PersistClient, name: str, epoch: in
     """Append this user's records, each exactly once: after every restart and unknown outcome look what is there."""
     records = await client.records(RECORDS, epoch)
     world.history.admitted(RECORDS, epoch)
-    task = _task(world, name)
+    task = _task(world, APPENDS)
     for number in range(task):
         purpose = f"{name}.{number}"
         while True:
@@ -202,7 +210,7 @@ async def commit(world: World, client: PersistClient, name: str, epoch: int) -> 
     world.marks["open: not all applied"] += world.unapplied()
     transactions = await open_transactions(client, epoch)
     writers = {shard: await transactions.register(shard, "rows") for shard in TABLES}
-    for number in range(_task(world, name)):
+    for number in range(_task(world, COMMITS)):
         tables = TABLES if number % 3 else TABLES[:1]
         while not await _commit(world, client, transactions, {t: writers[t] for t in tables}, f"{name}.{number}"):
             pass
@@ -245,7 +253,7 @@ async def apply(world: World, client: PersistClient, name: str, epoch: int) -> N
     """Open the transactions, apply what others committed, seal some times."""
     world.marks["open: not all applied"] += world.unapplied()
     transactions = await open_transactions(client, epoch)
-    for _ in range(_task(world, name)):
+    for _ in range(_task(world, COMMITS)):
         await transactions.apply()
         if world.choose("seal", 2):
             await transactions.advance(_at(transactions.upper) + world.choose("advance", 3))
@@ -258,7 +266,7 @@ async def add_words(world: World, name: str) -> None:
     """Add words to the register, each once; read it in between."""
     client = world.client(name)
     register = world.register(client)
-    for _ in range(_task(world, name)):
+    for _ in range(_task(world, APPENDS)):
         word = world.purpose(name).encode()
         world.words.ask(word)
         try:
@@ -288,7 +296,7 @@ def _process(world: World, name: str) -> PersistClient:
 async def read(world: World, name: str) -> None:
     """Read any shard at any readable time, or one that is not yet complete; open it anew each time, or not."""
     client = _process(world, name)
-    for _ in range(2 * _task(world, name)):
+    for _ in range(2 * _task(world, LOOKS)):
         if world.choose("reopen", 2):
             client = _process(world, name)
         shard = world.one_of("shard", SHARDS)
@@ -311,7 +319,7 @@ async def read(world: World, name: str) -> None:
 async def listen(world: World, name: str) -> None:
     """Take a snapshot, listen from there, and hold the sum against what others read."""
     client = world.client(name)
-    for _ in range(_task(world, name)):
+    for _ in range(_task(world, LOOKS)):
         shard = world.one_of("shard", SHARDS)
         try:
             await _listen(world, client, shard)
@@ -359,7 +367,7 @@ async def _hold(world: World, client: PersistClient, name: str, reader: str) -> 
     handle = await client.since(PLAIN, reader, world.fresh_epoch())
     shard = await client.reader(PLAIN, SCHEMA, PLAIN)
     assert shard is not None
-    for _ in range(_task(world, name)):
+    for _ in range(_task(world, LOOKS)):
         state = await shard.refresh()
         upper = _at(state.upper)
         held = _at(await handle.downgrade(Frontier(world.choose("since", upper + 1))))
@@ -375,7 +383,7 @@ async def _hold(world: World, client: PersistClient, name: str, reader: str) -> 
 async def turn_clocks(world: World, name: str) -> None:
     """Set clocks wrong, forward and back, while everybody works."""
     client = world.client(name)
-    for _ in range(4 * _task(world, name)):
+    for _ in range(4 * _task(world, LOOKS)):
         await client.clock.sleep(0.01 * (1 + world.choose("wait", 4)))
         clock, skew = world.one_of("clock", world.clocks), world.one_of("skew", SKEWS_MS)
         await IoPoint("clock.set", (skew,), partial(setattr, clock, "skew_ms", skew), (Fate.DONE,))
