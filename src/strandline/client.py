@@ -305,7 +305,9 @@ class Environment:
     def _changes(self, name: str, lower: int, upper: int) -> DataFrame:
         async def read() -> Any:
             reader = await self._core.reader(name)
-            return await self._core.engine.read(await reader.changes(lower, upper))
+            whole = Frontier(lower) == reader.state.since
+            wanted = await (reader.history(upper) if whole else reader.changes(lower, upper))
+            return await self._core.engine.read(wanted)
 
         return self._core.engine.spark_frame(self._run(read()))
 

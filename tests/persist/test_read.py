@@ -104,11 +104,23 @@ def test_changes_of_a_time_that_is_not_known_or_gone_are_refused(place):
     hold_at(place, Frontier(3))
     with pytest.raises(AsOfError, match="not known yet"):
         run_sync(reader(place).changes(2, 7))
-    with pytest.raises(AsOfError, match="compacted"):
-        run_sync(reader(place).changes(2, 6))
+    with pytest.raises(AsOfError, match="compacted"):  # what is at 3 cannot be told from what was before
+        run_sync(reader(place).changes(3, 6))
+    run_sync(reader(place).changes(4, 6))
     with pytest.raises(AsOfError, match="compacted"):
         run_sync(reader(place).changes(0, 3))
     assert place.rows(run_sync(reader(place).changes(0, 6))) == [["a", 1, 1]]
+
+
+def test_a_history_begins_with_the_contents_at_since(place):
+    """Damage: what is told of a shard's past depends on whether it was compacted already."""
+    place.append(place.writer(), 0, 6, [["a", 1, 1], ["b", 3, 1], ["c", 5, 1]])
+    hold_at(place, Frontier(3))
+    assert place.rows(run_sync(reader(place).history(6))) == [["a", 3, 1], ["b", 3, 1], ["c", 5, 1]]
+    with pytest.raises(AsOfError, match="not known yet"):
+        run_sync(reader(place).history(7))
+    with pytest.raises(AsOfError, match="compacted"):
+        run_sync(reader(place).history(3))
 
 
 def test_a_listener_is_told_each_update_after_its_time_once(place):
@@ -129,8 +141,8 @@ def test_a_listener_whose_times_nobody_held_is_told_so(place):
     place.append(place.writer(), 0, 9, [["a", 1, 1]])
     hold_at(place, Frontier(5))
     with pytest.raises(AsOfError, match="compacted"):
-        told(place, reader(place).listen(3), 1)
-    assert told(place, reader(place).listen(4), 1) == [([], 9)]
+        told(place, reader(place).listen(4), 1)
+    assert told(place, reader(place).listen(5), 1) == [([], 9)]
 
 
 def test_contents_name_the_batches_that_overlap_and_no_others(place):

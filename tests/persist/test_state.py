@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.errors import InvalidUsage
+from strandline.errors import Indeterminate, InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
 from strandline.persist.batch import NOTHING, Digest, InlinePart, Staged
 from strandline.persist.invariants import check
 from strandline.persist.state import (
-    OLDER_WRITERS_MAX,
+    WRITERS_MAX,
     Append,
     Appended,
     Certificate,
@@ -141,17 +141,24 @@ def test_empty_appends_coalesce_and_a_batch_with_parts_ends_the_run():
     assert [(b.lower.at, b.upper.at) for b in state.batches] == [(0, 5), (5, 6), (6, 8)]
 
 
-def test_writers_of_this_epoch_are_never_forgotten_and_of_older_ones_the_newest_are_kept():
-    """Damage: the state grows with every restart; or a retry of this generation finds its token forgotten."""
+def test_no_more_writers_are_remembered_than_there_is_room_for():
+    """Damage: the state grows with every restart."""
     state = FRESH
-    for n in range(OLDER_WRITERS_MAX + 10):
-        state = appended(state, n, n + 1, token=f"t{n}", writer=f"w{n}", epoch=n)
-    assert len(state.writers) == OLDER_WRITERS_MAX + 2  # the older ones, the one before, and the last
-    assert "w0" not in state.writers
-    wide = FRESH
-    for n in range(OLDER_WRITERS_MAX + 10):
-        wide = appended(wide, n, n + 1, token=f"t{n}", writer=f"w{n}")
-    assert len(wide.writers) == OLDER_WRITERS_MAX + 10
+    for n in range(WRITERS_MAX + 10):
+        state = appended(state, n, n + 1, token=f"t{n}", writer=f"w{n}", epoch=n // 9)
+    assert sorted(state.writers) == sorted(f"w{n}" for n in range(10, WRITERS_MAX + 10))
+    assert state.forgotten == Frontier(10)
+
+
+def test_whether_a_forgotten_append_landed_is_said_to_be_unknown():
+    """Damage: an append that landed is reported as refused, and its parts are deleted under the shard."""
+    state = FRESH
+    for n in range(WRITERS_MAX + 1):
+        state = appended(state, n, n + 1, token=f"t{n}", writer=f"w{n}")
+    with pytest.raises(Indeterminate, match="not remembered"):
+        append(state, request(0, 1, token="t0"))
+    assert append(state, request(1, 2, token="t1")) == (state, Appended(Frontier(2)))
+    assert append(state, request(1, 2, token="x")) == (state, UpperMismatch(Frontier(WRITERS_MAX + 1)))
 
 
 def test_a_certificate_names_the_digest_after_its_append():

@@ -15,6 +15,7 @@ from typing import Any
 from strandline.algebra.schema import Schema
 from strandline.errors import Indeterminate, StoreError
 from strandline.frontier.antichain import Frontier
+from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import SCHEMA, RecordShard
@@ -58,11 +59,20 @@ class PersistClient:
         return RecordShard(self._machines[shard], handle, self.blob)
 
     async def reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
-        """Open ``shard`` for reading; None if it does not exist.  Writes nothing."""
+        """Open ``shard`` for reading without a lease; None if it does not exist.  Writes nothing."""
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
         return ReadHandle(machine, self.clock, schema, name)
+
+    async def leased_reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
+        """Open ``shard`` for reading under a lease of its own; None if the shard does not exist."""
+        machine = self._machine(shard)
+        if not await machine.open(create=False):
+            return None
+        lease = Lease(machine, self.clock, self.ids.fresh("r"))
+        await lease.register()
+        return ReadHandle(machine, self.clock, schema, name, lease)
 
     async def since(self, shard: str, reader: str, epoch: int) -> SinceHandle:
         """Register (or take over) the critical reader ``reader`` of ``shard`` under ``epoch``."""

@@ -14,14 +14,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import Frontier
-from strandline.persist.batch import Batch, BlobPart, Digest, InlinePart, Part
-from strandline.persist.state import Certificate, Critical, Rollup, ShardState, Writer
+from strandline.persist.batch import Batch, BlobPart, Digest, InlinePart, Part, Staged
+from strandline.persist.state import Certificate, Critical, Leased, Rollup, ShardState, Writer
 from strandline.store.seal import Kind, seal, unseal
 
 FORMAT: Final = 1
@@ -30,6 +30,7 @@ T = TypeVar("T")
 Entries = Mapping[str, Any]
 
 _SCALARS: Final = ("walltime_ms", "epoch", "schema", "owner")
+_FRONTIERS: Final = ("since", "upper", "forgotten")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -50,19 +51,19 @@ def entries(state: ShardState) -> dict[str, Any]:
 
 
 def _small_entries(state: ShardState) -> dict[str, Any]:
+    flat = _single_entries(state)
+    for group, each in _MAPS.items():
+        flat |= {f"{group}/{name}": each.pack(value) for name, value in getattr(state, each.field).items()}
+    return flat | {f"rollup/{rollup.seqno}": rollup.key for rollup in state.rollups}
+
+
+def _single_entries(state: ShardState) -> dict[str, Any]:
     flat: dict[str, Any] = {name: getattr(state, name) for name in _SCALARS}
-    flat["since"] = state.since.at
-    flat["upper"] = state.upper.at
+    flat |= {name: getattr(state, name).at for name in _FRONTIERS}
     flat["digest"] = [state.digest.low, state.digest.high]
-    for name, writer in state.writers.items():
-        flat[f"writer/{name}"] = [writer.token, writer.upper.at, writer.epoch]
-    for name, critical in state.criticals.items():
-        flat[f"critical/{name}"] = [critical.since.at, critical.opaque]
     if state.certificate is not None:
         c = state.certificate
         flat["certificate"] = [c.fingerprint, c.upper.at, c.digest.low, c.digest.high]
-    for rollup in state.rollups:
-        flat[f"rollup/{rollup.seqno}"] = rollup.key
     return flat
 
 
@@ -72,10 +73,19 @@ def restore(shard: str, seqno: int, flat: Entries) -> ShardState:
 
 
 def difference(before: ShardState, after: ShardState) -> Diff:
-    """Return what leads from one version to the next.  Unchanged batches are told by identity, so this is cheap."""
-    small_before, small_after = _small_entries(before), _small_entries(after)
-    changed = {name: value for name, value in small_after.items() if small_before.get(name, _ABSENT) != value}
-    removed = [name for name in small_before if name not in small_after]
+    """Return what leads from one version to the next.  What did not change is told by identity, so this is cheap."""
+    old = _single_entries(before)
+    changed = _single_entries(after)
+    removed = [name for name in old if name not in changed]
+    changed = {name: value for name, value in changed.items() if name not in old or old[name] != value}
+    for group, each in _MAPS.items():
+        was, now = getattr(before, each.field), getattr(after, each.field)
+        if was is not now:
+            removed += [f"{group}/{name}" for name in was if name not in now]
+            changed |= {f"{group}/{n}": each.pack(v) for n, v in now.items() if n not in was or was[n] != v}
+    if before.rollups is not after.rollups:
+        removed += [f"rollup/{r.seqno}" for r in before.rollups if r not in after.rollups]
+        changed |= {f"rollup/{r.seqno}": r.key for r in after.rollups if r not in before.rollups}
     same = bytes(map(operator.is_, before.batches, after.batches)).find(False)
     first = same if same >= 0 else min(len(before.batches), len(after.batches))
     known = {_batch_name(b): b for b in before.batches[first:]}
@@ -96,32 +106,36 @@ def apply(state: ShardState, diffs: Sequence[Diff]) -> ShardState:
 
 
 def _changed(state: ShardState, seqno: int, changes: Entries) -> ShardState:
-    groups: dict[str, dict[str, Any]] = {"batch": {}, "writer": {}, "critical": {}, "rollup": {}, "": {}}
+    groups: dict[str, dict[str, Any]] = {name: {} for name in ("", "batch", "rollup", *_MAPS)}
     for name, value in changes.items():
         group, slash, rest = name.partition("/")
         groups[group if slash else ""][rest if slash else name] = value
     single = groups[""]
     fields: dict[str, Any] = {name: single[name] for name in _SCALARS if name in single}
-    fields |= {name: Frontier(single[name]) for name in ("since", "upper") if name in single}
+    fields |= {name: Frontier(single[name]) for name in _FRONTIERS if name in single}
     if "digest" in single:
         fields["digest"] = Digest(*single["digest"])
     if "certificate" in single:
         fields["certificate"] = _unpack_certificate(single["certificate"])
-    rollups = _merged({str(r.seqno): r for r in state.rollups}, groups["rollup"], lambda n, key: Rollup(int(n), key))
+    for group, each in _MAPS.items():
+        fields[each.field] = _merged(getattr(state, each.field), groups[group], each.unpack)
+    rollups = {str(r.seqno): r for r in state.rollups}
+    rollups |= {name: Rollup(int(name), key) for name, key in groups["rollup"].items()}
+    rollups = {name: r for name, r in rollups.items() if r.key is not _ABSENT}
     return replace(
         state,
         seqno=seqno,
         batches=_merged_batches(state.batches, {int(lower): value for lower, value in groups["batch"].items()}),
-        writers=_merged(state.writers, groups["writer"], lambda _, v: Writer(v[0], Frontier(v[1]), v[2])),
-        criticals=_merged(state.criticals, groups["critical"], lambda _, v: Critical(Frontier(v[0]), v[1])),
-        rollups=tuple(sorted(rollups.values(), key=lambda r: r.seqno)),
+        rollups=tuple(sorted(rollups.values(), key=lambda r: r.seqno)) if groups["rollup"] else state.rollups,
         **fields,
     )
 
 
-def _merged(before: Mapping[str, T], changes: Entries, unpack: Callable[[str, Any], T]) -> Mapping[str, T]:
+def _merged(before: Mapping[str, T], changes: Entries, unpack: Callable[[Any], T]) -> Mapping[str, T]:
+    if not changes:
+        return before
     kept = {name: value for name, value in before.items() if name not in changes}
-    return kept | {name: unpack(name, value) for name, value in changes.items() if value is not _ABSENT}
+    return kept | {name: unpack(value) for name, value in changes.items() if value is not _ABSENT}
 
 
 def _merged_batches(before: tuple[Batch, ...], changes: Mapping[int, Any]) -> tuple[Batch, ...]:
@@ -235,11 +249,33 @@ def _unpack_part(value: list[Any]) -> Part:
     return BlobPart(*value[1:])
 
 
-def pack_parts(parts: tuple[Part, ...]) -> list[Any]:
-    """Return parts as plain data (for records that name staged batches)."""
-    return [_pack_part(p) for p in parts]
+def pack_staged(staged: Staged) -> list[Any]:
+    """Return a staged batch as plain data: how a state keeps unsealed ones, and records name committed ones."""
+    low, high = staged.digest.low, staged.digest.high
+    bounds = [staged.lower.at, staged.upper.at]
+    parts = [_pack_part(p) for p in staged.parts]
+    return [*bounds, parts, staged.rows, staged.diffs, low, high, staged.plain, staged.errors]
 
 
-def unpack_parts(value: list[Any]) -> tuple[Part, ...]:
-    """Return the parts that `pack_parts` packed."""
-    return tuple(_unpack_part(p) for p in value)
+def unpack_staged(value: list[Any]) -> Staged:
+    """Return the batch that `pack_staged` packed."""
+    lower, upper, parts, rows, diffs, low, high, plain, errors = value
+    found = tuple(_unpack_part(p) for p in parts)
+    return Staged(Frontier(lower), Frontier(upper), found, rows, diffs, Digest(low, high), plain, errors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Map(Generic[T]):
+    """A field of the state that maps names to values, and how a value is packed."""
+
+    field: str
+    pack: Callable[[T], Any]
+    unpack: Callable[[Any], T]
+
+
+_MAPS: Final[dict[str, _Map[Any]]] = {
+    "unsealed": _Map("unsealed", pack_staged, unpack_staged),
+    "writer": _Map("writers", lambda w: [w.token, w.upper.at, w.epoch], lambda v: Writer(v[0], Frontier(v[1]), v[2])),
+    "critical": _Map("criticals", lambda c: [c.since.at, c.opaque], lambda v: Critical(Frontier(v[0]), v[1])),
+    "leased": _Map("leased", lambda h: [h.since.at, h.seqno, h.beat_ms], lambda v: Leased(Frontier(v[0]), v[1], v[2])),
+}

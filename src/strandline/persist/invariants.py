@@ -108,11 +108,17 @@ def digest_adds_up(before: ShardState, after: ShardState) -> bool:
 
 @law("holds", "the shard's since is not beyond any hold, and no hold goes back")
 def since_respects_holds(before: ShardState, after: ShardState) -> bool:
-    """A held time must stay readable."""
-    return all(
-        after.since <= held.since and (name not in before.criticals or before.criticals[name].since <= held.since)
-        for name, held in after.criticals.items()
-    )
+    """A held time must stay readable, and a held version's parts in Blob."""
+    for name, held in after.criticals.items():
+        if not after.since <= held.since or (name in before.criticals and held.since < before.criticals[name].since):
+            return False
+    for name, lease in after.leased.items():
+        known = before.leased.get(name)
+        if not after.since <= lease.since or lease.seqno > before.seqno:
+            return False
+        if known is not None and (lease.since < known.since or lease.seqno < known.seqno):
+            return False
+    return True
 
 
 @law("described", "schema and owner are set once")
@@ -128,3 +134,13 @@ def append_remembered(before: ShardState, after: ShardState) -> bool:
     if before.upper == after.upper:
         return True
     return any(w.upper == after.upper and before.writers.get(n) != w for n, w in after.writers.items())
+
+
+@law("unsealed", "what is not sealed lies at or beyond the upper; what comes to it remembers its token")
+def unsealed_beyond_upper(before: ShardState, after: ShardState) -> bool:
+    """An unsealed update below the upper would be in no read for ever, though its write was acknowledged."""
+    if before.unsealed == after.unsealed and before.upper == after.upper:
+        return True
+    fresh = after.unsealed.keys() - before.unsealed.keys()
+    remembered = before.upper != after.upper or any(before.writers.get(n) != w for n, w in after.writers.items())
+    return all(after.upper <= s.lower for s in after.unsealed.values()) and (not fresh or remembered)

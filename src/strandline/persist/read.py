@@ -1,19 +1,24 @@
 """The reading handle of a shard: snapshots, changes, listening.
 
 What is handed out is plain data (`Contents`): which batches to read and between which times.  The engine reads them,
-now or later: a batch that was named once stays readable as long as it is held.
+now or later: a batch that was named once stays readable as long as it is held.  A handle with a *lease* holds it: its
+since, and the parts of whatever it handed out until that is given back (`release`).  A handle without one writes
+nothing, and relies on others' holds and on the grace period before parts are deleted; reading what is gone is an error,
+never wrong rows.
 
 Source: design page "persist" (handles): snapshot waits until ``upper > as_of``; a listen is exclusive of its ``as_of``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Final
 
 from strandline.algebra.schema import Schema
-from strandline.errors import AsOfError
-from strandline.frontier.antichain import TIME_MAX, Frontier
+from strandline.errors import AsOfError, InvalidUsage
+from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, meet
+from strandline.persist.lease import Lease
 from strandline.persist.machine import Machine
 from strandline.persist.plane import Contents, Half
 from strandline.persist.state import ShardState
@@ -24,11 +29,16 @@ POLL_S_MAX: Final = 1.0
 
 
 class ReadHandle:
-    """One reader of one shard.  ``name`` is what people call the collection, for messages."""
+    """One reader of one shard.  ``name`` is what people call the collection, for messages.
 
-    def __init__(self, machine: Machine, clock: Clock, schema: Schema, name: str) -> None:
+    ``lease`` is registered, or None: then nothing is held, and nothing is written.
+    """
+
+    def __init__(self, machine: Machine, clock: Clock, schema: Schema, name: str, lease: Lease | None = None) -> None:
         self._machine = machine
         self._clock = clock
+        self._lease = lease
+        self._listening: Counter[int] = Counter()  # the frontiers of listens under way
         self.schema = schema
         self.name = name
 
@@ -39,7 +49,39 @@ class ReadHandle:
 
     async def refresh(self) -> ShardState:
         """Fetch and return the newest state."""
+        await self._beat_if_due()
         return await self._machine.refresh()
+
+    async def beat(self) -> None:
+        """Show that this reader is there: for one that is idle for longer than a quarter of its lease.
+
+        Raises `AsOfError` if it was dropped.
+        """
+        if self._lease is not None:
+            await self._lease.beat()
+
+    async def downgrade_since(self, since: Frontier) -> Frontier:
+        """Let go of times before ``since``; return where this reader holds: never beyond what a listen still needs.
+
+        Raises:
+            InvalidUsage: this reader has no lease, so it holds nothing.
+            AsOfError: its lease was lost.
+        """
+        if self._lease is None:
+            raise InvalidUsage(f"this reader of {self.name!r} has no lease: there is nothing to let go of")
+        # A listen tells t from t - 1 only while since is at or before t - 1.
+        needed = [Frontier(max(0, frontier - 1)) for frontier in self._listening.elements()]
+        return await self._lease.downgrade(meet((since, *needed)))
+
+    def release(self, contents: Contents) -> None:
+        """Say that ``contents``, handed out by this handle, is read: its parts need not be held any more."""
+        if self._lease is not None:
+            self._lease.gave_back(contents.seqno)
+
+    async def close(self) -> None:
+        """Give the lease up, if there is one."""
+        if self._lease is not None:
+            await self._lease.expire()
 
     async def snapshot(self, as_of: int, *, timeout_s: float | None = None, half: Half = Half.OK) -> Contents:
         """Return the collection's contents at ``as_of``, all times advanced to it; wait until they are known.
@@ -54,7 +96,7 @@ class ReadHandle:
         self._refuse_unreadable(self.state, as_of)  # since only grows: no use in waiting
         state = await self.wait_beyond(as_of, timeout_s=timeout_s)
         self._refuse_unreadable(state, as_of)
-        return contents(state, self.schema, 0, as_of + 1, advance=as_of, half=half)
+        return self._hand_out(contents(state, self.schema, 0, as_of + 1, advance=as_of, half=half))
 
     async def changes(self, lower: int, upper: int, *, half: Half = Half.OK) -> Contents:
         """Return the updates with ``lower <= time < upper``, which are known and not compacted together.
@@ -62,14 +104,21 @@ class ReadHandle:
         From the very beginning (``lower`` 0) they are what the contents at ``upper - 1`` sum up to.
 
         Raises:
-            AsOfError: the shard's upper is before ``upper``, or its since is beyond ``lower`` (``upper - 1`` if that is
-                0).
+            AsOfError: the shard's upper is before ``upper``, or its since is not before ``lower``, so that updates
+                there cannot be told from earlier ones (``lower`` 0: its since is beyond ``upper - 1``).
         """
-        state = self.state if Frontier(upper) <= self.state.upper else await self.refresh()
-        if not Frontier(upper) <= state.upper:
-            raise AsOfError(f"{self.name!r}: changes up to {upper} are not known yet; its upper is {state.upper}")
-        self._refuse_unreadable(state, lower or max(0, upper - 1))
-        return contents(state, self.schema, lower, upper, advance=lower, half=half)
+        state = await self._known_to(upper)
+        self._refuse_unreadable(state, lower - 1 if lower else max(0, upper - 1))
+        return self._hand_out(contents(state, self.schema, lower, upper, advance=lower, half=half))
+
+    async def history(self, upper: int, *, half: Half = Half.OK) -> Contents:
+        """Return all that is known before ``upper``: the contents at since, as updates there, and every later change.
+
+        Raises `AsOfError` if the shard's upper is before ``upper``, or its since not.
+        """
+        state = await self._known_to(upper)
+        self._refuse_unreadable(state, max(0, upper - 1))
+        return self._hand_out(contents(state, self.schema, 0, upper, advance=as_time(state.since), half=half))
 
     async def listen(self, as_of: int) -> AsyncIterator[tuple[Contents, Frontier]]:
         """Yield the updates after ``as_of``, each once, with the frontier they are complete to, until that is empty.
@@ -78,15 +127,38 @@ class ReadHandle:
             AsOfError: the next time to tell is before since: nobody held it for this listener.
         """
         lower = as_of + 1
-        while True:
-            self._refuse_unreadable(self.state, lower)
-            state = await self.wait_beyond(lower)
-            self._refuse_unreadable(state, lower)
-            upper = TIME_MAX if state.upper.at is None else state.upper.at
-            yield contents(state, self.schema, lower, upper, advance=lower), state.upper
-            if state.upper.empty:
-                return
-            lower = upper
+        self._listening[lower] += 1
+        try:
+            while True:
+                self._refuse_unreadable(self.state, lower - 1)
+                state = await self.wait_beyond(lower)
+                self._refuse_unreadable(state, lower - 1)
+                upper = as_time(state.upper)
+                # A batch merged with earlier ones holds what was told before: the window leaves that out.
+                yield self._hand_out(contents(state, self.schema, lower, upper, advance=lower)), state.upper
+                if state.upper.empty:
+                    return
+                self._listening[upper] += 1
+                self._listening[lower] -= 1
+                lower = upper
+        finally:
+            self._listening[lower] -= 1
+
+    async def _known_to(self, upper: int) -> ShardState:
+        await self._beat_if_due()
+        state = self.state if Frontier(upper) <= self.state.upper else await self.refresh()
+        if not Frontier(upper) <= state.upper:
+            raise AsOfError(f"{self.name!r}: changes up to {upper} are not known yet; its upper is {state.upper}")
+        return state
+
+    def _hand_out(self, wanted: Contents) -> Contents:
+        if self._lease is not None:
+            self._lease.took(wanted.seqno)
+        return wanted
+
+    async def _beat_if_due(self) -> None:
+        if self._lease is not None:
+            await self._lease.beat_if_due()
 
     def _refuse_unreadable(self, state: ShardState, time: int) -> None:
         if not state.since <= Frontier(time):
@@ -99,6 +171,7 @@ class ReadHandle:
 
         Raises `AsOfError` when ``timeout_s`` has passed first.
         """
+        await self._beat_if_due()
         waited, pause = 0.0, POLL_S_MIN
         state = self.state
         while state.upper <= Frontier(time):
@@ -119,4 +192,4 @@ def contents(
     overlapping = tuple(
         b for b in state.batches if b.parts and not Frontier(upper) <= b.lower and not b.upper <= Frontier(lower)
     )
-    return Contents(state.shard, schema, overlapping, lower, upper, advance, half)
+    return Contents(state.shard, schema, overlapping, lower, upper, advance, half, seqno=state.seqno)

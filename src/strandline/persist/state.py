@@ -16,17 +16,17 @@ Source: design page "persist" (shard state, details that cost others years).  La
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, join, meet
-from strandline.persist.batch import NOTHING, Batch, Digest, Staged
+from strandline.errors import Indeterminate, InvalidUsage
+from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time, join, meet
+from strandline.persist.batch import NOTHING, Batch, Digest, InlinePart, Part, Staged
 
 FIRST_SEQNO: Final = 1
-OLDER_WRITERS_MAX: Final = 64
-"""How many writers of older epochs are remembered, the newest: more than have a retry in flight at once."""
+WRITERS_MAX: Final = 64
+"""How many writers are remembered, those that appended last: more than have a retry in flight at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,18 @@ class Critical:
 
     since: Frontier
     opaque: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """A hold that lasts as long as its reader beats: on ``since``, and on what the versions from ``seqno`` on name.
+
+    ``beat_ms``: when the reader last showed that it is there, by the walltime of the state.
+    """
+
+    since: Frontier
+    seqno: int
+    beat_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,12 @@ class Rollup:
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """All that is known of a shard at one version.  ``owner``: the only room that may append; empty: anybody."""
+    """All that is known of a shard at one version.
+
+    ``owner``: the only room that may append; empty: anybody.  ``unsealed``: what a stream wrote at times that are not
+    complete yet, by a name that is given once (`persist/unsealed.py`).  ``forgotten``: an append that was expected at
+    an upper before this may have landed and be remembered no more.
+    """
 
     shard: str
     seqno: int = 0
@@ -77,8 +94,11 @@ class ShardState:
     schema: str = ""
     owner: str = ""
     batches: tuple[Batch, ...] = ()
+    unsealed: Mapping[str, Staged] = field(default_factory=dict)
     writers: Mapping[str, Writer] = field(default_factory=dict)
+    forgotten: Frontier = MINIMUM
     criticals: Mapping[str, Critical] = field(default_factory=dict)
+    leased: Mapping[str, Leased] = field(default_factory=dict)
     certificate: Certificate | None = None
     rollups: tuple[Rollup, ...] = ()
 
@@ -90,7 +110,16 @@ class ShardState:
     @property
     def inline_bytes(self) -> int:
         """Bytes of the state taken by inline parts."""
-        return sum(b.inline_bytes for b in self.batches)
+        unsealed = (p for staged in self.unsealed.values() for p in staged.parts)
+        return sum(b.inline_bytes for b in self.batches) + sum(p.size for p in unsealed if isinstance(p, InlinePart))
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """Every part that this version names: those of its batches, and of what is not sealed yet."""
+        for batch in self.batches:
+            yield from batch.parts
+        for staged in self.unsealed.values():
+            yield from staged.parts
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -114,8 +143,8 @@ class UpperMismatch:
 class Fenced:
     """The append was refused: epoch ``epoch`` has been admitted since.  Stop, and change nothing any more.
 
-    Trap: a shard remembers `OLDER_WRITERS_MAX` writers of older epochs.  A writer that slept through more successors
-    than that is told this even if its append landed; so what it staged must be left alone.
+    Trap: a shard remembers `WRITERS_MAX` writers.  A writer that slept through more successors than that is told this
+    even if its append landed; so what it staged must be left alone.
     """
 
     epoch: int
@@ -162,8 +191,9 @@ class OpaqueMismatch:
 def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcome]:
     """Append staged batches as one, iff the upper is as expected; at most once by token.
 
-    Raises `InvalidUsage` if the request could never succeed: bounds out of order, a batch outside them, a foreign
-    owner.
+    Raises:
+        InvalidUsage: the request could never succeed: bounds out of order, a batch outside them, a foreign owner.
+        Indeterminate: so many writers came since that nobody knows any more whether it landed.
     """
     for last in state.writers.values():
         if last.token == request.token:
@@ -171,6 +201,11 @@ def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcom
     if request.epoch < state.epoch:
         return state, Fenced(state.epoch)
     if state.upper != request.expected:
+        if request.expected < state.forgotten:
+            raise Indeterminate(
+                f"shard {state.shard!r}: whether an append at {request.expected} landed is not remembered: more than "
+                f"{WRITERS_MAX} writers came after it; its upper is {state.upper}"
+            )
         return state, UpperMismatch(state.upper)
     _refuse_impossible(state, request)
     batch = _combine(request)
@@ -180,8 +215,8 @@ def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcom
         upper=request.new,
         digest=state.digest + batch.digest,
         batches=_push(state.batches, batch),
-        writers=_remember(state, request),
     )
+    after = remember(after, request)
     if request.certify:
         after = replace(after, certificate=Certificate(request.certify, request.new, after.digest))
     return after, Appended(request.new)
@@ -272,12 +307,20 @@ def open_at(state: ShardState, epoch: int, as_of: int) -> tuple[ShardState, Fron
     if state.upper != MINIMUM or start <= state.since or epoch < state.epoch:
         return state, state.since
     criticals = {reader: Critical(join((c.since, start)), c.opaque) for reader, c in state.criticals.items()}
-    return replace(state, since=start, epoch=epoch, criticals=criticals), start
+    leased = {reader: replace(each, since=join((each.since, start))) for reader, each in state.leased.items()}
+    return replace(state, since=start, epoch=epoch, criticals=criticals, leased=leased), start
+
+
+def since_of(state: ShardState) -> Frontier:
+    """Return how far since may go: to the meet of all holds, never back.  Only a hold that moves may ask."""
+    critical = meet(hold.since for hold in state.criticals.values())
+    leased = meet(hold.since for hold in state.leased.values())
+    return join((state.since, meet((critical, leased))))
 
 
 def _with_criticals(state: ShardState, criticals: Mapping[str, Critical]) -> ShardState:
-    since = join((state.since, meet(c.since for c in criticals.values())))
-    return replace(state, criticals=criticals, since=since)
+    after = replace(state, criticals=criticals)
+    return replace(after, since=since_of(after))
 
 
 def _refuse_impossible(state: ShardState, request: Append) -> None:
@@ -322,8 +365,12 @@ def _push(batches: Sequence[Batch], batch: Batch) -> tuple[Batch, ...]:
     return (*batches, batch)
 
 
-def _remember(state: ShardState, request: Append) -> dict[str, Writer]:
-    older = [(w.epoch, name) for name, w in state.writers.items() if w.epoch < state.epoch]
-    forgotten = {name for _, name in sorted(older)[:-OLDER_WRITERS_MAX]}
-    kept = {name: writer for name, writer in state.writers.items() if name not in forgotten}
-    return kept | {request.writer: Writer(request.token, request.new, request.epoch)}
+def remember(state: ShardState, request: Append) -> ShardState:
+    """Keep this request's token as its writer's last; no more than `WRITERS_MAX` writers are remembered."""
+    kept = {name: writer for name, writer in state.writers.items() if name != request.writer}
+    forgotten = state.forgotten
+    while len(kept) >= WRITERS_MAX:
+        oldest = min(kept, key=lambda name: (as_time(kept[name].upper), kept[name].epoch, name))
+        forgotten = join((forgotten, kept.pop(oldest).upper))
+    kept[request.writer] = Writer(request.token, request.new, request.epoch)
+    return replace(state, writers=kept, forgotten=forgotten)

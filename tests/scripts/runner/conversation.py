@@ -7,6 +7,11 @@ A block is a command, perhaps rows below it, ``----``, and the answer; a blank l
     close p                      the process is gone; so are its handles
     hold c0 epoch=1              register a critical reader, or take it over
     downgrade c0 5 | expire c0   ``-`` is the empty frontier
+    lease r1                     register a leased reader
+    release r1 7 | beat r1       let go of times before 7 | show that it is there
+    leave r1                     give the lease up
+    later 60                     the clock moves on, by seconds
+    overdue w1                   drop the leased readers that nobody has heard of
     refresh w1                   what this handle sees after fetching
     shard | batches | rollups | snapshot 3 | versions     what a fresh process sees
     fates lost late done         what becomes of the next attempts to change something
@@ -26,6 +31,7 @@ from typing import Any
 
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.persist.holds import expire_overdue
 from strandline.persist.state import Appended, Fenced, UpperMismatch
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
@@ -143,6 +149,31 @@ class Conversation:
     async def _do_expire(self, name: str) -> str:
         await self._handles[name][1].expire()
         return "gone"
+
+    async def _do_lease(self, name: str) -> str:
+        process = f"of {name}"
+        client = self._processes.setdefault(process, self._place.client())
+        self._handles[name] = (process, await client.leased_reader("s", self._place.schema, "s"))
+        return f"holds {self._handles[name][1]._lease.since}"
+
+    async def _do_release(self, name: str, to: str) -> str:
+        return f"holds {await self._handles[name][1].downgrade_since(frontier(to))}"
+
+    async def _do_beat(self, name: str) -> str:
+        await self._handles[name][1].beat()
+        return "heard"
+
+    async def _do_leave(self, name: str) -> str:
+        await self._handles[name][1].close()
+        return "gone"
+
+    async def _do_later(self, seconds: str) -> str:
+        self._place.clock.now += 1000 * int(seconds)
+        return "noted"
+
+    async def _do_overdue(self, name: str) -> str:
+        dropped = await self._handles[name][1]._machine.commit(expire_overdue)
+        return f"{len(dropped)} dropped"
 
     async def _do_refresh(self, name: str) -> str:
         return describe(await self._handles[name][1].refresh())

@@ -1,0 +1,85 @@
+"""Leased readers: holds that last as long as their reader shows that it is there.  Pure transitions.
+
+A leased reader holds two things: the shard's *since* (its times stay readable) and a *seqno* (the parts that versions
+from there on name stay in Blob).  It beats at a quarter of its lease; who has not been heard of for a whole lease, by
+the walltime of the state, may be dropped by anybody.
+
+Since moves only when a hold does: to the meet of all holds, critical ones too.  A reader that leaves or is dropped
+never moves it: nobody asked for that, and whoever comes next may still want what is there.
+
+Trap: a lease is a promise of liveness by clocks, and clocks lie.  A reader that was dropped is told so at its next beat
+(`None`) and must stop believing in its hold; what it reads meanwhile is right, or not there at all.
+
+Source: design page "persist" (ReadHandle: lease, heartbeat; seqno holds).  Critical readers: `persist/state.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from strandline.frontier.antichain import EMPTY, Frontier, join
+from strandline.persist.state import Downgraded, Leased, ShardState, since_of
+
+LEASE_MS: Final = 15 * 60 * 1000
+BEATS_PER_LEASE: Final = 4
+BEAT_MS: Final = LEASE_MS // BEATS_PER_LEASE
+assert 0 < BEAT_MS * (BEATS_PER_LEASE - 1) < LEASE_MS, "a reader may miss beats before it is dropped"
+
+
+def register_leased(state: ShardState, reader: str, now_ms: int) -> tuple[ShardState, Leased]:
+    """Register ``reader`` at the shard's since and newest version, or find it where it was.
+
+    Where nothing can be read any more there is nothing to hold, and nothing changes.
+    """
+    known = state.leased.get(reader)
+    if known is not None:
+        return state, known
+    fresh = Leased(state.since, state.seqno, _heard(state, now_ms))
+    if state.since.empty:
+        return state, fresh
+    return replace(state, leased={**state.leased, reader: fresh}), fresh
+
+
+def downgrade_leased(
+    state: ShardState, reader: str, since: Frontier, seqno: int, now_ms: int
+) -> tuple[ShardState, Downgraded | None]:
+    """Let go of times before ``since`` and of versions before ``seqno``, and beat; None if it was dropped.
+
+    Neither hold ever goes back.
+    """
+    held = state.leased.get(reader)
+    if held is None:
+        return state, Downgraded(EMPTY) if state.since.empty else None
+    moved = Leased(join((held.since, since)), max(held.seqno, seqno), max(held.beat_ms, _heard(state, now_ms)))
+    if moved == held:
+        return state, Downgraded(held.since)
+    after = replace(state, leased={**state.leased, reader: moved})
+    if moved.since != held.since:
+        after = replace(after, since=since_of(after))
+    return after, Downgraded(moved.since)
+
+
+def expire_leased(state: ShardState, reader: str) -> tuple[ShardState, None]:
+    """Drop a reader that leaves.  Since stays where it is."""
+    if reader not in state.leased:
+        return state, None
+    return replace(state, leased={name: held for name, held in state.leased.items() if name != reader}), None
+
+
+def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
+    """Drop every reader that was not heard of for a lease, by the state's own walltime; answer which."""
+    overdue = tuple(sorted(name for name, held in state.leased.items() if held.beat_ms + LEASE_MS < state.walltime_ms))
+    if not overdue:
+        return state, ()
+    return replace(state, leased={n: h for n, h in state.leased.items() if n not in overdue}), overdue
+
+
+def seqno_held(state: ShardState) -> int:
+    """Return the oldest version whose parts somebody may be reading: the newest one if nobody holds any."""
+    return min((held.seqno for held in state.leased.values()), default=state.seqno)
+
+
+def _heard(state: ShardState, now_ms: int) -> int:
+    # A clock behind the state's own would make a reader overdue at its first beat.
+    return max(state.walltime_ms, now_ms)

@@ -1,0 +1,78 @@
+"""A reader's lease, kept while it reads: what it holds, and since when nobody has heard of it.
+
+There is no thread that beats: whoever uses the reader beats, once a quarter of the lease has passed since the last
+time; a holder that is idle for longer calls `beat` itself.
+
+What the reader handed out (`Contents`) names parts of the version it was planned from.  The lease holds the oldest such
+version until its user says that it is read (`gave_back`), so that nobody collects those parts meanwhile.
+
+Source: design page "persist" (ReadHandle: lease 15 min, heartbeat at a quarter; seqno holds).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from strandline.errors import AsOfError
+from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.persist.holds import BEAT_MS, downgrade_leased, expire_leased, register_leased
+from strandline.persist.machine import Machine
+from strandline.store.clock import Clock
+
+
+class Lease:
+    """The leased reader ``reader`` of one shard.  Registered by `register`, before anything else is asked of it."""
+
+    def __init__(self, machine: Machine, clock: Clock, reader: str) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._reader = reader
+        self._beaten_ms = 0
+        self._out: Counter[int] = Counter()  # versions that something was handed out from, and is not given back
+        self.since = MINIMUM
+
+    async def register(self) -> Frontier:
+        """Take the lease, or find it; return where it holds."""
+        now = self._clock.now_ms()
+        held = await self._machine.commit(lambda state: register_leased(state, self._reader, now))
+        self._beaten_ms = now
+        self.since = held.since
+        return held.since
+
+    async def beat(self) -> None:
+        """Show that the reader is there, and let go of the versions that nothing handed out needs any more.
+
+        Raises `AsOfError` if it was not heard of for too long and was dropped: what it held may be gone.
+        """
+        await self.downgrade(self.since)
+
+    async def beat_if_due(self) -> None:
+        """Beat if a quarter of the lease has passed since the last time (or the clock went back)."""
+        if not 0 <= self._clock.now_ms() - self._beaten_ms < BEAT_MS:
+            await self.beat()
+
+    async def downgrade(self, since: Frontier) -> Frontier:
+        """Let go of all times before ``since`` (it never goes back), and beat; return where it holds."""
+        now, seqno = self._clock.now_ms(), min(self._out, default=self._machine.state.seqno)
+        moved = await self._machine.commit(lambda state: downgrade_leased(state, self._reader, since, seqno, now))
+        if moved is None:
+            raise AsOfError(
+                f"the reader {self._reader!r} of shard {self._machine.shard!r} was not heard of for a whole lease and "
+                "was dropped; open it again"
+            )
+        self._beaten_ms = now
+        self.since = moved.since
+        return moved.since
+
+    def took(self, seqno: int) -> None:
+        """Hold the parts that version ``seqno`` names, from the next beat on (until then an older hold does)."""
+        self._out[seqno] += 1
+
+    def gave_back(self, seqno: int) -> None:
+        """Let go of what was handed out once from version ``seqno``."""
+        self._out[seqno] -= 1
+        self._out += Counter()
+
+    async def expire(self) -> None:
+        """Give the lease up.  The shard's since stays where it is."""
+        await self._machine.commit(lambda state: expire_leased(state, self._reader))

@@ -1,0 +1,145 @@
+"""A reader keeps its lease by being used, holds what it handed out, and is told when it has lost it."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.errors import AsOfError, InvalidUsage
+from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.persist.holds import BEAT_MS, LEASE_MS, expire_overdue, seqno_held
+from strandline.store.unreliable import Outcome
+from strandline.testing.simulation import run_sync
+
+
+def leased(place, client=None):
+    """Open a leased reader."""
+    return run_sync((client or place.client()).leased_reader("s", place.schema, "orders"))
+
+
+def the_hold(place):
+    """The one leased hold that there is, as a fresh process sees it."""
+    (held,) = place.state().leased.values()
+    return held
+
+
+def test_a_shard_that_does_not_exist_has_no_reader(place):
+    """Damage: reading creates."""
+    assert leased(place) is None
+
+
+def test_a_reader_without_a_lease_writes_nothing(place):
+    """Damage: a read-only process changes the shard."""
+    place.append(place.writer(), 0, 2, [["a", 0, 1]])
+    before = len(place.versions["s"])
+    reader = run_sync(place.client().reader("s", place.schema, "orders"))
+    run_sync(reader.snapshot(1))
+    run_sync(reader.beat())
+    run_sync(reader.close())
+    assert len(place.versions["s"]) == before
+    with pytest.raises(InvalidUsage, match="no lease"):
+        run_sync(reader.downgrade_since(Frontier(1)))
+
+
+def test_using_the_reader_beats_once_a_quarter_of_the_lease(place):
+    """Damage: a reader in use loses its hold; or every read costs a version."""
+    place.append(place.writer(), 0, 2, [["a", 0, 1]])
+    reader = leased(place)
+    begun, versions = the_hold(place).beat_ms, len(place.versions["s"])
+    run_sync(reader.snapshot(1))
+    assert len(place.versions["s"]) == versions
+    place.clock.now += BEAT_MS
+    run_sync(reader.snapshot(1))
+    assert the_hold(place).beat_ms == begun + BEAT_MS
+    run_sync(reader.beat())
+    assert the_hold(place).beat_ms == begun + BEAT_MS
+
+
+def test_a_clock_that_goes_back_does_not_silence_a_reader(place):
+    """Damage: after a clock was put right the reader does not beat for an hour, and is dropped."""
+    place.append(place.writer(), 0, 2)
+    place.clock.now = LEASE_MS * 9
+    reader = leased(place)
+    place.clock.now -= LEASE_MS * 2
+    versions = len(place.versions["s"])
+    run_sync(reader.snapshot(1))
+    assert len(place.versions["s"]) == versions + 1
+
+
+def test_a_reader_that_was_dropped_says_so_at_its_next_beat(place):
+    """Damage: it reads on, believing that what it reads is held."""
+    writer = place.writer()
+    reader = leased(place)
+    place.clock.now += LEASE_MS + 1
+    place.append(writer, 0, 2)
+    run_sync(writer._machine.commit(expire_overdue))
+    with pytest.raises(AsOfError, match="was dropped; open it again"):
+        run_sync(reader.snapshot(1))
+
+
+def test_what_is_handed_out_is_held_until_it_is_given_back(place):
+    """Damage: parts are deleted while a job reads them; or those of a job that ended long ago are kept."""
+    writer = place.writer()
+    place.append(writer, 0, 2, [["a", 0, 1]])
+    reader = leased(place)
+    first = run_sync(reader.snapshot(1))
+    place.append(writer, 2, 3)
+    run_sync(reader.refresh())
+    second = run_sync(reader.snapshot(2))
+    assert first.seqno < second.seqno
+    run_sync(reader.beat())
+    assert seqno_held(place.state()) == first.seqno
+    reader.release(first)
+    run_sync(reader.beat())
+    assert seqno_held(place.state()) == second.seqno
+    reader.release(second)
+    place.append(writer, 3, 4)
+    run_sync(reader.refresh())
+    newest = reader.state.seqno
+    run_sync(reader.beat())
+    assert seqno_held(place.state()) == newest
+
+
+def test_a_downgrade_moves_since_and_a_closed_reader_holds_nothing(place):
+    """Damage: history is kept that nobody wants; or let go of that somebody reads."""
+    place.append(place.writer(), 0, 9)
+    one, other = leased(place), leased(place)
+    run_sync(one.downgrade_since(Frontier(5)))
+    assert place.state().since == Frontier(0)
+    run_sync(other.downgrade_since(Frontier(3)))
+    assert place.state().since == Frontier(3)
+    run_sync(other.close())
+    assert place.state().since == Frontier(3)
+    run_sync(one.downgrade_since(EMPTY))
+    assert place.state().since == EMPTY
+
+
+def test_a_listen_keeps_the_time_before_its_frontier(place):
+    """Damage: a listener can no longer tell what is new from what it was told before."""
+    writer = place.writer()
+    place.append(writer, 0, 6, [["a", 1, 1]])
+    reader = leased(place)
+    listening = reader.listen(2)
+
+    async def told():
+        return await anext(listening)
+
+    run_sync(told())
+    assert run_sync(reader.downgrade_since(Frontier(99))) == Frontier(2)
+    place.append(writer, 6, 8, [["b", 6, 1]])
+    contents, _ = run_sync(told())
+    assert place.rows(contents) == [["b", 6, 1]]
+    assert run_sync(reader.downgrade_since(Frontier(99))) == Frontier(5)
+    run_sync(listening.aclose())
+    assert run_sync(reader.downgrade_since(Frontier(99))) == Frontier(99)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DONE_UNREPORTED, Outcome.LATE, Outcome.LOST])
+def test_whatever_becomes_of_the_registration_there_is_one_hold(place, outcome):
+    """Damage: a reader holds twice, once for ever; or not at all."""
+    place.writer()
+    place.plan.append(outcome)
+    reader = leased(place)
+    run_sync(place.consensus.land())
+    assert len(place.state().leased) == 1
+    run_sync(reader.close())
+    assert place.state().leased == {}
