@@ -13,6 +13,7 @@
     ├── FencedError             a newer writer has taken over: stop
     ├── CorruptionError         a stored object is not what was stored: restore it, or repair from a replica
     ├── ProtocolViolation       a driver or runtime sent what the protocol forbids: a bug on that side
+    ├── Stopped                 the client was stopped: open another one
     └── Unavailable             a dependency does not answer in time: retry later
 
 An expected outcome (a compare-and-set that lost, an upper that moved) is a value, never one of these.  All of them
@@ -105,6 +106,10 @@ class CorruptionError(StrandlineError):
 
 class ProtocolViolation(StrandlineError):
     """A message came that the state it came in does not allow; the message names both."""
+
+
+class Stopped(StrandlineError):
+    """The client was stopped, and takes no new work; what it had taken is done."""
 
 
 class Unavailable(StrandlineError):

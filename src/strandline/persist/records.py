@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import xxhash
@@ -36,6 +36,10 @@ from strandline.store.seal import Kind, crc32c, seal, unseal
 
 SCHEMA: Final = "records"
 """What a record shard is described with, so that nobody opens it as a shard of rows, or the other way round."""
+
+
+Bounds: TypeAlias = tuple[Frontier, Frontier]
+"""Of a batch: its lower and its upper."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,11 +119,11 @@ class RecordShard:
                 raise InvalidUsage(
                     f"shard {self.shard!r}: a record at {record.time} does not lie in [{expected}, {new})"
                 )
-        net = consolidate(records)
-        staged = [await self._stage(net, expected, new)] if net else []
+        batch = await stage_records(self._blob, self._writer, records, (expected, new))
+        staged = [batch] if batch.parts else []
         outcome = await self._writer.compare_and_append(staged, expected, new, token=token)
         if isinstance(outcome, UpperMismatch):
-            await self._discard(staged)
+            await discard_records(self._blob, staged)
         return outcome
 
     async def contents(self, state: ShardState | None = None, *, after: Frontier = MINIMUM) -> list[Record]:
@@ -132,41 +136,51 @@ class RecordShard:
         for batch in batches:
             if after <= batch.lower:
                 if batch.parts not in self._read:
-                    self._read[batch.parts] = [r for part in batch.parts for r in await self._decode(part)]
+                    self._read[batch.parts] = await read_records(self._blob, self.shard, batch.parts)
                 records += self._read[batch.parts]
         if len(self._read) > 2 * len(batches):  # compaction has replaced most of them
             there = {batch.parts for batch in batches}
             self._read = {parts: read for parts, read in self._read.items() if parts in there}
         return consolidate(records)
 
-    async def _stage(self, records: list[Record], lower: Frontier, upper: Frontier) -> Staged:
-        body = _encoder.encode([(r.data, r.time, r.diff) for r in records])
-        part: Part
-        if len(body) <= min(INLINE_PART_BYTES_MAX, self._writer.inline_room):
-            part = InlinePart(body, len(records))
-        else:
-            key = self._writer.stage_prefix() + "records"
-            sealed = seal(Kind.RECORDS, key, body)
-            await self._blob.set(key, sealed)
-            part = BlobPart(key, len(sealed), len(records), crc32c(sealed), "")
-        diffs = sum(r.diff for r in records)
-        plain = all(r.diff == 1 for r in records)
-        return Staged(lower, upper, (part,), len(records), diffs, digest(records), plain)
 
-    async def _discard(self, staged: Sequence[Staged]) -> None:
-        for batch in staged:
-            for part in batch.parts:
-                if isinstance(part, BlobPart):
-                    with suppress(StoreError):  # what stays behind is named by nothing
-                        await self._blob.delete(part.key)
+async def stage_records(blob: Blob, writer: WriteHandle, records: Iterable[Record], bounds: Bounds) -> Staged:
+    """Write one batch: into the state if it is small and there is room, else into an object of its own."""
+    net = consolidate(records)
+    body = _encoder.encode([(r.data, r.time, r.diff) for r in net])
+    parts: tuple[Part, ...] = ()
+    if net and len(body) <= min(INLINE_PART_BYTES_MAX, writer.inline_room):
+        parts = (InlinePart(body, len(net)),)
+    elif net:
+        key = writer.stage_prefix() + "records"
+        sealed = seal(Kind.RECORDS, key, body)
+        await blob.set(key, sealed)
+        parts = (BlobPart(key, len(sealed), len(net), crc32c(sealed), ""),)
+    diffs = sum(r.diff for r in net)
+    return Staged(*bounds, parts, len(net), diffs, digest(net), plain=all(r.diff == 1 for r in net))
 
-    async def _decode(self, part: Part) -> list[Record]:
+
+async def discard_records(blob: Blob, staged: Iterable[Staged]) -> None:
+    """Delete the objects of batches that were definitely refused, as far as the store lets us."""
+    for batch in staged:
+        for part in batch.parts:
+            if isinstance(part, BlobPart):
+                with suppress(StoreError):  # what stays behind is named by nothing
+                    await blob.delete(part.key)
+
+
+async def read_records(blob: Blob, shard: str, parts: Iterable[Part]) -> list[Record]:
+    """Return the records in ``parts``.  Raises `CorruptionError` if one is missing or damaged."""
+    found: list[Record] = []
+    for part in parts:
         if isinstance(part, InlinePart):
-            return _records(part.data)
-        found = await self._blob.get(part.key)
-        if found is None:
-            raise CorruptionError(f"shard {self.shard!r}: part {part.key!r} is missing in Blob")
-        return _records(unseal(Kind.RECORDS, part.key, found))
+            found += _records(part.data)
+            continue
+        data = await blob.get(part.key)
+        if data is None:
+            raise CorruptionError(f"shard {shard!r}: part {part.key!r} is missing in Blob")
+        found += _records(unseal(Kind.RECORDS, part.key, data))
+    return found
 
 
 def _records(body: bytes) -> list[Record]:

@@ -13,14 +13,17 @@ Source: design page "persist" (handles).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from strandline.errors import FencedError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, Staged
-from strandline.persist.machine import Machine
+from strandline.persist.machine import Command, Machine
 from strandline.persist.state import Append, AppendOutcome, Fenced, ShardState, admit, append, open_at
 from strandline.store.clock import Ids
 from strandline.store.keys import segment
+
+T = TypeVar("T")
 
 
 class WriteHandle:
@@ -50,6 +53,10 @@ class WriteHandle:
     async def refresh(self) -> ShardState:
         """Fetch and return the newest state."""
         return await self._machine.refresh()
+
+    async def commit(self, command: Command[T]) -> T:
+        """Change the shard's state by a transition of the caller's own; see `Machine.commit`."""
+        return await self._machine.commit(command)
 
     def stage_prefix(self) -> str:
         """Return a Blob prefix for one batch's parts; it is never given again."""

@@ -1,0 +1,188 @@
+"""Updates as programs hold them, and how a collection keeps them: its codec.
+
+A codec turns Python updates into parts and parts into updates.  `RowCodec` is the usual one: rows of a Spark schema,
+staged and read by the engine, so that the collection is one like all others.  `ValueCodec` is for values that are the
+program's own: they become bytes by its functions, and only it can read them.
+
+A codec's ``name`` and ``words`` are kept with the collection's name (`names.py`): opening it with others is refused.
+Whoever changes how bytes look must change the name.
+
+Source: design page "persist" (codec per collection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+
+from strandline.algebra.schema import DIFF, TIME, Column, Schema
+from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time
+from strandline.persist.batch import Batch, Staged
+from strandline.persist.plane import Contents, Engine, StageRequest
+from strandline.persist.records import Bounds, Record, consolidate, discard_records, read_records, stage_records
+from strandline.persist.write import WriteHandle
+from strandline.store.blob import Blob
+
+V = TypeVar("V")
+
+
+class Update(NamedTuple, Generic[V]):
+    """At ``time`` the value is there ``diff`` times more."""
+
+    value: V
+    time: int
+    diff: int = 1
+
+
+class Codec(Protocol[V]):
+    """How a collection's updates become parts."""
+
+    @property
+    def name(self) -> str:
+        """What the encoding is called; another one for every way to write bytes."""
+        ...
+
+    @property
+    def words(self) -> str:
+        """Which values there are, in the codec's own words (for rows: the schema)."""
+        ...
+
+    @property
+    def schema(self) -> Schema:
+        """The columns, as far as the engine knows them."""
+        ...
+
+    async def stage(self, writer: WriteHandle, updates: Iterable[Update[V]], bounds: Bounds) -> Staged:
+        """Write one batch of ``bounds``, within which all times lie; durable, and in no shard yet."""
+        ...
+
+    async def read(self, contents: Contents) -> list[Update[V]]:
+        """Return the updates that ``contents`` names, equal ones added up, in order of time."""
+        ...
+
+    async def discard(self, staged: Iterable[Staged]) -> None:
+        """Delete the parts of batches that were definitely refused."""
+        ...
+
+
+class RowCodec:
+    """Rows of a Spark schema: each a mapping from column to value."""
+
+    name = "rows"
+
+    def __init__(self, engine: Engine, schema: Schema) -> None:
+        self._engine = engine
+        self.schema = schema
+
+    @property
+    def words(self) -> str:
+        """The schema."""
+        return self.schema.ddl
+
+    async def stage(self, writer: WriteHandle, updates: Iterable[Update[Mapping[str, Any]]], bounds: Bounds) -> Staged:
+        """See `Codec.stage`.  Raises `InvalidUsage` naming the column that is missing, unknown or of another type."""
+        alike: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+        for update in updates:
+            alike.setdefault((update.time, update.diff), []).append(update.value)
+        names = list(self.schema.names)
+        frames = [
+            await self._engine.local(_table(rows, names), self.schema, time=time, diff=diff)
+            for (time, diff), rows in alike.items()
+        ]
+        request = StageRequest(
+            shard=writer.shard,
+            schema=self.schema,
+            lower=as_time(bounds[0]),
+            upper=as_time(bounds[1]),
+            prefix=writer.stage_prefix(),
+            small=True,
+            inline_bytes_max=writer.inline_room,
+        )
+        together = await self._engine.union(self.schema, frames, advance=0, negate=[False] * len(frames))
+        return await self._engine.stage(together, request)
+
+    async def read(self, contents: Contents) -> list[Update[Mapping[str, Any]]]:
+        """See `Codec.read`."""
+        table = await self._engine.collect(await self._engine.read(contents))
+        sums: dict[tuple[int, str], Update[Mapping[str, Any]]] = {}
+        for row in table.to_pylist():
+            time, diff = row.pop(TIME), row.pop(DIFF)
+            there = sums.get((time, repr(row)))
+            sums[time, repr(row)] = Update(row, time, diff + (there.diff if there else 0))
+        return [update for _, update in sorted(sums.items()) if update.diff]
+
+    async def discard(self, staged: Iterable[Staged]) -> None:
+        """See `Codec.discard`."""
+        for batch in staged:
+            await self._engine.discard(batch)
+
+
+class ValueCodec(Generic[V]):
+    """Values of the program's own, by its functions ``encode`` and ``decode``; equal values must have equal bytes."""
+
+    schema = Schema((Column("value", "binary"),))
+
+    def __init__(
+        self, blob: Blob, name: str, encode: Callable[[V], bytes], decode: Callable[[bytes], V], *, words: str = ""
+    ) -> None:
+        self._blob = blob
+        self._encode = encode
+        self._decode = decode
+        self.name = f"value:{name}"
+        self.words = words
+
+    async def stage(self, writer: WriteHandle, updates: Iterable[Update[V]], bounds: Bounds) -> Staged:
+        """See `Codec.stage`.  Raises `InvalidUsage` naming a value that cannot be encoded."""
+        records = [Record(self._bytes(value), time, diff) for value, time, diff in updates]
+        return await stage_records(self._blob, writer, records, bounds)
+
+    async def read(self, contents: Contents) -> list[Update[V]]:
+        """See `Codec.read`."""
+        parts = (part for batch in contents.batches for part in batch.parts)
+        wanted = [
+            Record(r.data, max(r.time, contents.advance), r.diff)
+            for r in await read_records(self._blob, contents.shard, parts)
+            if contents.lower <= r.time < contents.upper
+        ]
+        return [Update(self._decode(r.data), r.time, r.diff) for r in consolidate(wanted)]
+
+    async def discard(self, staged: Iterable[Staged]) -> None:
+        """See `Codec.discard`."""
+        await discard_records(self._blob, staged)
+
+    def _bytes(self, value: V) -> bytes:
+        try:
+            return self._encode(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidUsage(f"codec {self.name!r} cannot encode {value!r}: {error}") from error
+
+
+def contents_of(shard: str, schema: Schema, staged: Staged) -> Contents:
+    """Return what a staged batch holds, to be read."""
+    batch = Batch(
+        staged.lower,
+        staged.upper,
+        MINIMUM,
+        staged.parts,
+        staged.rows,
+        staged.diffs,
+        staged.digest,
+        staged.plain,
+        staged.errors,
+    )
+    lower = as_time(staged.lower)
+    return Contents(shard, schema, (batch,), lower, as_time(staged.upper), lower)
+
+
+def bounds_of(updates: Iterable[Update[Any]]) -> Bounds:
+    """Return the narrowest bounds that all of ``updates`` (there is one) lie in."""
+    times = [update.time for update in updates]
+    return Frontier(min(times)), Frontier(max(times) + 1)
+
+
+def _table(rows: list[Mapping[str, Any]], names: list[str]) -> pa.Table:
+    found = dict.fromkeys((*names, *(name for row in rows for name in row)))
+    return pa.table({name: [row.get(name) for row in rows] for name in found})

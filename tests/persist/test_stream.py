@@ -1,0 +1,413 @@
+"""The stream client: calls take effect in their order, once, and are durable when they are resolved."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+
+from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage, Stopped, StoreError, Unavailable
+from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.persist import machine
+from strandline.persist.client import PersistClient
+from strandline.persist.stream import RUN_CALLS_MAX, StreamClient
+from strandline.persist.updates import RowCodec, Update, ValueCodec
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.unreliable import Outcome
+from strandline.testing.choices import Listed, Seeded
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.list_engine import ListEngine
+from strandline.testing.simulation import Fate, IoPoint, SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
+
+
+def words(place):
+    """A codec of text."""
+    return ValueCodec(place.blob, "text", str.encode, bytes.decode)
+
+
+def rows(place):
+    """The codec of rows."""
+    return RowCodec(ListEngine(place.blob), place.schema)
+
+
+def client(place, epoch=1):
+    """A process."""
+    return StreamClient(place.client(), epoch)
+
+
+def opened(place, *names, process=None, codec=words):
+    """Open collections; return their writers and readers, in turn."""
+    process = process or client(place)
+    return [each for n in names for each in run_sync(process.create_or_load(n, codec(place)))]
+
+
+def resolved(call):
+    """Await a call."""
+
+    async def wait():
+        return await call
+
+    return run_sync(wait())
+
+
+def read(reader, as_of):
+    """What is there at ``as_of``, without waiting."""
+    return sorted(((u.value, u.diff) for u in run_sync(reader.snapshot(as_of, timeout_s=0))), key=str)
+
+
+def versions(place, writer):
+    """How often the shard has changed."""
+    return len(place.versions[writer._writer.shard])
+
+
+def as_rows(*words):
+    """Rows of the place's schema."""
+    return [{"k": word} for word in words]
+
+
+# ---- what calls do
+
+
+@pytest.mark.parametrize("codec", [words, rows])
+def test_what_is_written_is_durable_at_once_and_read_once_it_is_sealed(place, codec):
+    """Damage: an acknowledged write is lost by a crash, or read before its time is complete."""
+    a, b = ("a", "b") if codec is words else as_rows("a", "b")
+    write, reader = opened(place, "n", codec=codec)
+    resolved(write.write([(a, 5, 1), (b, 7, 2), (a, 5, 1)]))
+    with pytest.raises(AsOfError):
+        read(reader, 5)
+    again, reader = opened(place, "n", codec=codec)
+    resolved(again.seal(6))
+    assert read(reader, 5) == [(a, 2)]
+    resolved(again.seal(8))
+    assert read(reader, 7) == [(a, 2), (b, 2)]
+
+
+def test_a_write_called_before_a_seal_is_applied_before_it_resolved_or_not(place):
+    """Damage: a time is sealed without the update that was written before, which can never come back."""
+    write, reader = opened(place, "n")
+    call = write.write([("a", 5, 1)])
+    resolved(write.seal(6))
+    assert call.done
+    resolved(call)
+    assert read(reader, 5) == [("a", 1)]
+
+
+def test_calls_that_are_pending_together_share_one_commit(place):
+    """Damage: a thousand small writes cost a thousand times what one costs."""
+    write, reader = opened(place, "n")
+    before = versions(place, write)
+    for n in range(50):
+        write.write([(f"{n:02}", n, 1)])
+    write.seal(50)
+    resolved(write.allow_compaction(3))
+    assert versions(place, write) == before + 1
+    assert len(read(reader, 49)) == 50
+    assert write._writer.state.since == Frontier(3)
+    for n in range(RUN_CALLS_MAX + 1):
+        write.write([("x", 50 + n, 1)])
+    resolved(write.seal(51))
+    assert versions(place, write) == before + 3, "a run is bounded"
+
+
+def test_calls_over_several_collections_take_effect_in_their_order(place):
+    """Damage: a collection says that another one is written, and it is not."""
+    process = client(place)
+    data, _, marks, read_marks = opened(place, "data", "marks", process=process)
+    calls = [data.write([("a", 1, 1)]), marks.write([("a is there", 1, 1)]), marks.seal(2), data.seal(2)]
+    for done in range(len(calls)):  # the store goes away after each commit in turn, and comes back
+        place.plan.extend([Outcome.DONE] * (done > 0) + [Outcome.LOST] * 5)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(machine, "CAS_RETRIES_MAX", 2)
+            with pytest.raises((Indeterminate, StoreError)):
+                resolved(calls[-1])
+        place.plan.clear()
+        settled = [call.done for call in calls]
+        assert all(one or not two for one, two in pairwise(settled)), "a prefix of the calls is done"
+        if all(settled[:3]):
+            break
+    resolved(calls[-1])
+    assert read(read_marks, 1) == [("a is there", 1)]
+    assert all(call.done for call in calls)
+
+
+def test_a_write_at_a_sealed_time_is_refused_whole_and_the_calls_behind_it_go_on(place):
+    """Damage: what was complete changes, half a write is there, or one mistake blocks a client for ever."""
+    write, reader = opened(place, "n")
+    resolved(write.seal(5))
+    late, good = write.write([("late", 4, 1), ("also", 9, 1)]), write.write([("good", 5, 1)])
+    resolved(write.seal(10))
+    with pytest.raises(InvalidUsage, match=r"nothing is written at \[4\] any more: it is sealed up to \[5\]"):
+        resolved(late)
+    resolved(good)
+    assert read(reader, 9) == [("good", 1)]
+
+
+def test_what_is_no_value_is_refused_and_the_calls_behind_it_go_on(place):
+    """Damage: one bad value blocks a client for ever, or is stored and cannot be read."""
+    text, reader = opened(place, "text")
+    table, rows_reader = opened(place, "table", codec=rows)
+    bad = [text.write([(7, 1, 1)]), table.write([({"nonsense": 1}, 1, 1)])]
+    text.write([("good", 1, 1)]), table.write([({"k": "good"}, 1, 1)])
+    for write in (text, table):
+        resolved(write.seal(2))
+    for call in bad:
+        with pytest.raises(InvalidUsage):
+            resolved(call)
+    assert (read(reader, 1), read(rows_reader, 1)) == ([("good", 1)], [({"k": "good"}, 1)])
+    with pytest.raises(InvalidUsage, match="time -1"):
+        text.write([("a", -1, 1)])
+
+
+@pytest.mark.parametrize("codec", [words, rows])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_write_that_straddles_a_seal_is_cut(place, codec, fresh):
+    """Damage: updates beyond the seal are read too early, twice or never."""
+    values = list("abcd") if codec is words else as_rows(*"abcd")
+    write, reader = opened(place, "n", codec=codec)
+    resolved(write.write([(value, time, 1) for time, value in enumerate(values, 3)]))
+    if fresh:
+        write, reader = opened(place, "n", codec=codec)
+    write.write([(values[0], 4, -1), (values[3], 9, 1)])
+    resolved(write.seal(4))
+    assert read(reader, 3) == [(values[0], 1)]
+    resolved(write.seal(5))
+    resolved(write.seal(10))
+    assert read(reader, 4) == [(values[1], 1)]
+    assert read(reader, 9) == [*((value, 1) for value in values[1:3]), (values[3], 2)]
+    parts = [part.key for part in write._writer.state.parts if hasattr(part, "key")]
+    assert set(parts) <= set(place.objects)
+
+
+def test_a_write_that_cancels_out_or_holds_nothing_is_done_and_changes_nothing(place):
+    """Damage: a client that has nothing to say is told an error, or costs a version."""
+    write, _ = opened(place, "n")
+    before = versions(place, write)
+    resolved(write.write([]))
+    resolved(write.write([("a", 3, 1), ("a", 3, -1)]))
+    assert versions(place, write) == before
+
+
+def test_sealing_to_the_end_closes_the_collection(place):
+    """Damage: a stream that has ended looks like one that is late."""
+    write, reader = opened(place, "n")
+    write.write([("a", 70, 1)])
+    resolved(write.seal(None))
+    assert write.upper == EMPTY
+    assert read(reader, 10**9) == [("a", 1)]
+    with pytest.raises(InvalidUsage, match=r"sealed up to \[\]"):
+        resolved(write.write([("b", 80, 1)]))
+
+
+def test_two_clients_write_and_seal_one_collection(place):
+    """Damage: what one of them wrote is lost when the other seals; or both fail each other for ever."""
+    one, reader, two, _ = opened(place, "n") + opened(place, "n")
+    resolved(one.write([("a", 5, 1), ("b", 9, 1)]))
+    resolved(two.write([("c", 6, 1)]))
+    resolved(two.seal(7))
+    resolved(one.seal(6))  # behind: nothing to do
+    resolved(one.write([("d", 8, 1)]))
+    resolved(one.seal(10))
+    assert read(reader, 6) == [("a", 1), ("c", 1)]
+    assert read(reader, 9) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+
+
+def test_a_listener_is_told_each_update_once(place):
+    """Damage: who follows a stream misses or doubles what comes."""
+    write, reader = opened(place, "n")
+    resolved(write.write([("a", 1, 1), ("b", 2, 1), ("c", 3, 1)]))
+
+    async def follow():
+        told, listen = [], reader.listen(0)
+        for upper in (2, 4):
+            await write.seal(upper)
+            updates, frontier = await anext(listen)
+            told.append(([u.value for u in updates], frontier.at))
+        await listen.aclose()
+        return told
+
+    assert run_sync(follow()) == [(["a"], 2), (["b", "c"], 4)]
+
+
+# ---- what calls are refused
+
+
+def test_a_collection_is_opened_as_what_it_was_created(place):
+    """Damage: bytes are read by another codec than wrote them."""
+    opened(place, "n")
+    with pytest.raises(InvalidUsage, match="'n' holds"):
+        opened(place, "n", codec=rows)
+
+
+def test_a_stream_is_not_appended_to_and_an_appended_shard_is_no_stream(place):
+    """Damage: an append passes what is unsealed, which is then in no read for ever."""
+    write, _ = opened(place, "n")
+    with pytest.raises(InvalidUsage, match="owner 'stream'"):
+        place.writer(write._writer.shard, schema="")
+    plain = place.writer("plain")
+    with pytest.raises(InvalidUsage, match="cannot be opened"):
+        run_sync(place.client().writer(plain.shard, 1, schema=place.schema.ddl, owner="stream"))
+
+
+def test_an_older_epoch_is_fenced_and_does_nothing(place):
+    """Damage: an environment that was succeeded goes on writing."""
+    old, _ = opened(place, "n")
+    new, reader = opened(place, "n", process=client(place, epoch=2))
+    calls = [old.write([("a", 1, 1)]), old.seal(2)]
+    for call in calls:
+        with pytest.raises(FencedError, match="epoch 2"):
+            resolved(call)
+    resolved(new.seal(3))
+    assert read(reader, 2) == []
+
+
+# ---- when the store does not answer
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o is not Outcome.DONE])
+def test_a_call_is_done_once_whatever_becomes_of_its_attempts(place, outcome):
+    """Damage: a write is lost or doubled when the store stutters."""
+    write, reader = opened(place, "n")
+    place.plan.append(outcome)
+    write.write([("a", 1, 1)])
+    resolved(write.seal(2))
+    run_sync(place.consensus.land())
+    resolved(write.seal(3))
+    assert read(reader, 2) == [("a", 1)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("sealed_meanwhile", [False, True])
+def test_awaiting_a_call_of_unknown_outcome_again_tells_what_became_of_it(place, monkeypatch, late, sealed_meanwhile):
+    """Damage: a client that is not told whether it wrote has no way to learn it, or learns something wrong."""
+    write, reader = opened(place, "n")
+    other, _ = opened(place, "n")
+    monkeypatch.setattr(machine, "CAS_RETRIES_MAX", 2)
+    call = write.write([("a", 5, 1)])
+    place.plan.extend([Outcome.LOST, Outcome.LATE if late else Outcome.LOST])
+    with pytest.raises(Indeterminate):
+        resolved(call)
+    run_sync(place.consensus.land())
+    if sealed_meanwhile:
+        resolved(other.seal(6))
+    if sealed_meanwhile and not late:
+        with pytest.raises(InvalidUsage, match="sealed up to"):
+            resolved(call)
+    else:
+        resolved(call)
+    resolved(write.seal(7))
+    assert read(reader, 6) == ([("a", 1)] if late or not sealed_meanwhile else [])
+
+
+# ---- stopping
+
+
+def test_stopping_finishes_what_was_called_and_refuses_what_comes(place):
+    """Damage: the last writes of a process that ends in order are lost."""
+    process = client(place)
+    write, reader = opened(place, "n", process=process)
+    calls = [write.write([("a", 1, 1)]), write.seal(2)]
+    run_sync(process.stop())
+    assert all(call.done for call in calls)
+    assert read(reader, 1) == [("a", 1)]
+    for refused in (lambda: write.write([("b", 2, 1)]), lambda: write.seal(9), process.clone):
+        with pytest.raises(Stopped):
+            refused()
+    with pytest.raises(Stopped):
+        opened(place, "m", process=process)
+    run_sync(process.stop())
+
+
+def test_the_last_clone_to_leave_stops_and_all_clones_share_one_order(place):
+    """Damage: one user of a client stops the others, or nobody stops it."""
+    one = client(place)
+    two = one.clone()
+    a, reader = opened(place, "n", process=one)
+    b, _ = opened(place, "n", process=two)
+    calls = [a.write([("a", 1, 1)]), b.seal(2), a.write([("b", 2, 1)])]
+    run_sync(one.close())
+    run_sync(one.close())
+    assert not calls[0].done, "a clone is still there"
+    run_sync(two.close())
+    assert [call.refusal for call in calls] == [None] * 3
+    assert read(reader, 1) == [("a", 1)]
+    with pytest.raises(Stopped):
+        a.seal(3)
+
+
+# ---- several who await, scheduled by the simulator
+
+ACTORS = 4
+
+
+def together(seed, fates):
+    """Actors of one process share a client and await calls at once; return what each was told, and what is there."""
+    simulation = Simulation(Seeded(random.Random(seed)), fates, calm_after=400)
+    blob, consensus, ids = MemoryBlob(), MemoryConsensus(), SimIds()
+    codec = ValueCodec(SimBlob(blob), "text", str.encode, bytes.decode)
+    process = StreamClient(PersistClient(SimClock(simulation), ids, SimBlob(blob), SimConsensus(consensus)), 1)
+    opening = Simulation(Listed([]))
+    told = []
+
+    async def open_it():
+        told.append(await process.create_or_load("n", codec))
+
+    opening.spawn("open", lambda _: open_it())
+    opening.drive()
+    write, _ = told.pop()
+
+    async def act(name):
+        for n in range(3):
+            soon = write.upper.at  # which another actor may seal first
+            calls = [write.write([(f"{name}.{n}", 500 if n else soon, 1)]), write.seal(soon + 1)]
+            for call in calls[:: 1 if n % 2 else -1]:
+                while not call.done:
+                    with suppress(Indeterminate, Unavailable, InvalidUsage):
+                        await call
+            if calls[0].refusal is None:
+                told.append(f"{name}.{n}")
+
+    for number in range(ACTORS):
+        simulation.spawn(f"a{number}", lambda crashes, name=f"a{number}": None if crashes else act(name))
+    simulation.drive()
+    after = StreamClient(PersistClient(HandClock(), CountingIds("after"), blob, consensus), 2)
+    last, reader = run_sync(after.create_or_load("n", ValueCodec(blob, "text", str.encode, bytes.decode)))
+    resolved(last.seal(999))
+    return told, read(reader, 998)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_all_who_await_at_once_are_told_and_when_one_is_gone_the_next_drives(seed):
+    """Damage: of two who wait one waits for ever; one that is cancelled takes others' writes along, or repeats them."""
+    fates = (Fate.DONE,) if seed % 3 == 0 else tuple(Fate)
+    told, there = together(seed, fates)
+    values = [value for value, diff in there for _ in range(diff)]
+    assert len(set(values)) == len(values), "nothing is done twice"
+    assert set(told) <= set(values), "what was acknowledged is there"
+    if seed % 3 == 0:
+        assert sorted(told) == values
+        assert len(told) > 2 * ACTORS, "all got something done"
+
+
+def test_who_is_cancelled_while_it_drives_leaves_the_line_to_the_next(place):
+    """Damage: a request that is cancelled blocks all others for ever."""
+    write, reader = opened(place, "n")
+    first, second = write.write([("a", 1, 1)]), write.seal(2)
+
+    place.consensus.compare_and_set = lambda request: IoPoint("a store that takes its time", (), lambda: None)
+    driver = first.__await__()
+    next(driver)
+    driver.close()
+    del place.consensus.compare_and_set
+    resolved(second)
+    assert read(reader, 1) == [("a", 1)]
+
+
+def test_updates_are_tuples_or_updates(place):
+    """Damage: a program that imports less is refused."""
+    write, reader = opened(place, "n")
+    write.write([Update("a", 1), ("b", 1, 2)])
+    resolved(write.seal(2))
+    assert read(reader, 1) == [("a", 1), ("b", 2)]
