@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
@@ -62,6 +62,29 @@ class TimeTaken:
 
 
 CommitOutcome: TypeAlias = CommittedAt | TimeTaken
+Writes: TypeAlias = Mapping[str, Sequence[Staged]]
+"""Batches by the shard that they are for."""
+
+
+class Draft(Protocol):
+    """A transaction that does not know its time yet."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether what it writes follows from what the shards hold; then nobody may commit in between."""
+        ...
+
+    def time(self, upper: int) -> int:
+        """Return the time to commit at: ``upper`` or later."""
+        ...
+
+    async def stage(self, time: int, upper: int) -> Writes:
+        """Stage for ``time``; the shards hold everything that is committed before ``upper``."""
+        ...
+
+    async def discard(self, writes: Writes) -> None:
+        """Delete what was staged and definitely refused."""
+        ...
 
 
 class Transactions:
@@ -113,9 +136,29 @@ class Transactions:
             await self._append(state, [Record(shard_record(shard, known.shards[shard]), upper, -1)], upper + 1)
         self._writers.pop(shard, None)
 
-    async def commit(
-        self, time: int, writes: Mapping[str, Sequence[Staged]], *, token: str, read: int | None = None
-    ) -> CommitOutcome:
+    async def transact(self, draft: Draft, *, token: str) -> int:
+        """Commit ``draft`` at a time that is free, staging it anew for as long as others are faster; apply it.
+
+        The same token again is the same commit.  Raises what `commit` and ``draft.stage`` raise; then nothing is
+        committed, unless it is `Indeterminate`.
+        """
+        done = await self.find(token)
+        while done is None:
+            await self.apply()
+            upper = _at(self.upper)
+            time = draft.time(upper)
+            writes = await draft.stage(time, upper)
+            match await self.commit(time, writes, token=token, read=upper if draft.reads else None):
+                case CommittedAt(at):
+                    done = at
+                    if at != time:
+                        await draft.discard(writes)  # it was committed before, with other batches
+                case TimeTaken():
+                    await draft.discard(writes)
+        await self.apply()
+        return done
+
+    async def commit(self, time: int, writes: Writes, *, token: str, read: int | None = None) -> CommitOutcome:
         """Commit batches staged for exactly ``[time, time + 1)`` to their shards, all or none; durable when it returns.
 
         ``read``: the upper that the transaction saw when it read what it changes; if anything was committed since, it

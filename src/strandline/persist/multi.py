@@ -1,0 +1,126 @@
+"""Several collections that are written and sealed together: all or nothing, at one time.
+
+A `MultiWriteHandle` commits through the transactions of the location (`transactions.py`), so it is atomic on every
+Consensus: the commit point is one compare-and-set of one shard, whatever the number of collections.  A reader of any of
+them sees a write whole or not at all, and all of them at the same time.
+
+A collection is either a stream of its own (`stream.py`), or written through handles like this one; its shard knows
+which, and mixing is refused (`InvalidUsage`).
+
+Source: design page "persist" (the stream client: `MultiWriteHandle`; transactions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.persist.client import PersistClient
+from strandline.persist.ledger import dated
+from strandline.persist.names import KEY, Names
+from strandline.persist.register import Register
+from strandline.persist.stream import StreamReader
+from strandline.persist.transactions import Transactions, Writes
+from strandline.persist.updates import Codec, Update
+from strandline.persist.write import WriteHandle
+
+Changes = Mapping[str, Iterable[tuple[Any, int]]]
+"""By collection: values, and how many times more each is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    writer: WriteHandle
+    codec: Codec[Any]
+    reader: StreamReader[Any]
+
+
+class MultiWriteHandle:
+    """Writes several collections.  Opened by `open_multi`."""
+
+    def __init__(self, client: PersistClient, transactions: Transactions, members: Mapping[str, _Member]) -> None:
+        self._client = client
+        self._transactions = transactions
+        self._members = members
+
+    @property
+    def upper(self) -> Frontier:
+        """What is sealed in all of them, as far as is known here."""
+        return self._transactions.upper
+
+    def reader(self, name: str) -> StreamReader[Any]:
+        """Return the reader of a collection."""
+        return self._member(name).reader
+
+    async def write(self, changes: Changes, *, at: int = 0, token: str | None = None) -> int:
+        """Write to several collections at one time, ``at`` or later, and seal it in all of them; return the time.
+
+        Durable when it returns, whole or not at all.  The same ``token`` again is the same write.
+
+        Raises:
+            InvalidUsage: a collection is not of this handle, a value is none of its, or the token came too late.
+            FencedError: a newer epoch has taken over.
+            Indeterminate: it may have happened; ask again with the same token.
+        """
+        given = {name: list(pairs) for name, pairs in changes.items()}
+        draft = _Draft({self._member(name): pairs for name, pairs in given.items()}, at)
+        if token is None:
+            token = dated(self._client.ids.fresh("txn"), draft.time(as_time(self.upper)))
+        return await self._transactions.transact(draft, token=token)
+
+    async def seal(self, upper: int) -> None:
+        """Complete all times before ``upper`` in every collection; what is complete already stays so."""
+        if upper > 0:
+            await self._transactions.advance(upper - 1)
+
+    def _member(self, name: str) -> _Member:
+        if name not in self._members:
+            raise InvalidUsage(f"{name!r} is not a collection of this handle; it has {sorted(self._members)}")
+        return self._members[name]
+
+
+async def open_multi(
+    client: PersistClient, transactions: Transactions, codecs: Mapping[str, Codec[Any]]
+) -> MultiWriteHandle:
+    """Open collections by name, each in its codec, to be written together; those that are not there are created.
+
+    Raises `InvalidUsage`: one was created with another codec, or is a stream of its own.
+    """
+    names = Names(Register(KEY, client.clock, client.ids, client.consensus), client.ids)
+    members: dict[str, _Member] = {}
+    for name, codec in sorted(codecs.items()):
+        named = await names.create_or_load(name, codec=codec.name, schema=codec.words)
+        writer = await transactions.register(named.shard, codec.words)
+        reader = await client.reader(named.shard, codec.schema, name)
+        assert reader is not None, f"{name!r} was opened for writing a moment ago"
+        members[name] = _Member(writer, codec, StreamReader(reader, codec))
+    return MultiWriteHandle(client, transactions, members)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """See `transactions.Draft`."""
+
+    changes: Mapping[_Member, list[tuple[Any, int]]]
+    earliest: int
+    reads: bool = False
+
+    def time(self, upper: int) -> int:
+        return max(upper, self.earliest)
+
+    async def stage(self, time: int, upper: int) -> Writes:
+        """Stage each collection's changes; what cancels out is left out."""
+        bounds = (Frontier(time), Frontier(time + 1))
+        writes = {}
+        for member, pairs in self.changes.items():
+            if pairs:
+                updates = [Update(value, time, diff) for value, diff in pairs]
+                writes[member.writer.shard] = [await member.codec.stage(member.writer, updates, bounds)]
+        return {shard: batches for shard, batches in writes.items() if batches[0].parts}
+
+    async def discard(self, writes: Writes) -> None:
+        for member in self.changes:
+            await member.codec.discard(writes.get(member.writer.shard, ()))

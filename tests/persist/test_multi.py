@@ -1,0 +1,142 @@
+"""Several collections, one write: whole in all of them or in none, on every Consensus."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage
+from strandline.frontier.antichain import Frontier
+from strandline.persist import machine
+from strandline.persist.multi import open_multi
+from strandline.persist.stream import StreamClient
+from strandline.persist.transactions import open_transactions
+from strandline.persist.updates import RowCodec, ValueCodec
+from strandline.store.unreliable import Outcome
+from strandline.testing.simulation import run_sync
+
+
+def codecs(place):
+    """One collection of text, one of rows."""
+    return {
+        "words": ValueCodec(place.blob, "text", str.encode, bytes.decode),
+        "table": RowCodec(place.engine, place.schema),
+    }
+
+
+def multi(place, epoch=1, only=("words", "table")):
+    """Open both in a process of its own."""
+    client = place.client()
+    transactions = run_sync(open_transactions(client, epoch))
+    return run_sync(open_multi(client, transactions, {n: c for n, c in codecs(place).items() if n in only}))
+
+
+def write(handle, word, at=0, **options):
+    """Write one word to each."""
+    changes = {name: [(word if name == "words" else {"k": word}, 1)] for name in handle._members}
+    return run_sync(handle.write(changes, at=at, **options))
+
+
+def read(handle, as_of):
+    """What both hold, without waiting."""
+    words, table = (run_sync(handle.reader(name).snapshot(as_of, timeout_s=0)) for name in ("words", "table"))
+    return sorted((u.value, u.diff) for u in words), sorted((u.value["k"], u.diff) for u in table)
+
+
+def test_a_write_is_whole_and_sealed_in_all_collections_when_it_returns(place):
+    """Damage: a reader sees an order without its customer."""
+    handle = multi(place)
+    time = write(handle, "a", at=7)
+    assert (time, handle.upper) == (7, Frontier(8))
+    assert read(handle, 7) == ([("a", 1)], [("a", 1)])
+    assert read(handle, 6) == ([], [])
+    later = write(handle, "b")
+    assert later == 8, "the time asked for is the earliest"
+    assert read(multi(place), 8) == ([("a", 1), ("b", 1)],) * 2
+
+
+def test_sealing_seals_all_of_them(place):
+    """Damage: a collection to which nobody writes holds those who read both back for ever."""
+    handle = multi(place)
+    run_sync(handle.seal(20))
+    assert read(handle, 19) == ([], [])
+    with pytest.raises(AsOfError):
+        read(handle, 20)
+    run_sync(handle.seal(0))
+    assert handle.upper == Frontier(20)
+    assert write(handle, "a", at=3) == 20
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o is not Outcome.DONE])
+@pytest.mark.parametrize("call", range(4))
+def test_a_write_happens_once_and_whole_whatever_becomes_of_a_call(place, outcome, call):
+    """Damage: one collection has the write and the other has not, or has it twice."""
+    handle = multi(place)
+    place.plan.extend([Outcome.DONE] * call + [outcome])
+    time = write(handle, "a", at=5)
+    run_sync(place.consensus.land())
+    run_sync(handle.seal(time + 3))
+    assert read(handle, time + 2) == ([("a", 1)], [("a", 1)])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_write_of_unknown_outcome_is_asked_for_again_by_its_token(place, monkeypatch, late):
+    """Damage: the retry of a program is a second write."""
+    handle = multi(place)
+    monkeypatch.setattr(machine, "CAS_RETRIES_MAX", 2)
+    place.plan.extend([Outcome.LOST, Outcome.LATE if late else Outcome.LOST])
+    with pytest.raises(Indeterminate):
+        write(handle, "a", at=5, token="one")
+    run_sync(place.consensus.land())
+    again = multi(place)
+    time = write(again, "a", at=9, token="one")
+    assert time == (5 if late else 9)
+    assert read(again, 9 if late is False else 5) == ([("a", 1)], [("a", 1)])
+
+
+def test_two_who_write_at_once_are_at_different_times_and_leave_nothing_behind(place):
+    """Damage: under contention a write is lost, or its refused parts fill the disk."""
+    one, two = multi(place), multi(place)
+    place.plan.append(Outcome.LOST)
+    place.clock.meanwhile.append(lambda: two.write({"words": [("b", 1)]}, at=5))
+    assert write(one, "a" * 20_000, at=5) == 6
+    assert read(one, 6) == ([("a" * 20_000, 1), ("b", 1)], [("a" * 20_000, 1)])
+    named = {p.key for s in (one._members[n].writer.state for n in one._members) for p in s.parts if hasattr(p, "key")}
+    assert {key for key in place.objects if "/parts/" in key} == named
+
+
+def test_what_cannot_be_written_is_refused_whole(place):
+    """Damage: the half that could be written is."""
+    handle = multi(place)
+    for changes in ({"words": [("a", 1)], "other": []}, {"words": [("a", 1)], "table": [({"nonsense": 1}, 1)]}):
+        with pytest.raises(InvalidUsage, match="other|nonsense"):
+            run_sync(handle.write(changes))
+    run_sync(handle.seal(5))
+    assert read(handle, 4) == ([], [])
+
+
+def test_an_empty_or_cancelled_write_is_a_write_of_nothing(place):
+    """Damage: a program that has nothing to say to one collection cannot use the handle."""
+    handle = multi(place)
+    time = run_sync(handle.write({"words": [("a", 1), ("a", -1)], "table": []}))
+    assert read(handle, time) == ([], [])
+
+
+def test_a_stream_cannot_be_written_with_others_nor_the_other_way_round(place):
+    """Damage: a stream's seal passes a committed write, which is then in no read for ever."""
+    text = codecs(place)["words"]
+    streams = StreamClient(place.client(), 1)
+    run_sync(streams.create_or_load("words", text))
+    with pytest.raises(InvalidUsage, match="owner 'stream'"):
+        multi(place)
+    multi(place, only=("table",))
+    with pytest.raises(InvalidUsage, match="owner 'transactions'"):
+        run_sync(streams.create_or_load("table", codecs(place)["table"]))
+
+
+def test_an_older_epoch_is_fenced(place):
+    """Damage: an environment that was succeeded goes on writing."""
+    old = multi(place)
+    new = multi(place, epoch=2)
+    with pytest.raises(FencedError):
+        write(old, "a")
+    assert read(new, write(new, "b")) == ([("b", 1)], [("b", 1)])
