@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+import postgres_server as postgres
+import s3_server as s3
 from strandline.engine.session import build
 
 
@@ -16,3 +21,25 @@ def spark() -> Iterator[SparkSession]:
     session = build({"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.PostgresServer]:
+    """A PostgreSQL that the tests share; each makes a schema of its own."""
+    programs = postgres.binaries()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (tools/setup --postgres installs it where it is root)")
+    directory = Path(tempfile.mkdtemp(prefix="strandline-pg-"))  # pytest's own are closed to the server's user
+    server = postgres.make(directory, programs)
+    server.start()
+    yield server
+    server.stop("immediate")
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[s3.S3Server]:
+    """An S3 that the tests share; each takes a prefix of its own."""
+    server = s3.start("strandline")
+    yield server
+    server.stop()

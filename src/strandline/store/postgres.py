@@ -1,0 +1,370 @@
+"""Consensus in one PostgreSQL table: several machines, the database's own durability, no other server.
+
+A version is a row, and ``(key, seqno)`` is the primary key.  To install a successor the expected row is *locked*, then
+the next one is inserted; the primary key refuses whoever comes second.  That is linearizable under READ COMMITTED:
+
+- the lock is taken on what is there now, not on what a snapshot remembers, so an expected row that was truncated
+  meanwhile is a mismatch, and one that is locked cannot be truncated: no successor is ever born without its witness;
+- versions are consecutive, so while the expected row is held, its successor is absent exactly if it is the head.
+
+A fresh key has no row to lock, and its first version may have any seqno; so an advisory lock stands for the key.  Locks
+are taken in one order (advisory ones by number, rows by key and seqno), so calls of many keys cannot deadlock.
+
+What a failure means follows from the moment it came.  Nothing commits before ``COMMIT`` is sent, so a failure before is
+`Determinate`.  From then on only what the server itself calls a rollback is (`COMMIT_REFUSED`); a lost connection, a
+shutdown, a cancelled wait for a standby is `Indeterminate`, and the connection is dropped.
+
+Every call runs in a thread: one connection per instance, one call at a time.  A statement ends within ``seconds_max``,
+or the server cancels it; a server that does not say so within twice that time is taken for lost.
+
+Warning: a failover to an asynchronous standby forgets commits that were acknowledged.  Promote synchronous ones only.
+
+Source: design page "persist" (implementations of Consensus); PostgreSQL's manual, "Read Committed Isolation Level".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict
+
+from strandline.errors import (
+    ConfigError,
+    CorruptionError,
+    Determinate,
+    Indeterminate,
+    InvalidUsage,
+    StoreError,
+    StrandlineError,
+    Unavailable,
+)
+from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Mismatch, Versioned
+
+T = TypeVar("T")
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+SCHEMA_DEFAULT: Final = "strandline"
+TABLE_DEFAULT: Final = "versions"
+SECONDS_MAX: Final = 10.0
+"""How long a call may take; each is a few rows, so only a lock or a lost server makes it slow."""
+WAIT_SECONDS: Final = 0.1
+"""How often a waiting call looks at the clock."""
+NAME_BYTES_MAX: Final = 63
+"""PostgreSQL cuts off what is longer, so that two names could become one."""
+FORMAT: Final = 1
+"""Kept in the table's comment."""
+COMMIT_REFUSED: Final = ("40000", "40001", "40002", "40P01")
+"""The answers to ``COMMIT`` that mean a rollback: all that is not here may have committed."""
+_ROTTEN: Final = ("XX001", "XX002")
+_NOT_OURS: Final = ("3F", "42")
+"""Classes of SQLSTATE that retrying does not mend: no right to the schema or to the table."""
+
+_MARK: Final = "Strandline's versions, format "
+_CREATE: Final = """
+    CREATE TABLE IF NOT EXISTS {table} (
+        key bytea NOT NULL, seqno bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (key, seqno)
+    )
+"""
+_LIMIT: Final = "SELECT set_config('statement_timeout', %s, false)"
+_DURABLE: Final = """
+    SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
+"""
+"""Whatever this server's default: an acknowledged commit is durable."""
+_COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class'), to_regclass(%s) IS NOT NULL"
+_HEAD: Final = "SELECT seqno, data FROM {table} WHERE key = %s ORDER BY seqno DESC LIMIT 1"
+_SUCCEED: Final = """
+    WITH wanted AS (
+        SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bytea[]) AS wanted (key, expected, data)
+    ), held AS (
+        SELECT wanted.* FROM wanted JOIN {table} AS present
+            ON present.key = wanted.key AND present.seqno = wanted.expected
+        ORDER BY present.key, present.seqno FOR UPDATE OF present
+    )
+    INSERT INTO {table} SELECT key, expected + 1, data FROM held ON CONFLICT DO NOTHING RETURNING key, seqno
+"""
+_LOCK: Final = "SELECT pg_advisory_xact_lock(number) FROM unnest(%s::bigint[]) AS number"
+_BEGET: Final = """
+    INSERT INTO {table}
+    SELECT * FROM unnest(%s::bytea[], %s::bigint[], %s::bytea[]) AS wanted (key, seqno, data)
+        WHERE NOT EXISTS (SELECT FROM {table} AS present WHERE present.key = wanted.key)
+    ON CONFLICT DO NOTHING RETURNING key, seqno
+"""
+_SCAN: Final = "SELECT seqno, data FROM {table} WHERE key = %s AND seqno >= %s ORDER BY seqno LIMIT %s"
+_TRUNCATE: Final = """
+    WITH old AS (SELECT seqno FROM {table} WHERE key = %s AND seqno < %s ORDER BY seqno FOR UPDATE)
+    DELETE FROM {table} USING old WHERE {table}.key = %s AND {table}.seqno = old.seqno
+"""
+_KEYS: Final = "SELECT DISTINCT key FROM {table}"
+
+
+class Bounded(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that waits for a silent server no longer than ``seconds_max``: one that hangs holds no socket."""
+
+    seconds_max = SECONDS_MAX
+
+    def wait(self, gen: PQGen[T], interval: float = WAIT_SECONDS, timeout: float | None = None) -> T:
+        """Run one exchange with the server; every statement comes through here."""
+        return super().wait(gen, interval, self.seconds_max if timeout is None else timeout)
+
+
+class PostgresConsensus:
+    """A `Consensus` in the table ``schema.table`` of the database that ``conninfo`` (a URL, or libpq's form) names.
+
+    Schema and table are made if they are not there.  Locations that share a database need a schema each.
+
+    Raises:
+        ConfigError: the connection string cannot be read, we may not make the table, or the table is another's.
+        Unavailable: no connection; the message says why (nobody answers; or the server does not let us in).
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        schema: str = SCHEMA_DEFAULT,
+        table: str = TABLE_DEFAULT,
+        seconds_max: float = SECONDS_MAX,
+    ) -> None:
+        for name in (schema, table):
+            if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
+                raise ConfigError(f"{name!r} is no name in PostgreSQL: 1 to {NAME_BYTES_MAX} bytes")
+        self._parameters = _parameters(conninfo, seconds_max)
+        self._name = f"{schema}.{table}"
+        self._place = f"PostgreSQL ({self._parameters.get('host', 'the local socket')}, {self._name})"
+        self._schema, self._table = sql.Identifier(schema), sql.Identifier(schema, table)
+        self._statement_ms = max(1, round(seconds_max * 1000))
+        self._guard = threading.Lock()
+        self._connection: Connection | None = None
+        try:
+            self._transact(self._initialize)
+        except StoreError as error:
+            self.close()
+            raise _at_start(self._place, error) from error
+        except StrandlineError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection.  A later call opens it again."""
+        with self._guard:
+            self._drop()
+
+    async def head(self, key: str) -> Versioned | None:
+        """Return the newest version, or None if the key was never set."""
+        rows = await self._read(_HEAD, (key.encode(),))
+        return Versioned(*rows[0]) if rows else None
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        """Install a version iff the head is as expected."""
+        (outcome,) = await self.compare_and_set_many([request])
+        return outcome
+
+    async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
+        """Do each request as if alone, in one transaction.
+
+        An error is then every request's: none of them happened (`Determinate`), or all those that matched may have.
+        """
+        if not requests:
+            return []
+        first: dict[tuple[str, int | None], CompareAndSet] = {}
+        for request in requests:  # of several for one version at most one can win: the first
+            first.setdefault((request.key, request.expected), request)
+        installed = await self._write(lambda connection: self._install(connection, list(first.values())))
+        return [
+            Committed()
+            if first[request.key, request.expected] is request
+            and (request.key.encode(), request.new.seqno) in installed
+            else Mismatch()
+            for request in requests
+        ]
+
+    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
+        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
+        if limit < 0:
+            raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+        if start > SEQNO_MAX:
+            return []
+        rows = await self._read(_SCAN, (key.encode(), max(start, 0), min(limit, SEQNO_MAX)))
+        return [Versioned(*row) for row in rows]
+
+    async def truncate(self, key: str, seqno: int) -> int:
+        """Delete the versions before ``seqno``; return how many."""
+
+        def delete(connection: Connection) -> int:
+            head = connection.execute(self._composed(_HEAD), (key.encode(),)).fetchone()
+            if head is None:
+                raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
+            if seqno > head[0]:
+                raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {head[0]}")
+            values = (key.encode(), max(seqno, 0), key.encode())
+            return connection.execute(self._composed(_TRUNCATE), values).rowcount
+
+        return await self._write(delete)
+
+    async def list_keys(self) -> list[str]:
+        """Return all keys, sorted."""
+        return sorted(key.decode() for (key,) in await self._read(_KEYS, ()))
+
+    def _install(self, connection: Connection, requests: Sequence[CompareAndSet]) -> set[tuple[bytes, int]]:
+        """Install what matches; return the keys and seqnos that are new."""
+        fresh = [request for request in requests if request.expected is None]
+        later = [request for request in requests if request.expected is not None]
+        installed: set[tuple[bytes, int]] = set()
+        if fresh:
+            connection.execute(_LOCK, (sorted({_number(self._name, request.key) for request in fresh}),))
+            values = ([r.key.encode() for r in fresh], [r.new.seqno for r in fresh], [r.new.data for r in fresh])
+            installed |= set(connection.execute(self._composed(_BEGET), values).fetchall())
+        if later:
+            expected = [request.expected for request in later]
+            succeeding = ([r.key.encode() for r in later], expected, [r.new.data for r in later])
+            installed |= set(connection.execute(self._composed(_SUCCEED), succeeding).fetchall())
+        return installed
+
+    async def _read(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        def read() -> list[tuple[Any, ...]]:
+            with self._guard:
+                return self._on_connection(
+                    lambda connection: connection.execute(self._composed(query), values).fetchall()
+                )
+
+        return await asyncio.to_thread(read)
+
+    async def _write(self, change: Callable[[Connection], T]) -> T:
+        def write() -> T:
+            with self._guard:
+                return self._transact(change)
+
+        return await asyncio.to_thread(write)
+
+    def _transact(self, change: Callable[[Connection], T]) -> T:
+        def begin(connection: Connection) -> Connection:
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            return connection
+
+        connection = self._on_connection(begin)
+        try:
+            result = change(connection)
+        except psycopg.Error as error:
+            self._drop()  # a transaction whose connection is gone is rolled back
+            raise self._nothing_happened(error) from error
+        except BaseException:
+            self._drop()
+            raise
+        self._commit(connection)
+        return result
+
+    def _commit(self, connection: Connection) -> None:
+        warnings: list[psycopg.errors.Diagnostic] = []
+        connection.add_notice_handler(warnings.append)
+        try:
+            told = connection.execute("COMMIT").statusmessage
+        except psycopg.Error as error:
+            self._drop()
+            if error.sqlstate in COMMIT_REFUSED:
+                raise Determinate(f"{self._place} rolled back: {_told(error)}") from error
+            raise Indeterminate(f"{self._place}: a commit may have failed: {_told(error)}") from error
+        connection.remove_notice_handler(warnings.append)
+        if told != "COMMIT":
+            raise Determinate(f"{self._place} answered a commit with {told}")
+        if warnings:  # committed here, but nobody waited until the standby had it
+            raise Indeterminate(f"{self._place}: a commit may be lost: {warnings[0].message_primary}")
+
+    def _on_connection(self, call: Callable[[Connection], T]) -> T:
+        """Do what has no effect; once more on a new connection if the one that was kept has died since."""
+        kept = self._connection is not None
+        try:
+            return call(self._connected())
+        except psycopg.OperationalError as error:
+            dead = self._connection is None or self._connection.closed
+            self._drop()
+            if not (kept and dead):
+                raise self._nothing_happened(error) from error
+        except psycopg.Error as error:
+            self._drop()
+            raise self._nothing_happened(error) from error
+        try:
+            return call(self._connected())
+        except psycopg.Error as error:
+            self._drop()
+            raise self._nothing_happened(error) from error
+
+    def _nothing_happened(self, error: psycopg.Error) -> StrandlineError:
+        """Return what to raise for an error that came before any COMMIT was sent."""
+        if error.sqlstate in _ROTTEN:
+            return CorruptionError(f"{self._place} no longer holds what was stored: {_told(error)}")
+        return Determinate(f"{self._place} did not answer: {_told(error)}")
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            connection = Bounded.connect(**self._parameters, autocommit=True)
+            connection.seconds_max = 2 * self._statement_ms / 1000
+            self._connection = connection
+            connection.execute(_LIMIT, (str(self._statement_ms),))
+            connection.execute(_DURABLE)
+        return self._connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _initialize(self, connection: Connection) -> None:
+        name = self._table.as_string(connection)
+        connection.execute(_LOCK, ([_number(self._name, "")],))
+        found = connection.execute(_COMMENT, (name, name)).fetchone()
+        assert found is not None
+        comment, exists = found
+        if exists and comment != f"{_MARK}{FORMAT}":
+            raise ConfigError(
+                f"{self._place} is not a table of this version of Strandline: {comment or 'no comment'!r}"
+            )
+        if not exists:
+            create = "CREATE SCHEMA IF NOT EXISTS {schema}"
+            connection.execute(sql.SQL(create).format(schema=self._schema))
+            connection.execute(self._composed(_CREATE))
+            mark = sql.SQL("COMMENT ON TABLE {table} IS {mark}")
+            connection.execute(mark.format(table=self._table, mark=sql.Literal(f"{_MARK}{FORMAT}")))
+
+    def _composed(self, text: str) -> sql.Composed:
+        return sql.SQL(text).format(table=self._table)
+
+
+def _parameters(conninfo: str, seconds_max: float) -> dict[str, Any]:
+    """Return libpq's parameters; what the connection string says goes before our defaults."""
+    try:
+        given = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        # libpq's message may quote any part of the string, a password too
+        raise ConfigError("the connection string of PostgreSQL cannot be read (it is not shown here)") from None
+    seconds = max(2, round(seconds_max))  # libpq takes 1 for 2
+    defaults = {
+        "application_name": "strandline",
+        "connect_timeout": seconds,
+        "target_session_attrs": "read-write",  # of several hosts, the one that takes writes
+    }
+    return {**defaults, **given}
+
+
+def _number(table: str, key: str) -> int:
+    """Return the advisory lock that stands for a key; a collision only makes two keys wait for each other."""
+    return int.from_bytes(blake2b(f"{table} {key}".encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def _at_start(place: str, error: StoreError) -> StrandlineError:
+    cause = error.__cause__
+    state = (cause.sqlstate or "") if isinstance(cause, psycopg.Error) else ""
+    if state.startswith(_NOT_OURS):
+        return ConfigError(f"{place} cannot be used: {cause}")
+    return Unavailable(str(error))
+
+
+def _told(error: psycopg.Error) -> str:
+    message = str(error).strip().splitlines()
+    return f"{message[0] if message else type(error).__name__} ({error.sqlstate or type(error).__name__})"
