@@ -39,8 +39,8 @@ class Local:
 class Distributed:
     """Rows that a Spark job gives when it is run.
 
-    The DataFrame's times count from ``origin``.  Spark compiles a literal into a plan's code, so a plan that names no
-    absolute time is compiled once and not at every step.
+    The DataFrame's times count from ``origin``, and none is before it.  Spark compiles a literal into a plan's code, so
+    a plan that names no absolute time is compiled once and not at every step.
     """
 
     dataframe: DataFrame

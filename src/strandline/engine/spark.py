@@ -19,6 +19,7 @@ from functools import partial, reduce
 from typing import Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
@@ -31,6 +32,7 @@ from strandline.engine.scan import Scanner
 from strandline.engine.sql import render
 from strandline.engine.stage import Stager
 from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import TIME_MAX
 from strandline.persist.batch import BlobPart, Staged
 from strandline.persist.plane import Contents, Differences, Rows, StageRequest
 
@@ -141,6 +143,13 @@ class SparkEngine:
         """See `Engine.multiset`.  The ERR half gives its one column, ``__error``."""
         return wrap(await self._run(partial(self._multiset, unwrap(rows))))
 
+    async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
+        """See `Engine.restrict`.  Rows that are here already are few: they are returned as they are."""
+        frame = unwrap(rows)
+        if isinstance(frame, Local):
+            return rows
+        return wrap(await self._run(partial(answers.restricted, frame, unwrap(to), schema, self._session)))
+
     async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
         """See `Engine.differences`."""
         ask = partial(answers.differences, unwrap(rows), schema, self._session, significant=significant)
@@ -188,10 +197,15 @@ class SparkEngine:
             aligned = [inline.advanced(inline.conform(table, target), advance) for table in signed]
             return Local(pa.concat_tables([target.empty_table(), *aligned]), plain)
         names = [*schema.names, *([ERROR] if has_error else [])]
-        origins = {frame.origin for frame, _ in pairs if isinstance(frame, Distributed)}
-        origin = origins.pop() if len(origins) == 1 else 0
+        origin = min(_earliest(frame) for frame, _ in pairs)
         lazies = [
-            _aligned(dataframe(frame, self._session, origin), names, negative, advance - origin)
+            _aligned(
+                dataframe(frame, self._session, origin),
+                names,
+                negative,
+                # Left out where it can change nothing: a literal time is code that is compiled anew at every step.
+                advance=advance - origin if _earliest(frame) < advance else None,
+            )
             for frame, negative in pairs
         ]
         return Distributed(reduce(DataFrame.unionAll, lazies), plain, origin)
@@ -224,14 +238,20 @@ class SparkEngine:
             raise ours from error
 
 
-def _aligned(lazy: DataFrame, names: Sequence[str], negative: bool, advance: int) -> DataFrame:
-    """Return the updates with exactly these columns, signed and advanced; only ``__error`` may be lacking.
+def _earliest(frame: Frame) -> int:
+    """Return a time that no update of the frame is before."""
+    match frame:
+        case Local(table, _):
+            return pc.min(table[TIME]).as_py() if table.num_rows else TIME_MAX
+        case Distributed():
+            return frame.origin
 
-    No time is before 0, so only a later ``advance`` changes any.
-    """
+
+def _aligned(lazy: DataFrame, names: Sequence[str], negative: bool, advance: int | None) -> DataFrame:
+    """Return the updates with exactly these columns, signed and advanced; only ``__error`` may be lacking."""
     present = {name.lower() for name in lazy.columns}
     columns = [
         f"CAST(NULL AS string) AS {ERROR}" if name == ERROR and ERROR not in present else quote(name) for name in names
     ]
-    time = f"greatest({TIME}, {advance}L) AS {TIME}" if advance > 0 else TIME
+    time = f"greatest({TIME}, {advance}L) AS {TIME}" if advance is not None else TIME
     return lazy.selectExpr(*columns, time, f"-{DIFF} AS {DIFF}" if negative else DIFF)
