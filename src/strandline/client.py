@@ -9,14 +9,14 @@ Source: design page "the public face" (Python).
 from __future__ import annotations
 
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Schema, quote
 from strandline.compute.explain import Explanation
 from strandline.environment import definitions, inquiry, statements
 from strandline.environment.apply import Applied, apply
@@ -27,11 +27,12 @@ from strandline.environment.inquiry import Verification
 from strandline.environment.loop import LoopThread
 from strandline.environment.progress import progress
 from strandline.environment.project import Project
-from strandline.environment.tables import Change, OpenTable
+from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives
 from strandline.environment.wiring import Assembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
+from strandline.persist.plane import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,12 +94,17 @@ class Collection:
 
 
 class Transaction:
-    """Several tables, one timestamp, all or nothing: committed when the block ends without an error."""
+    """Several tables, one timestamp, all or nothing: committed when the block ends without an error.
+
+    It sees the tables as they were before it: neither its reads nor its deletes know of its own inserts.  If somebody
+    else commits meanwhile, what it reads is read again, so there is no conflict to be handled; a row to delete that is
+    not there (any more) fails it whole.
+    """
 
     def __init__(self, env: Environment, token: str | None) -> None:
         self._env = env
         self._token = token
-        self._changes: list[Change] = []
+        self._changes: list[Change | Statement] = []
         self.timestamp: int | None = None
         """The commit's time, once the block has ended; None if it changed nothing."""
 
@@ -110,9 +116,28 @@ class Transaction:
         """Delete ``rows`` from ``table`` when the transaction commits; each must be there, as often as it is given."""
         self._changes.append(self._env._change(table, rows, deletes=True))
 
-    def _commit(self) -> None:
+    def execute(self, sql: str | statements.Statement) -> None:
+        """Do an INSERT, UPDATE or DELETE when the transaction commits.
+
+        Raises `DefinitionError` with a position where the text is wrong, `InvalidUsage` if it is another statement.
+        """
+        match statements.parse(sql) if isinstance(sql, str) else sql:
+            case statements.Insert() as s:
+                self._changes += self._env._inserting(s)
+            case statements.Delete() as s:
+                self._changes += self._env._deleting(s)
+            case statements.Update() as s:
+                self._changes += self._env._updating(s)
+            case other:
+                raise InvalidUsage(
+                    f"{type(other).__name__} cannot be part of a transaction: it may INSERT, UPDATE, DELETE"
+                )
+
+    def commit(self) -> int | None:
+        """Commit what was gathered, and return its time (None: it is nothing); durable when it returns."""
         if self._changes:
             self.timestamp = self._env._run(self._env._core.commit(self._changes, self._token))
+        return self.timestamp
 
 
 class Environment:
@@ -165,12 +190,12 @@ class Environment:
                 self._run(definitions.create_materialization(self._core, s))
             case statements.Drop() as s:
                 self._run(definitions.drop(self._core, s))
-            case statements.Insert() as s:
-                return self._insert(s)
-            case statements.Delete() as s:
-                return self._delete(s)
-            case statements.Update() as s:
-                return self._update(s)
+            case statements.Insert() | statements.Delete() | statements.Update() as s:
+                transaction = self.begin()
+                transaction.execute(s)
+                return transaction.commit()
+            case statements.Bracket(word):
+                raise InvalidUsage(f"{word} belongs into a script; a program says: with env.transaction() as txn")
             case statements.Query():
                 raise InvalidUsage("a query returns rows: ask it with env.query(…)")
         return None
@@ -192,9 +217,13 @@ class Environment:
     @contextmanager
     def transaction(self, token: str | None = None) -> Iterator[Transaction]:
         """Gather inserts and deletes, and commit them at one time when the block ends without an error."""
-        transaction = Transaction(self, token)
+        transaction = self.begin(token)
         yield transaction
-        transaction._commit()
+        transaction.commit()
+
+    def begin(self, token: str | None = None) -> Transaction:
+        """Return a transaction for who cannot use `transaction`; nothing happens before its `commit`."""
+        return Transaction(self, token)
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
@@ -321,39 +350,47 @@ class Environment:
             return Change(table, frame, deletes, rows.num_rows)
         return Change(table, self._core.engine.given(rows, table.schema, diff=diff), deletes, None)
 
-    def _insert(self, s: statements.Insert) -> int:
+    def _inserting(self, s: statements.Insert) -> list[Change | Statement]:
         table = self._core.table(s.table)
         columns = s.columns or table.schema.names
-        rows = self.query(s.query)
-        if len(rows.columns) != len(columns):
-            raise DefinitionError(
-                f"INSERT INTO {table.name}: {len(columns)} columns ({', '.join(columns)}) "
-                f"and {len(rows.columns)} values"
-            )
-        named = rows.toDF(*columns)
-        absent = [name for name in table.schema.names if name.lower() not in {c.lower() for c in columns}]
-        for name in absent:
-            named = named.selectExpr("*", f"NULL AS `{name}`")
-        return self.insert(table.name, named)
 
-    def _delete(self, s: statements.Delete) -> int:
-        rows = self.query(f"SELECT * FROM {s.table} WHERE {s.where}")  # noqa: S608  # a person's own SQL
-        return self.delete(s.table, rows)
+        def named(rows: DataFrame) -> DataFrame:
+            if len(rows.columns) != len(columns):
+                raise DefinitionError(
+                    f"INSERT INTO {table.name}: {len(columns)} columns ({', '.join(columns)}) "
+                    f"and {len(rows.columns)} values"
+                )
+            absent = [name for name in table.schema.names if name.lower() not in {c.lower() for c in columns}]
+            return rows.toDF(*columns).selectExpr("*", *(f"NULL AS {quote(name)}" for name in absent))
 
-    def _update(self, s: statements.Update) -> int:
+        return [self._statement(table, s.query, deletes=False, shape=named)]
+
+    def _deleting(self, s: statements.Delete) -> list[Change | Statement]:
+        rows = f"SELECT * FROM {s.table} WHERE {s.where}"  # noqa: S608  # a person's own SQL
+        return [self._statement(self._core.table(s.table), rows, deletes=True)]
+
+    def _updating(self, s: statements.Update) -> list[Change | Statement]:
         table = self._core.table(s.table)
         values = {column.lower(): value for column, value in s.assignments}
         for column in values:
             if column not in {name.lower() for name in table.schema.names}:
                 raise DefinitionError(f"UPDATE {table.name}: there is no column {column!r}")
-        selected = ", ".join(f"{values.get(n.lower(), f'`{n}`')} AS `{n}`" for n in table.schema.names)
-        old = self.query(f"SELECT * FROM {s.table} WHERE {s.where}")  # noqa: S608  # a person's own SQL
-        new = self.query(f"SELECT {selected} FROM {s.table} WHERE {s.where}")  # noqa: S608
-        with self.transaction() as txn:
-            txn.delete(table.name, old)
-            txn.insert(table.name, new)
-        assert txn.timestamp is not None, "a transaction with changes has a time"
-        return txn.timestamp
+        selected = ", ".join(f"{values.get(n.lower(), quote(n))} AS {quote(n)}" for n in table.schema.names)
+        old = f"SELECT * FROM {s.table} WHERE {s.where}"  # noqa: S608  # a person's own SQL
+        new = f"SELECT {selected} FROM {s.table} WHERE {s.where}"  # noqa: S608
+        return [self._statement(table, old, deletes=True), self._statement(table, new, deletes=False)]
+
+    def _statement(
+        self, table: OpenTable, sql: str, *, deletes: bool, shape: Callable[[DataFrame], DataFrame] | None = None
+    ) -> Statement:
+        engine = self._core.engine
+
+        async def read() -> Rows:
+            _, rows = await inquiry.query(self._core, sql, None)
+            found = engine.spark_frame(rows)
+            return engine.given(shape(found) if shape else found, table.schema, diff=-1 if deletes else 1)
+
+        return Statement(table, read, deletes)
 
     def _uppers(self) -> dict[str, Frontier]:
         writing = self._core.require_writing()

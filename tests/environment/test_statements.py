@@ -7,6 +7,7 @@ import pytest
 from strandline.environment import statements
 from strandline.environment.statements import (
     Bind,
+    Bracket,
     CreateMaterialization,
     CreateSource,
     CreateTable,
@@ -48,6 +49,9 @@ from strandline.errors import DefinitionError, Position
             "UPDATE t SET a = f(a, 1), b = 'x' WHERE c > 2",
             Update("t", (("a", "f(a, 1)"), ("b", "'x'")), "c > 2"),
         ),
+        ("begin transaction", Bracket("BEGIN")),
+        ("COMMIT", Bracket("COMMIT")),
+        ("rollback", Bracket("ROLLBACK")),
         ("WITH x AS (SELECT 1) SELECT * FROM x", Query("WITH x AS (SELECT 1) SELECT * FROM x")),
     ],
 )
@@ -63,6 +67,7 @@ def test_each_statement_is_read_as_what_it_says(text: str, statement: statements
         ("CREATE TABLE t a INT", "line 1, column 16", r"\("),
         ("CREATE TABLE t (a INT", "line 1, column 22", r"\)"),
         ("CREATE SOURCE s (a INT)\nUSING", "line 2, column 6", "a name"),
+        ("BEGIN WORK", "line 1, column 7", "end"),
         ("DROP TABLE t u", "line 1, column 14", "end"),
         ("CREATE SOURCE s (a INT) USING files OPTIONS (path '/d', path '/e')", "line 1", "twice"),
         ("UPDATE t SET a WHERE b", "line 1, column 16", "="),

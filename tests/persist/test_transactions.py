@@ -489,3 +489,70 @@ def test_letting_go_of_the_past_fails_no_commit(place):
     txns._let_go_at -= LET_GO_EVERY
     place.plan.extend([Outcome.DONE, *[Outcome.LOST] * CAS_RETRIES_MAX])
     assert commit(place, txns, 5, "one", x="a") == CommittedAt(5)
+
+
+class Draft:
+    """A transaction that puts a row into ``x``; one that ``reads`` says how many were there."""
+
+    def __init__(self, place, *, reads=False):
+        self.place = place
+        self.reads = reads
+        self.asked = []
+        self.given_back = []
+
+    def time(self, upper):
+        return upper
+
+    async def stage(self, time, upper):
+        self.asked.append(time)
+        word = f"{len(content(self.place, 'x', upper - 1))} before" if self.reads else "blind"
+        return {"x": [self.place.stage("x", time, time + 1, [[word, time, 1]], inline=0)]}
+
+    async def discard(self, writes):
+        for batches in writes.values():
+            for staged in batches:
+                self.given_back.append(staged.lower.at)
+                await self.place.engine.discard(staged)
+
+
+def overtaken(place, txns, draft, **options):
+    """Let somebody else commit to ``x`` between staging and committing of the draft, twice."""
+    others = iter(["a", "b"])
+    stage = draft.stage
+
+    async def slowly(time, upper):
+        writes = await stage(time, upper)
+        other = transactions(place)
+        if (word := next(others, None)) is not None:
+            commit(place, other, other.upper.at, word, x=word)
+            run_sync(other.apply())
+        return writes
+
+    draft.stage = slowly
+    return run_sync(txns.transact(draft, token="mine"))
+
+
+def test_what_reads_is_read_again_when_somebody_was_faster(place):
+    """Damage: an UPDATE is computed from rows that are gone, and takes back what another one wrote."""
+    txns, draft = opened(place, "x"), Draft(place, reads=True)
+    time = overtaken(place, txns, draft)
+    assert content(place, "x", time) == [("2 before", 1), ("a", 1), ("b", 1)]
+    assert (len(draft.asked), len(draft.given_back)) == (3, 2)
+
+
+def test_what_does_not_read_is_written_once_and_given_a_later_time(place):
+    """Damage: under contention every retry costs a job; or rows are read at the time that was refused."""
+    txns, draft = opened(place, "x"), Draft(place)
+    time = overtaken(place, txns, draft)
+    assert (draft.asked, draft.given_back) == ([time - 1], [])
+    assert content(place, "x", time) == [("a", 1), ("blind", 1)]
+    assert ("blind", 1) not in content(place, "x", time - 1)
+
+
+def test_what_is_refused_for_good_is_given_back(place):
+    """Damage: the parts of a statement that failed fill the disk."""
+    txns, draft = opened(place, "x"), Draft(place)
+    run_sync(txns.advance(2 * TOKEN_LIFE_MS))
+    with pytest.raises(InvalidUsage, match="too late"):
+        run_sync(txns.transact(draft, token=dated("old", 5)))
+    assert len(draft.given_back) == 1

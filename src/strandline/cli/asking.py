@@ -6,15 +6,15 @@ Source: design page "the public face" (command line).
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from strandline.cli.door import Door
 from strandline.cli.output import Output, rows_document, rows_table, table
-from strandline.client import Environment
+from strandline.client import Environment, Transaction
 from strandline.environment import statements
-from strandline.errors import ConfigError
+from strandline.errors import ConfigError, DefinitionError, Position
 
 _COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "problem")
 
@@ -58,15 +58,42 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
     text = _text(file)
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
     writes = any(not isinstance(statement, statements.Query) for _, statement in parsed)
+    _refuse_loose_ends(parsed)
     with door.writing(project) if writes else door.reading(project) as env:
+        transaction: Transaction | None = None
         for each, statement in parsed:
-            if isinstance(statement, statements.Query):
-                _answer(env, each, None, output)
-                continue
-            timestamp = env.execute(statement)
-            name = type(statement).__name__
-            said = name if timestamp is None else f"{name} committed at {timestamp}"
-            output.result({"statement": name, "timestamp": timestamp}, said)
+            match statement:
+                case statements.Query():
+                    _answer(env, each, None, output)
+                case statements.Bracket("BEGIN"):
+                    transaction = env.begin()
+                case statements.Bracket(word):
+                    if transaction is not None and word == "COMMIT":
+                        _said("Transaction", transaction.commit(), output)
+                    transaction = None
+                case _ if transaction is not None:
+                    transaction.execute(statement)
+                case _:
+                    _said(type(statement).__name__, env.execute(statement), output)
+
+
+def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:
+    """Refuse a script, before any of it is run, whose transactions do not begin and end as they should."""
+    begun: Position | None = None
+    for text, statement in parsed:
+        if isinstance(statement, statements.Bracket):
+            at = statements.position_at(text, len(text) - len(text.lstrip()))
+            if (statement.word == "BEGIN") == (begun is not None):
+                where = "outside any transaction" if begun is None else f"inside the transaction of {begun}"
+                raise DefinitionError(f"{statement.word} {where}", at)
+            begun = at if begun is None else None
+    if begun is not None:
+        raise DefinitionError("this transaction has neither COMMIT nor ROLLBACK", begun)
+
+
+def _said(name: str, timestamp: int | None, output: Output) -> None:
+    said = name if timestamp is None else f"{name} committed at {timestamp}"
+    output.result({"statement": name, "timestamp": timestamp}, said)
 
 
 def _answer(env: Environment, sql: str, as_of: int | None, output: Output) -> None:

@@ -10,17 +10,20 @@ Source: design pages "compute" (verify, reading) and "the map" (decision 7, law 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
-from strandline.algebra.schema import DIFF, TIME, Schema, quote
-from strandline.engine import compare, inline
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.engine import compare, consolidate, inline
 from strandline.engine.analysis import analysed
 from strandline.engine.ddl import schema_of
 from strandline.engine.rows import Distributed, Frame, Local, dataframe
 from strandline.persist.plane import Differences
+
+_HASH: Final = "__hash"
 
 
 def query(
@@ -71,6 +74,18 @@ def netted(frame: Frame, time: int, session: SparkSession) -> Frame:
     return Distributed(
         _added_up(dataframe(frame, session), columns).selectExpr(*columns, f"{time}L AS {TIME}", DIFF), plain=False
     )
+
+
+def restricted(frame: Distributed, to: Frame, schema: Schema, session: SparkSession) -> Distributed:
+    """Return the updates whose row has the hash of a row of ``to``: all of the wanted ones, and next to no others.
+
+    A semi join by a hash, and not by the columns, works for every type that we keep.
+    """
+    key = f"{consolidate.low_hash(schema, has_error=False)} AS {_HASH}"
+    normal = [name for name in consolidate.normal_columns(schema, to.names, normalise=True) if name != ERROR]
+    wanted = dataframe(to, session).selectExpr(*normal).selectExpr(key).distinct()
+    kept = frame.dataframe.selectExpr("*", key).join(wanted, on=_HASH, how="left_semi").drop(_HASH)
+    return Distributed(kept, frame.plain, frame.origin)
 
 
 def differences(frame: Frame, schema: Schema, session: SparkSession, *, significant: int | None) -> Differences:

@@ -37,7 +37,7 @@ from strandline.environment.catalog import (
 from strandline.environment.config import Config
 from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
 from strandline.environment.oracle import Oracle
-from strandline.environment.tables import Change, OpenTable, commit
+from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, admit
 from strandline.environment.wiring import Assembly, driver, side_by_side
@@ -45,6 +45,9 @@ from strandline.errors import ConfigError, FencedError, InvalidUsage, Strandline
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.runtime import Materialization as Task
 from strandline.persist.client import PersistClient
+from strandline.persist.ledger import dated
+from strandline.persist.names import KEY as NAMES
+from strandline.persist.names import Names
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
 from strandline.persist.transactions import Transactions, open_transactions
@@ -156,8 +159,20 @@ class Core:
             {},
             {},
         )
+        await self._forget_dropped(transactions)
         for item in list(catalog.items.values()):
             await self.start(item)
+
+    async def _forget_dropped(self, transactions: Transactions) -> None:
+        """Let tables leave that were dropped by somebody who died before they had left."""
+        registered = await transactions.shards()
+        names = Names(
+            Register(NAMES, self.assembly.clock, self.assembly.ids, self.assembly.consensus), self.assembly.ids
+        )
+        named = {each.shard for each in (await names.all()).values()}
+        tables = {item.shard for item in self.catalog.items.values() if isinstance(item, Table)}
+        for shard in sorted(registered.keys() - named - tables):
+            await transactions.forget(shard)
 
     async def start(self, item: Item) -> None:
         """Open an item of the catalog under this epoch; a fault of its own is its problem, not everybody's."""
@@ -278,7 +293,7 @@ class Core:
             else:
                 self._note(name, "")
 
-    async def commit(self, changes: Sequence[Change], token: str | None) -> int:
+    async def commit(self, changes: Sequence[Change | Statement], token: str | None) -> int:
         """Commit changes of tables at one time and return it."""
         writing = self.require_writing()
         return await commit(
@@ -286,7 +301,7 @@ class Core:
             engine=self.engine,
             transactions=writing.transactions,
             oracle=writing.oracle,
-            token=token if token is not None else self.assembly.ids.fresh("txn"),
+            token=dated(self.assembly.ids.fresh("txn"), writing.oracle.now()) if token is None else token,
         )
 
     def table(self, name: str) -> OpenTable:

@@ -146,7 +146,9 @@ async def drop(core: Core, statement: statements.Drop) -> None:
         raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
     await core.catalogs.change(writing.epoch, _edit(lambda items: {n: i for n, i in items.items() if n != name}))
     writing.dataflows.stop(name)
-    writing.tables.pop(name, None)
+    if isinstance(item, Table):
+        writing.tables.pop(name, None)
+        await writing.transactions.forget(item.shard)
     writing.ingestions.pop(name, None)
     task = writing.tasks.pop(name, None)
     if task is not None:

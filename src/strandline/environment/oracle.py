@@ -26,13 +26,17 @@ class Oracle:
         """The first time that was never given out."""
         return self._floor
 
+    def now(self) -> int:
+        """Return the time that `next` would give out; it is not given out."""
+        return max(self._clock.now_ms(), self._floor)
+
     def next(self, wanted: int | None = None) -> int:
         """Return a time at or after the wall clock (or exactly ``wanted``) that nobody was given before.
 
         Raises `InvalidUsage` if ``wanted`` is past.
         """
         if wanted is None:
-            time = max(self._clock.now_ms(), self._floor)
+            time = self.now()
         elif not self._floor <= wanted < TIME_MAX:
             raise InvalidUsage(f"time {wanted} cannot be used: the next free one is {self._floor}")
         else:

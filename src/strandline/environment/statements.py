@@ -11,6 +11,7 @@ Spark tokenizer), so that every refusal has a line and a column.
     INSERT INTO name [(columns)] query
     DELETE FROM name [WHERE condition]
     UPDATE name SET column = value, … [WHERE condition]
+    BEGIN | COMMIT | ROLLBACK [TRANSACTION]
     anything else is a query
 
 ``IF NOT EXISTS`` is allowed after CREATE and its kind.
@@ -116,6 +117,13 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Bracket:
+    """BEGIN, COMMIT or ROLLBACK (``word``): where a transaction of a script begins and ends."""
+
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """Anything else: Spark is asked."""
 
@@ -123,7 +131,7 @@ class Query:
 
 
 Statement: TypeAlias = (
-    CreateTable | CreateSource | CreateView | CreateMaterialization | Drop | Insert | Delete | Update | Query
+    CreateTable | CreateSource | CreateView | CreateMaterialization | Drop | Insert | Delete | Update | Bracket | Query
 )
 
 
@@ -189,6 +197,10 @@ def parse(text: str) -> Statement:
             return _finish(reader, Delete(reader.name(), _where(reader)))
         case "UPDATE":
             return _update(reader)
+        case "BEGIN" | "COMMIT" | "ROLLBACK" as word:
+            reader.take(word)
+            reader.accept("TRANSACTION")
+            return _finish(reader, Bracket(word))
         case _:
             return Query(text)
 

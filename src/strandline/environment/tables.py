@@ -4,12 +4,15 @@ A write is a transaction: rows are staged at a time from the oracle and committe
 table or to several, all or nothing.  It is durable when the call returns.  Deleting a row that is not there fails the
 whole transaction, and names the row.
 
+A transaction sees the tables as they were before it: what a statement reads, and whether rows to delete are there, is
+found at ``t - 1`` for a commit at ``t``.  If anybody commits in between, all of it is done again, at a later time.
+
 Source: design pages "persist" (transactions) and "the public face" (insert, delete, transaction).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,7 +23,7 @@ from strandline.errors import InvalidUsage
 from strandline.persist.batch import Staged
 from strandline.persist.plane import Engine, Rows, StageRequest
 from strandline.persist.read import ReadHandle
-from strandline.persist.transactions import CommittedAt, TimeTaken, Transactions
+from strandline.persist.transactions import Transactions, Writes
 from strandline.persist.write import WriteHandle
 
 SMALL_ROWS_MAX = 20_000
@@ -49,36 +52,64 @@ class Change:
     rows: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Rows to insert (or delete) in one table, found by ``read``: called anew whenever somebody was faster."""
+
+    table: OpenTable
+    read: Callable[[], Awaitable[Rows]]
+    deletes: bool
+
+
 async def commit(
-    changes: Sequence[Change], *, engine: Engine, transactions: Transactions, oracle: Oracle, token: str
+    changes: Sequence[Change | Statement], *, engine: Engine, transactions: Transactions, oracle: Oracle, token: str
 ) -> int:
     """Commit ``changes`` at one time and return it.  The same ``token`` again is the same commit.
 
     Raises:
-        InvalidUsage: a row to delete is not there (then nothing is committed).
+        InvalidUsage: a row to delete is not there, or the token came too late (then nothing is committed).
         FencedError: a newer environment has taken over.
         Indeterminate: it may have happened; call again with the same token.
     """
-    done = await transactions.find(token)
-    while done is None:
-        await transactions.apply()  # so that what is checked and what is appended to are the same
-        time = oracle.next()
-        for table, frame in await _net(changes, engine, time, deletes_only=True):
-            await _refuse_absent(table, frame, engine, time)
-        staged = await _stage(changes, engine, time)
-        match await transactions.commit(time, staged, token=token):
-            case CommittedAt(at):
-                done = at
-                if at != time:
-                    await _discard(staged, engine)  # it was committed before, with other staged batches
-            case TimeTaken(upper):
-                oracle.passed(upper)
-                await _discard(staged, engine)
-    await transactions.apply()
-    return done
+    return await transactions.transact(_Draft(changes, engine, oracle), token=token)
 
 
-async def _stage(changes: Sequence[Change], engine: Engine, time: int) -> Mapping[str, Sequence[Staged]]:
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """See `persist.transactions.Draft`."""
+
+    changes: Sequence[Change | Statement]
+    engine: Engine
+    oracle: Oracle
+
+    @property
+    def reads(self) -> bool:
+        return any(isinstance(change, Statement) or change.deletes for change in self.changes)
+
+    def time(self, upper: int) -> int:
+        self.oracle.passed(upper)
+        return self.oracle.next()
+
+    async def stage(self, time: int, upper: int) -> Writes:
+        """Read what there is to read, look whether what is deleted is there, and write what is left of the changes."""
+        changes = [await _found(change) for change in self.changes]
+        for table, frame in await _net(changes, self.engine, time, deletes_only=True):
+            await _refuse_absent(table, frame, self.engine, time, upper)
+        return await _stage(changes, self.engine, time)
+
+    async def discard(self, writes: Writes) -> None:
+        for batches in writes.values():
+            for batch in batches:
+                await self.engine.discard(batch)
+
+
+async def _found(change: Change | Statement) -> Change:
+    if isinstance(change, Change):
+        return change
+    return Change(change.table, await change.read(), change.deletes, None)
+
+
+async def _stage(changes: Sequence[Change], engine: Engine, time: int) -> Writes:
     staged: dict[str, list[Staged]] = {}
     known = [change.rows for change in changes]
     small = None not in known and sum(n or 0 for n in known) <= SMALL_ROWS_MAX
@@ -109,11 +140,13 @@ async def _net(
     return frames
 
 
-async def _refuse_absent(table: OpenTable, frame: Rows, engine: Engine, time: int) -> None:
+async def _refuse_absent(table: OpenTable, frame: Rows, engine: Engine, time: int, upper: int) -> None:
     """Fail if the table would hold some row less than zero times after the change."""
-    # What is known now is what will be there at `time`: only this environment commits, and not meanwhile.
-    upper = table.reader.state.upper.at or 0
-    both = [frame, await engine.read(await table.reader.snapshot(upper - 1))] if upper else [frame]
+    if upper:
+        there = await engine.read(await table.reader.snapshot(upper - 1))
+        both = [frame, await engine.restrict(there, frame, table.schema)]
+    else:
+        both = [frame]
     left = await engine.differences(
         await engine.union(table.schema, both, advance=time, negate=[False] * len(both)), table.schema
     )
@@ -127,9 +160,3 @@ async def _refuse_absent(table: OpenTable, frame: Rows, engine: Engine, time: in
 def _example(sample: pa.Table) -> str:
     first: dict[str, object] = next((row for row in sample.to_pylist() if row[DIFF] < 0), {})
     return str({name: value for name, value in first.items() if not name.startswith("__")})
-
-
-async def _discard(staged: Mapping[str, Sequence[Staged]], engine: Engine) -> None:
-    for batches in staged.values():
-        for batch in batches:
-            await engine.discard(batch)

@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeAlias
 
 from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist.batch import Staged
+from strandline.persist.batch import Staged, retimed
 from strandline.persist.client import PersistClient
 from strandline.persist.ledger import (
     TOKEN_LIFE_MS,
@@ -137,24 +137,32 @@ class Transactions:
         self._writers.pop(shard, None)
 
     async def transact(self, draft: Draft, *, token: str) -> int:
-        """Commit ``draft`` at a time that is free, staging it anew for as long as others are faster; apply it.
+        """Commit ``draft`` at a time that is free, later for as long as others are faster; apply it.
 
-        The same token again is the same commit.  Raises what `commit` and ``draft.stage`` raise; then nothing is
-        committed, unless it is `Indeterminate`.
+        What it wrote is given the later time as it is; only a draft that reads is staged anew.  The same token again is
+        the same commit.  Raises what `commit` and ``draft.stage`` raise; then nothing is committed, unless it is
+        `Indeterminate`.
         """
         done = await self.find(token)
+        writes: Writes | None = None
         while done is None:
             await self.apply()
             upper = _at(self.upper)
             time = draft.time(upper)
-            writes = await draft.stage(time, upper)
-            match await self.commit(time, writes, token=token, read=upper if draft.reads else None):
+            writes = _retimed(writes, time) if writes is not None else await draft.stage(time, upper)
+            try:
+                outcome = await self.commit(time, writes, token=token, read=upper if draft.reads else None)
+            except InvalidUsage:
+                await draft.discard(writes)
+                raise
+            match outcome:
                 case CommittedAt(at):
                     done = at
                     if at != time:
                         await draft.discard(writes)  # it was committed before, with other batches
-                case TimeTaken():
+                case TimeTaken() if draft.reads:
                     await draft.discard(writes)
+                    writes = None
         await self.apply()
         return done
 
@@ -315,3 +323,8 @@ async def open_transactions(client: PersistClient, epoch: int) -> Transactions:
 def _at(frontier: Frontier) -> int:
     assert frontier.at is not None, "the transactions shard is never closed"
     return frontier.at
+
+
+def _retimed(writes: Writes, time: int) -> Writes:
+    bounds = (Frontier(time), Frontier(time + 1))
+    return {shard: [retimed(staged, *bounds) for staged in batches] for shard, batches in writes.items()}
