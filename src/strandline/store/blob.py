@@ -9,6 +9,7 @@ Source: design page "persist".  Contract suite: `strandline.testing.blob_contrac
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -29,4 +30,31 @@ class Blob(Protocol):
 
     async def list(self, prefix: str) -> list[str]:
         """Return the keys that start with ``prefix``, sorted.  May be stale: never proof that a key is absent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """An object as it was read: its bytes, and a tag that names these bytes among all that the key ever held."""
+
+    data: bytes
+    tag: str
+
+
+class ObjectStore(Blob, Protocol):
+    """A Blob that also decides races: what consensus is built from where there is nothing else.
+
+    Its conditional calls are linearizable per key.  They alone may write a key twice.
+    """
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """Store ``data`` iff nothing is stored under ``key``; tell whether that was so."""
+        ...
+
+    async def read(self, key: str) -> Tagged | None:
+        """Return what is stored under ``key`` with its tag, or None."""
+        ...
+
+    async def replace(self, key: str, tag: str, data: bytes) -> bool:
+        """Store ``data`` iff what is stored under ``key`` has ``tag``; tell whether that was so."""
         ...

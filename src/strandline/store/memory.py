@@ -10,14 +10,16 @@ Source: design page "persist" (implementations).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from strandline.errors import InvalidUsage
+from strandline.store.blob import Tagged
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.keys import check_key, check_prefix
 
 
 class MemoryBlob:
-    """A `Blob` over a dictionary."""
+    """An `ObjectStore` over a dictionary."""
 
     def __init__(self, place: dict[str, bytes] | None = None) -> None:
         self._place = {} if place is None else place
@@ -41,6 +43,31 @@ class MemoryBlob:
         """Return the keys that start with ``prefix``, sorted."""
         check_prefix(prefix)
         return sorted(key for key in self._place if key.startswith(prefix))
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """Store ``data`` iff nothing is stored under ``key``; tell whether that was so."""
+        check_key(key)
+        if key in self._place:
+            return False
+        self._place[key] = bytes(data)
+        return True
+
+    async def read(self, key: str) -> Tagged | None:
+        """Return what is stored under ``key`` with its tag, or None."""
+        data = await self.get(key)
+        return None if data is None else Tagged(data, _tag(data))
+
+    async def replace(self, key: str, tag: str, data: bytes) -> bool:
+        """Store ``data`` iff what is stored under ``key`` has ``tag``; tell whether that was so."""
+        found = await self.read(key)
+        if found is None or found.tag != tag:
+            return False
+        self._place[key] = bytes(data)
+        return True
+
+
+def _tag(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 class MemoryConsensus:

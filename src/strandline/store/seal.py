@@ -34,6 +34,7 @@ class Kind(IntEnum):
     RECORDS = 3
     REGISTER = 4
     CHECKPOINT = 5
+    VERSION = 6
 
 
 MAGIC: Final = b"\x89STR"

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from strandline.errors import Determinate, Indeterminate
-from strandline.store.blob import Blob
+from strandline.store.blob import Blob, ObjectStore, Tagged
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
 
 T = TypeVar("T")
@@ -87,6 +87,26 @@ class UnreliableBlob:
     async def list(self, prefix: str) -> list[str]:
         """Return the keys that start with ``prefix``; or fail."""
         return await _with_outcome("blob.list", self._choose, partial(self._inner.list, prefix))
+
+
+class UnreliableObjectStore(UnreliableBlob):
+    """An `ObjectStore` that does to ``inner`` what ``choose("blob.<method>", 4)`` says: an index into `AT_ONCE`."""
+
+    def __init__(self, inner: ObjectStore, choose: Choose) -> None:
+        super().__init__(inner, choose)
+        self._objects = inner
+
+    async def create(self, key: str, data: bytes) -> bool:
+        """Store ``data`` iff nothing is there; or fail."""
+        return await _with_outcome("blob.create", self._choose, partial(self._objects.create, key, data))
+
+    async def read(self, key: str) -> Tagged | None:
+        """Return what is stored with its tag, or None; or fail."""
+        return await _with_outcome("blob.read", self._choose, partial(self._objects.read, key))
+
+    async def replace(self, key: str, tag: str, data: bytes) -> bool:
+        """Store ``data`` iff what is there has ``tag``; or fail."""
+        return await _with_outcome("blob.replace", self._choose, partial(self._objects.replace, key, tag, data))
 
 
 class UnreliableConsensus:

@@ -1,0 +1,279 @@
+"""Consensus in an object store, by its conditional put: no server but the store itself.
+
+Per key, all below one path:
+
+    first             the first version, made if absent; never deleted: it is the witness that the key is not fresh
+    v/<seqno>         every later version, made if absent; never read below the marker
+    truncated_below   the marker: versions below it are deleted, or are about to be; changed by conditional put, upwards
+    hint              some seqno not far below the head
+
+Whoever makes ``v/<n>`` has won version n, if n - 1 was the head.  That it *was* is what takes care:
+
+- **Truncation removes witnesses.**  The marker is durable before anything is deleted, and a writer reads it before and
+  after it creates.  Below the marker before: a `Mismatch`.  Below it only after: somebody truncated meanwhile, and
+  whether our version was one of those deleted, or is garbage among them, nobody can know: `Indeterminate`.
+- **A late create leaves garbage below the marker.**  No reader looks there, and the next truncation sweeps it up.
+- **A version that is absent is not the end of them** if it was deleted: so a reader that meets an absence reads the
+  marker once more, and begins again if it has moved past.
+- **Listings are never trusted** to say what exists; they only help to sweep.
+
+The head is found from what this process has seen, or the hint, or the marker, or the first version, by reading forward.
+
+Cost on a quiet key: a compare-and-set is two reads and one create, a head three reads.
+
+Source: design page "persist" (object store by conditional put; scenario ``truncated_witness``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeAlias
+
+from strandline.errors import Determinate, Indeterminate, InvalidUsage, StoreError
+from strandline.store.blob import ObjectStore
+from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.keys import SEGMENT_CHARS_MAX
+from strandline.store.seal import Kind, seal, unseal
+
+Outcome: TypeAlias = "Committed | Mismatch | StoreError"
+Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, Outcome]]], Awaitable[list[Outcome]]]
+
+ROOT: Final = "consensus"
+HINT_EVERY: Final = 16
+"""Every so many versions the hint is written: a reader that knows nothing reads this many objects."""
+RESTARTS_MAX: Final = 100
+"""How often a reader begins again because versions were truncated before its eyes."""
+SEQNO_DIGITS: Final = len(str(SEQNO_MAX))
+END: Final = "="
+"""The last segment of a key's path, which no part of a key is: so no key's objects lie among another's."""
+assert HINT_EVERY >= 1
+
+_SEQNO: Final = struct.Struct("<Q")
+_PLAIN: Final = re.compile(r"[a-z0-9-]")
+_ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
+
+
+async def one_by_one(calls: Sequence[Coroutine[Any, Any, Outcome]]) -> list[Outcome]:
+    """Run the calls, each after the one before."""
+    return [await call for call in calls]
+
+
+class ObjectConsensus:
+    """A `Consensus` in the objects below ``root``.  ``together`` runs several calls, side by side where one may."""
+
+    def __init__(self, objects: ObjectStore, root: str = ROOT, together: Together = one_by_one) -> None:
+        self._objects = objects
+        self._root = root
+        self._together = together
+        self._seen: dict[str, int] = {}  # by path, the newest seqno that this process has seen as a version
+
+    async def head(self, key: str) -> Versioned | None:
+        """Return the newest version, or None if the key was never set."""
+        path = self._path(key)
+        newest = await self._somewhere(path)
+        for _ in range(RESTARTS_MAX):
+            if newest is None and (newest := await self._oldest(path)) is None:
+                return None
+            while (following := await self._get(path, newest.seqno + 1)) is not None:
+                newest = following
+            if await self._marker(path) <= newest.seqno + 1:
+                self._saw(path, newest.seqno)
+                return newest
+            newest = None  # what we followed was deleted under way, or is garbage: begin at the marker
+        raise Determinate(f"key {key!r}: what was read was truncated {RESTARTS_MAX} times")
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        """Install a version iff the head is as expected."""
+        path, new = self._path(request.key), request.new
+        if request.expected is None:
+            if not await self._objects.create(_first(path), _sealed(_first(path), new)):
+                return Mismatch()
+            self._saw(path, new.seqno)
+            return Committed()
+        if new.seqno <= await self._marker(path):
+            return Mismatch()
+        if self._seen.get(path) != request.expected and not await self._is_version(path, request.expected):
+            return Mismatch()
+        name = _later(path, new.seqno)
+        if not await self._objects.create(name, _sealed(name, new)):
+            return Mismatch()
+        try:
+            marker = await self._marker(path)
+        except StoreError as error:
+            raise Indeterminate(f"{name} was made, and whether it is a version is not known: {error}") from error
+        if new.seqno < marker:
+            raise Indeterminate(f"{name} was made while the versions before {marker} were truncated")
+        self._saw(path, new.seqno)
+        if new.seqno % HINT_EVERY == 0:
+            with contextlib.suppress(StoreError):  # it is committed all the same
+                await self._objects.set(_hint(path), _sealed(_hint(path), Versioned(new.seqno, b"")))
+        return Committed()
+
+    async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
+        """Do each request as if alone.  An error is every request's: then any of them may have happened."""
+        outcomes = await self._together([self._outcome(request) for request in requests])
+        errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
+        if not errors:
+            return [outcome for outcome in outcomes if not isinstance(outcome, StoreError)]
+        if Committed() not in outcomes and all(isinstance(error, Determinate) for error in errors):
+            raise errors[0]
+        raise Indeterminate(f"of {len(requests)} requests {len(errors)} failed; the first: {errors[0]}") from errors[0]
+
+    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
+        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
+        if limit < 0:
+            raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+        path = self._path(key)
+        first = await self._get_first(path)
+        if first is None or start > SEQNO_MAX:
+            return []
+        for _ in range(RESTARTS_MAX):
+            lower = max(start, await self._marker(path) or first.seqno)
+            versions = [first] if lower == first.seqno and limit else []
+            while len(versions) < limit:
+                following = await self._get(path, lower + len(versions))
+                if following is None:
+                    break
+                versions.append(following)
+            if await self._marker(path) <= lower:
+                return versions
+        raise Determinate(f"key {key!r}: what was read was truncated {RESTARTS_MAX} times")
+
+    async def truncate(self, key: str, seqno: int) -> int:
+        """Delete the versions before ``seqno``; return how many.
+
+        Once the marker is durable they are gone, whatever becomes of the deletes: what a crash or an error leaves is
+        swept up by the next truncation.
+        """
+        head = await self.head(key)
+        if head is None:
+            raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
+        if seqno > head.seqno:
+            raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {head.seqno}")
+        path = self._path(key)
+        first = await self._get_first(path)
+        assert first is not None, "it is made before any other version, and never deleted"
+        name = _truncated_below(path)
+        while True:
+            found = await self._objects.read(name)
+            lowest = first.seqno if found is None else _unsealed(name, found.data).seqno
+            if seqno <= lowest:
+                break
+            marker = _sealed(name, Versioned(seqno, b""))
+            if found is None:
+                moved = await self._objects.create(name, marker)
+            else:
+                moved = await self._objects.replace(name, found.tag, marker)
+            if moved:
+                break
+        with contextlib.suppress(StoreError):
+            await self._sweep(path, max(seqno, lowest))
+        return max(0, seqno - lowest)
+
+    async def list_keys(self) -> list[str]:
+        """Return all keys, sorted."""
+        end = f"/{END}/first"
+        names = await self._objects.list(f"{self._root}/")
+        return sorted(_key(name.removeprefix(self._root).removesuffix(end)) for name in names if name.endswith(end))
+
+    async def _outcome(self, request: CompareAndSet) -> Outcome:
+        try:
+            return await self.compare_and_set(request)
+        except StoreError as error:
+            return error
+
+    async def _somewhere(self, path: str) -> Versioned | None:
+        """Return a version from which the head is not far, or what was one; None if that is not known."""
+        seqno = self._seen.get(path)
+        if seqno is None:
+            hint = await self._objects.get(_hint(path))
+            if hint is None:
+                return None
+            seqno = _unsealed(_hint(path), hint).seqno
+        return await self._get(path, seqno)
+
+    async def _oldest(self, path: str) -> Versioned | None:
+        """Return the oldest live version, or None if the key is fresh."""
+        for _ in range(RESTARTS_MAX):
+            marker = await self._marker(path)
+            if marker == 0:
+                return await self._get_first(path)
+            if (found := await self._get(path, marker)) is not None:
+                return found
+        raise Determinate(f"{path}: the oldest version was truncated {RESTARTS_MAX} times while it was read")
+
+    async def _is_version(self, path: str, seqno: int) -> bool:
+        if await self._get(path, seqno) is not None:
+            return True
+        first = await self._get_first(path)
+        return first is not None and first.seqno == seqno
+
+    async def _sweep(self, path: str, below: int) -> None:
+        start = f"{path}/v/"
+        for name in await self._objects.list(start):
+            if int(name.removeprefix(start)) < below:
+                await self._objects.delete(name)
+
+    async def _marker(self, path: str) -> int:
+        """Return the seqno below which all is truncated; 0 if nothing ever was."""
+        name = _truncated_below(path)
+        data = await self._objects.get(name)
+        return 0 if data is None else _unsealed(name, data).seqno
+
+    async def _get_first(self, path: str) -> Versioned | None:
+        data = await self._objects.get(_first(path))
+        return None if data is None else _unsealed(_first(path), data)
+
+    async def _get(self, path: str, seqno: int) -> Versioned | None:
+        """Return the version that was made later than the first, if it is there."""
+        if seqno > SEQNO_MAX:
+            return None
+        data = await self._objects.get(_later(path, seqno))
+        return None if data is None else _unsealed(_later(path, seqno), data)
+
+    def _saw(self, path: str, seqno: int) -> None:
+        self._seen[path] = max(seqno, self._seen.get(path, seqno))
+
+    def _path(self, key: str) -> str:
+        """Return where the objects of ``key`` are: injective, whatever the key, on any store."""
+        escaped = "".join(c if _PLAIN.fullmatch(c) else "".join(f"_{b:02x}" for b in c.encode()) for c in key)
+        segments = [escaped[at : at + SEGMENT_CHARS_MAX] for at in range(0, len(escaped), SEGMENT_CHARS_MAX)]
+        return "/".join([self._root, *segments, END])
+
+
+def _key(path: str) -> str:
+    """Return the key whose escaped form ``path`` is.
+
+    >>> _key("/shards_2fs-1"), _key("/_d0/_ba")
+    ('shards/s-1', 'к')
+    """
+    text = path.replace("/", "")
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text).encode("latin-1").decode()
+
+
+def _first(path: str) -> str:
+    return f"{path}/first"
+
+
+def _later(path: str, seqno: int) -> str:
+    return f"{path}/v/{seqno:0{SEQNO_DIGITS}}"
+
+
+def _truncated_below(path: str) -> str:
+    return f"{path}/truncated_below"
+
+
+def _hint(path: str) -> str:
+    return f"{path}/hint"
+
+
+def _sealed(name: str, version: Versioned) -> bytes:
+    return seal(Kind.VERSION, name, _SEQNO.pack(version.seqno) + version.data)
+
+
+def _unsealed(name: str, data: bytes) -> Versioned:
+    body = unseal(Kind.VERSION, name, data)
+    return Versioned(*_SEQNO.unpack_from(body), body[_SEQNO.size :])
