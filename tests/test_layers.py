@@ -43,6 +43,7 @@ TIED = {
     "psycopg": CLIENTS,
     "redis": CLIENTS,
     "boto3": CLIENTS,
+    "obstore": (*CLIENTS, "engine"),  # the engine checks the footers of its parts where they are
     "fsspec": CLIENTS,
     "kafka": CLIENTS,
     "confluent_kafka": CLIENTS,

@@ -7,13 +7,19 @@ from functools import partial
 import pytest
 
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.blob_contract import BlobContract, OpenBlob
+from strandline.testing.blob_contract import BlobContract, ObjectStoreContract, OpenBlob, OpenObjectStore
 from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus
 
 
 class TestMemoryBlob(BlobContract):
     @pytest.fixture
     def open_blob(self) -> OpenBlob:
+        return partial(MemoryBlob, {})
+
+
+class TestMemoryBlobDecidesRaces(ObjectStoreContract):
+    @pytest.fixture
+    def open_blob(self) -> OpenObjectStore:
         return partial(MemoryBlob, {})
 
 

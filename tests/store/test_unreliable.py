@@ -12,8 +12,15 @@ import pytest
 from strandline.errors import Determinate, Indeterminate, StoreError
 from strandline.store.consensus import Committed, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.store.unreliable import AT_ONCE, Choose, Outcome, UnreliableBlob, UnreliableConsensus
-from strandline.testing.blob_contract import BlobContract, OpenBlob
+from strandline.store.unreliable import (
+    AT_ONCE,
+    Choose,
+    Outcome,
+    UnreliableBlob,
+    UnreliableConsensus,
+    UnreliableObjectStore,
+)
+from strandline.testing.blob_contract import BlobContract, ObjectStoreContract, OpenBlob, OpenObjectStore
 from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus, fill, step
 
 
@@ -26,6 +33,12 @@ class TestUnreliableBlobInFairWeather(BlobContract):
     @pytest.fixture
     def open_blob(self) -> OpenBlob:
         return partial(UnreliableBlob, MemoryBlob(), always(Outcome.DONE))
+
+
+class TestUnreliableObjectStoreInFairWeather(ObjectStoreContract):
+    @pytest.fixture
+    def open_blob(self) -> OpenObjectStore:
+        return partial(UnreliableObjectStore, MemoryBlob(), always(Outcome.DONE))
 
 
 class TestUnreliableConsensusInFairWeather(ConsensusContract):
@@ -71,6 +84,20 @@ def test_each_outcome_has_its_effect_and_its_report(
     assert outcome_of(blob.set("new", b"")) == error
     assert outcome_of(blob.delete("old")) == error
     assert asyncio.run(place.list("")) == (["new"] if happens else ["old"])
+
+
+@pytest.mark.parametrize(("outcome", "happens", "error"), FATES)
+def test_conditional_puts_fail_like_others(outcome: Outcome, happens: bool, error: type[StoreError] | None) -> None:
+    """Damage: consensus on an object store is tried only where nothing fails."""
+    place = MemoryBlob({"old": b"old"})
+    tag = asyncio.run(place.read("old"))
+    assert tag is not None
+    store = UnreliableObjectStore(place, always(outcome))
+    assert outcome_of(store.create("new", b"")) == error
+    assert outcome_of(store.replace("old", tag.tag, b"replaced")) == error
+    assert outcome_of(store.read("old")) == error
+    assert (asyncio.run(place.get("new")) == b"") is happens
+    assert (asyncio.run(place.get("old")) == b"replaced") is happens
 
 
 READS: list[Callable[[UnreliableBlob, UnreliableConsensus], Coroutine[Any, Any, object]]] = [

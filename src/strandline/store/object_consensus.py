@@ -276,4 +276,5 @@ def _sealed(name: str, version: Versioned) -> bytes:
 
 def _unsealed(name: str, data: bytes) -> Versioned:
     body = unseal(Kind.VERSION, name, data)
-    return Versioned(*_SEQNO.unpack_from(body), body[_SEQNO.size :])
+    (seqno,) = _SEQNO.unpack_from(body)
+    return Versioned(seqno, body[_SEQNO.size :])

@@ -20,10 +20,11 @@ from typing import Any, TypeAlias, TypeVar
 import pytest
 
 from strandline.errors import InvalidUsage
-from strandline.store.blob import Blob
+from strandline.store.blob import Blob, ObjectStore
 
 T = TypeVar("T")
 OpenBlob: TypeAlias = Callable[[], Blob]
+OpenObjectStore: TypeAlias = Callable[[], ObjectStore]
 
 BIG = bytes(range(256)) * 40_000
 """10 MB: more than any buffer on the way holds."""
@@ -167,5 +168,75 @@ class BlobContract:
         async def body() -> None:
             with pytest.raises(InvalidUsage):
                 await open_blob().list(prefix)
+
+        self.run(body())
+
+
+class ObjectStoreContract:
+    """What holds for every ObjectStore besides; run `BlobContract` too."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run one test's coroutine.  A double that lives outside asyncio overrides this."""
+        return asyncio.run(coroutine)
+
+    def test_only_the_first_creates_a_key(self, open_blob: OpenObjectStore) -> None:
+        """Damage: two writers of a version both believe that it is theirs."""
+
+        async def body() -> None:
+            one, other = open_blob(), open_blob()
+            assert await one.create("s/k", b"one") is True
+            assert await other.create("s/k", b"other") is False
+            assert await one.create("s/k", b"one") is False, "not even with the same bytes"
+            assert await other.get("s/k") == b"one"
+            assert await other.delete("s/k") is True
+            assert await other.create("s/k", b"") is True
+            assert await one.get("s/k") == b""
+
+        self.run(body())
+
+    def test_what_was_set_cannot_be_created(self, open_blob: OpenObjectStore) -> None:
+        """Damage: an object that is there is overwritten by who asked not to."""
+
+        async def body() -> None:
+            store = open_blob()
+            await store.set("k", b"set")
+            assert await store.create("k", b"created") is False
+            assert await store.get("k") == b"set"
+
+        self.run(body())
+
+    def test_only_who_knows_what_is_there_replaces_it(self, open_blob: OpenObjectStore) -> None:
+        """Damage: a marker that only moves forward is moved back by somebody who read it long ago."""
+
+        async def body() -> None:
+            one, other = open_blob(), open_blob()
+            assert await one.read("k") is None
+            assert await one.replace("k", '"nothing"', b"data") is False
+            await one.set("k", b"5")
+            seen, stale = await one.read("k"), await other.read("k")
+            assert seen is not None
+            assert stale is not None
+            assert seen.data == stale.data == b"5"
+            assert await one.replace("k", seen.tag, b"9") is True
+            assert await other.replace("k", stale.tag, b"7") is False
+            assert await other.get("k") == b"9"
+            assert await other.delete("k") is True
+            assert await one.replace("k", seen.tag, b"11") is False
+            assert await one.get("k") is None
+
+        self.run(body())
+
+    @pytest.mark.parametrize("key", ["", "/a", "a//b", "../a", "a b"])
+    def test_what_is_not_a_key_is_refused(self, open_blob: OpenObjectStore, key: str) -> None:
+        """Damage: a name from outside writes beyond the location."""
+
+        async def body() -> None:
+            store = open_blob()
+            with pytest.raises(InvalidUsage):
+                await store.create(key, b"")
+            with pytest.raises(InvalidUsage):
+                await store.read(key)
+            with pytest.raises(InvalidUsage):
+                await store.replace(key, "tag", b"")
 
         self.run(body())
