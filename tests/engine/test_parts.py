@@ -10,7 +10,8 @@ import pytest
 
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.engine import inline
-from strandline.engine.parts import PartStore, Range
+from strandline.engine.footers import Range
+from strandline.engine.parts import PartStore
 from strandline.errors import CorruptionError
 from strandline.persist.batch import BlobPart
 

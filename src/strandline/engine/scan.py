@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
 from strandline.engine import answers, inline
-from strandline.engine.parts import Described, PartStore
+from strandline.engine.footers import Described
+from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe
 from strandline.persist.batch import BlobPart, InlinePart
 from strandline.persist.plane import Contents, Half
@@ -30,7 +31,7 @@ class Scanner:
     """Plans reads for one engine.  Its calls block (footers, planning); the engine runs them in its worker threads."""
 
     session: SparkSession
-    store: PartStore
+    store: Parts
 
     def read(self, contents: Contents) -> Frame:
         """Return the updates of ``contents``.  Raises `CorruptionError` for a missing or damaged part."""

@@ -26,7 +26,7 @@ from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine import answers, inline
 from strandline.engine.failures import told
-from strandline.engine.parts import PartStore
+from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
 from strandline.engine.scan import Scanner
 from strandline.engine.sql import render
@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 class SparkEngine:
     """`persist.plane.Engine` on a session of its own (`session.adopt`), with parts in ``store``."""
 
-    def __init__(self, session: SparkSession, store: PartStore) -> None:
+    def __init__(self, session: SparkSession, store: Parts) -> None:
         self._session = session
         self._store = store
         self._stager = Stager(session, store)

@@ -24,7 +24,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.engine import consolidate, inline, types
 from strandline.engine.ddl import type_text
-from strandline.engine.parts import Described, PartStore, Range
+from strandline.engine.footers import Described, Range
+from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe, later
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
@@ -49,7 +50,7 @@ class Stager:
     """Writes batches for one engine.  Its calls block; the engine runs them in its worker threads."""
 
     session: SparkSession
-    store: PartStore
+    store: Parts
 
     def stage(self, frame: Frame, request: StageRequest) -> Staged:
         """Normalise, consolidate and write ``frame``.  Raises `InvalidUsage` for wrong columns, types or times."""
