@@ -35,6 +35,7 @@ class Kind(IntEnum):
     REGISTER = 4
     CHECKPOINT = 5
     VERSION = 6
+    CACHED = 7
 
 
 MAGIC: Final = b"\x89STR"

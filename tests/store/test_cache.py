@@ -1,0 +1,197 @@
+"""The cache of objects: never wrong, within its budget, and no obstacle when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from strandline.errors import ConfigError
+from strandline.store.cache import ENTRIES_PER_BUDGET_MIN, LOOKS_PER_BUDGET, CachedBlob, FileCache
+from strandline.store.memory import MemoryBlob
+from strandline.store.seal import SEAL_BYTES
+from strandline.testing.blob_contract import BlobContract, OpenBlob
+
+ENTRY = 1000
+BUDGET = 16 * ENTRY
+PLENTY = 1 << 30
+
+
+class TestCachedBlob(BlobContract):
+    @pytest.fixture
+    def open_blob(self, tmp_path: Path) -> OpenBlob:
+        place: dict[str, bytes] = {}
+        return lambda: CachedBlob(MemoryBlob(place), FileCache(tmp_path, PLENTY))
+
+
+class CountingBlob(MemoryBlob):
+    """Counts how often it is asked for an object."""
+
+    asked = 0
+
+    async def get(self, key):
+        self.asked += 1
+        return await super().get(key)
+
+
+def entry(number: int) -> bytes:
+    """An object that makes an entry of exactly `ENTRY` bytes."""
+    return number.to_bytes(4, "big") * ((ENTRY - SEAL_BYTES) // 4)
+
+
+def held(root: Path) -> int:
+    """Bytes in the directory."""
+    return sum(path.stat().st_size for path in root.iterdir())
+
+
+def in_order(root: Path, cache: FileCache, keys: list[str]) -> None:
+    """Put objects under ``keys``, each used a second after the one before."""
+    for number, key in enumerate(keys):
+        before = set(root.iterdir())
+        cache.put(key, entry(number))
+        for path in set(root.iterdir()) - before:
+            os.utime(path, (number, number))
+
+
+def test_an_object_is_fetched_once(tmp_path):
+    """Damage: the cache costs what it should save."""
+    far = CountingBlob()
+
+    async def body():
+        await far.set("k", b"data")
+        for _ in range(3):
+            for cache in (FileCache(tmp_path, PLENTY), FileCache(tmp_path, PLENTY)):  # as two processes have it
+                assert await CachedBlob(far, cache).get("k") == b"data"
+
+    asyncio.run(body())
+    assert far.asked == 1
+
+
+def test_no_damage_of_an_entry_reaches_its_reader(tmp_path):
+    """Damage: a bad disk under the cache gives wrong rows, though the store behind it is whole."""
+    data = bytes(range(60))
+    cache = FileCache(tmp_path, PLENTY)
+    cache.put("k", data)
+    (path,) = tmp_path.iterdir()
+    good = path.read_bytes()
+    flipped = [good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :] for at in range(len(good)) for bit in range(8)]
+    damages = [*flipped, *(good[:end] for end in range(len(good))), good + b"\0"]
+    for damaged in damages:
+        path.write_bytes(damaged)
+        assert cache.get("k") is None
+        assert not path.exists()  # else it would be read and refused each time
+    assert cache.counts.damaged == len(damages)
+    path.write_bytes(good)
+    assert cache.get("k") == data
+
+
+def test_an_entry_under_another_key_is_a_miss(tmp_path):
+    """Damage: one shard's rows are read as another's."""
+    cache = FileCache(tmp_path, PLENTY)
+    cache.put("a", b"rows of a")
+    (path,) = tmp_path.iterdir()
+    good = path.read_bytes()
+    cache.put("b", b"rows of b")
+    (other,) = set(tmp_path.iterdir()) - {path}
+    other.write_bytes(good)
+    assert cache.get("b") is None
+    assert cache.get("a") == b"rows of a"
+
+
+def test_a_damaged_entry_is_fetched_again(tmp_path):
+    """Damage: a part that is whole in its store cannot be read until somebody empties the cache."""
+    far = CountingBlob()
+    blob = CachedBlob(far, FileCache(tmp_path, PLENTY))
+
+    async def body():
+        await far.set("k", b"data")
+        await blob.get("k")
+        (path,) = tmp_path.iterdir()
+        path.write_bytes(b"")
+        assert await blob.get("k") == b"data"
+        assert await blob.get("k") == b"data"
+
+    asyncio.run(body())
+    assert far.asked == 2
+
+
+def test_the_budget_holds_and_what_was_used_last_stays(tmp_path):
+    """Damage: the disk fills up, or what is read all the time is fetched all the time."""
+    cache = FileCache(tmp_path, BUDGET)
+    in_order(tmp_path, cache, [f"old-{n}" for n in range(8)])
+    assert cache.get("old-0") is not None  # used now: younger than all others
+    for number in range(100):
+        cache.put(f"new-{number}", entry(number))
+        assert held(tmp_path) <= BUDGET + BUDGET // LOOKS_PER_BUDGET
+        assert cache.get("old-0") == entry(0)
+    assert [cache.get(f"old-{n}") for n in range(1, 8)] == [None] * 7
+    assert cache.get("new-99") == entry(99)
+    assert cache.counts.evicted > 80
+
+
+def test_processes_that_share_a_directory_share_its_budget(tmp_path):
+    """Damage: each of ten processes takes the whole budget."""
+    caches = [FileCache(tmp_path, BUDGET) for _ in range(3)]
+    for number in range(60):
+        caches[number % 3].put(f"k{number}", entry(number))
+        assert held(tmp_path) <= BUDGET + 3 * BUDGET // LOOKS_PER_BUDGET
+    assert sum(cache.counts.evicted for cache in caches) > 30
+
+
+def test_an_object_that_would_drive_all_others_out_is_not_kept(tmp_path):
+    """Damage: one large part empties the cache whenever it is read."""
+    cache = FileCache(tmp_path, BUDGET)
+    cache.put("small", entry(1))
+    cache.put("large", bytes(BUDGET // ENTRIES_PER_BUDGET_MIN))
+    assert cache.get("large") is None
+    assert cache.get("small") == entry(1)
+
+
+def test_what_a_crash_left_half_written_is_evicted_in_its_turn(tmp_path):
+    """Damage: each crash takes a piece of the budget for ever."""
+    orphan = tmp_path / "~half"
+    orphan.write_bytes(bytes(ENTRY))
+    os.utime(orphan, (0, 0))
+    cache = FileCache(tmp_path, BUDGET)
+    for number in range(40):
+        cache.put(f"k{number}", entry(number))
+    assert not orphan.exists()
+
+
+def test_evicting_takes_nothing_from_who_is_reading(tmp_path):
+    """Damage: a read fails half-way because another process was short of room."""
+    cache = FileCache(tmp_path, BUDGET)
+    cache.put("k", entry(7))
+    (path,) = tmp_path.iterdir()
+    os.utime(path, (0, 0))
+    with path.open("rb") as reading:
+        half = reading.read(ENTRY // 2)
+        for number in range(40):
+            cache.put(f"k{number}", entry(number))
+        assert not path.exists()
+        assert (half + reading.read())[SEAL_BYTES:] == entry(7)
+
+
+def test_a_cache_that_fails_is_no_cache_and_no_error(tmp_path):
+    """Damage: a full or vanished cache disk stops everything."""
+    root = tmp_path / "cache"
+    far = CountingBlob()
+    blob = CachedBlob(far, FileCache(root, PLENTY))
+    root.rmdir()
+
+    async def body():
+        await far.set("k", b"data")
+        assert [await blob.get("k") for _ in range(2)] == [b"data"] * 2
+        assert await blob.delete("k") is True
+        assert await blob.get("k") is None
+
+    asyncio.run(body())
+
+
+def test_a_directory_that_cannot_be_made_is_refused_when_the_cache_is_opened(tmp_path):
+    """Damage: a mistyped path means silently no cache."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        FileCache(tmp_path / "file" / "cache", PLENTY)
