@@ -17,6 +17,8 @@ from strandline.errors import Indeterminate, StoreError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
+from strandline.persist.metrics import Metrics
+from strandline.persist.notify import Notifier, Polling
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import SCHEMA, RecordShard
 from strandline.persist.since import SinceHandle
@@ -31,12 +33,21 @@ class PersistClient:
     """Opens shards of one location."""
 
     def __init__(
-        self, clock: Clock, ids: Ids, blob: Blob, consensus: Consensus, *, rollup_every: int = ROLLUP_EVERY
+        self,
+        clock: Clock,
+        ids: Ids,
+        blob: Blob,
+        consensus: Consensus,
+        *,
+        rollup_every: int = ROLLUP_EVERY,
+        notifier: Notifier | None = None,
     ) -> None:
         self.clock = clock
         self.ids = ids
         self.blob = blob
         self.consensus = consensus
+        self.notifier = notifier or Polling(clock)
+        self.metrics = Metrics()
         self._rollup_every = rollup_every
         self._machines: dict[str, Machine] = {}
 
@@ -102,7 +113,14 @@ class PersistClient:
     def _machine(self, shard: str) -> Machine:
         if shard not in self._machines:
             self._machines[shard] = Machine(
-                shard, self.clock, self.ids, self.blob, self.consensus, rollup_every=self._rollup_every
+                shard,
+                self.clock,
+                self.ids,
+                self.blob,
+                self.consensus,
+                rollup_every=self._rollup_every,
+                notifier=self.notifier,
+                metrics=self.metrics,
             )
         return self._machines[shard]
 
@@ -128,9 +146,9 @@ async def commit_many(consensus: Consensus, commands: Sequence[tuple[Machine, Co
         except StoreError as error:
             unknown = error if isinstance(error, Indeterminate) else None  # each machine looks for itself below
         else:
-            for (index, (later, answer, _)), outcome in zip(prepared.items(), outcomes, strict=True):
+            for (index, (later, answer, request)), outcome in zip(prepared.items(), outcomes, strict=True):
                 if isinstance(outcome, Committed):
-                    commands[index][0].adopt(later)
+                    commands[index][0].committed(later, request)
                     answers[index] = answer
     for index in answers:
         await commands[index][0].maintain()

@@ -23,6 +23,8 @@ from typing import Final, TypeVar
 from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StoreError, Unavailable
 from strandline.persist import codec
 from strandline.persist.invariants import check
+from strandline.persist.metrics import Metrics
+from strandline.persist.notify import Notice, Notifier, Polling, Subscription, notice_of
 from strandline.persist.state import FIRST_SEQNO, Rollup, ShardState, add_rollup
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
@@ -45,7 +47,16 @@ class Machine:
     """One shard, as one process knows it.  Several coroutines may share it; several processes have one each."""
 
     def __init__(
-        self, shard: str, clock: Clock, ids: Ids, blob: Blob, consensus: Consensus, *, rollup_every: int = ROLLUP_EVERY
+        self,
+        shard: str,
+        clock: Clock,
+        ids: Ids,
+        blob: Blob,
+        consensus: Consensus,
+        *,
+        rollup_every: int = ROLLUP_EVERY,
+        notifier: Notifier | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         assert rollup_every >= ROLLUP_EVERY_MIN, f"a rollup every {rollup_every} versions would never end"
         self.shard = shard
@@ -54,6 +65,8 @@ class Machine:
         self._blob = blob
         self._consensus = consensus
         self._rollup_every = rollup_every
+        self._notifier = notifier or Polling(clock)
+        self.metrics = metrics or Metrics()
         self._state: ShardState | None = None
 
     @property
@@ -77,7 +90,7 @@ class Machine:
                 await self._create()
             except StoreError as error:
                 last = error
-                await self._back_off(attempt)
+                await self._back_off(attempt, error)
         raise Unavailable(f"shard {self.shard!r} could not be opened in {CAS_RETRIES_MAX} attempts ({last})")
 
     async def refresh(self) -> ShardState:
@@ -88,7 +101,7 @@ class Machine:
                 await self._catch_up()
             except StoreError as error:
                 last = error
-                await self._back_off(attempt)
+                await self._back_off(attempt, error)
             else:
                 return self.state
         raise Unavailable(f"shard {self.shard!r} could not be read in {CAS_RETRIES_MAX} attempts ({last})")
@@ -103,6 +116,7 @@ class Machine:
             Unavailable: the attempts are used up and none of them landed.
         """
         current = False  # whether self.state was fetched after this call began
+        doubted = unknown is not None  # whether any attempt left open what became of it
         try:
             for attempt in range(CAS_RETRIES_MAX):
                 before = self.state
@@ -110,18 +124,21 @@ class Machine:
                 if prepared is not None:
                     after, answer = prepared
                     if after is before:
+                        self.metrics.witness_hits += doubted
                         return answer
                     later, request = self.prepare(before, after)
                     try:
                         outcome = await self._consensus.compare_and_set(request)
                     except StoreError as error:
                         unknown = error if isinstance(error, Indeterminate) else unknown
-                        await self._back_off(attempt)
+                        doubted = doubted or unknown is not None
+                        await self._back_off(attempt, error)
                     else:
                         if isinstance(outcome, Committed):
-                            self.adopt(later)
+                            self.committed(later, request)
                             await self.maintain()
                             return answer
+                        self.metrics.retries += 1
                 await self.refresh()
                 current = True
                 if self.state.seqno > before.seqno:
@@ -130,6 +147,7 @@ class Machine:
             if unknown is None:
                 after, answer = command(self.state)
                 if after is self.state:
+                    self.metrics.witness_hits += doubted
                     return answer  # the last attempt landed and only its answer was lost; or a refusal
         except Unavailable as error:
             if unknown is None:
@@ -157,8 +175,33 @@ class Machine:
         data = codec.encode_diff(self.shard, codec.difference(before, after))
         return after, CompareAndSet(self.shard, before.seqno, Versioned(after.seqno, data))
 
+    def committed(self, state: ShardState, request: CompareAndSet) -> None:
+        """Take note of a version that was installed by the ``request`` of `prepare`, and tell whoever listens."""
+        self.adopt(state)
+        self._notifier.publish(notice_of(self.shard, state.seqno, request.new.data))
+
+    async def subscribe(self) -> Subscription:
+        """Listen for new versions.  Give what it tells to `heard`; `refresh` first, and whenever it tells nothing."""
+        return await self._notifier.subscribe(self.shard)
+
+    def heard(self, notice: Notice) -> bool:
+        """Take note of a version that somebody told of; tell whether everything up to it is now known here.
+
+        A diff that does not follow what is known here, or fails its check, changes nothing.
+        """
+        state = self.state
+        if notice.seqno == state.seqno + 1 and notice.diff:
+            try:
+                version = codec.decode_diff(self.shard, notice.seqno, notice.diff)
+                self.adopt(codec.apply(state, [version]))
+            except CorruptionError:
+                self.metrics.corruption_errors += 1
+                return False
+            self.metrics.notices += 1
+        return notice.seqno <= self.state.seqno
+
     def adopt(self, state: ShardState) -> None:
-        """Take note of a version that is committed: by this machine, by the caller of `prepare`, or by others."""
+        """Take note of a version that is committed, by whomever."""
         if self._state is None or state.seqno > self._state.seqno:
             self._state = state
 
@@ -235,5 +278,7 @@ class Machine:
     def _rollup_key(self, seqno: int) -> str:
         return f"{segment(self.shard)}/rollup/{seqno}-{self._ids.fresh('r')}"
 
-    async def _back_off(self, attempt: int) -> None:
+    async def _back_off(self, attempt: int, error: StoreError) -> None:
+        self.metrics.retries += 1
+        self.metrics.indeterminate += isinstance(error, Indeterminate)
         await self._clock.sleep(min(BACKOFF_S_MAX, 0.005 * 2 ** min(attempt, 10)))

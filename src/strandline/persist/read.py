@@ -24,8 +24,10 @@ from strandline.persist.plane import Contents, Half
 from strandline.persist.state import ShardState
 from strandline.store.clock import Clock
 
-POLL_S_MIN: Final = 0.02
-POLL_S_MAX: Final = 1.0
+POLL_S_MIN: Final = 1.2
+POLL_S_MAX: Final = 16.0
+"""How long a reader that is told nothing waits before it asks again: at first, and at last."""
+assert POLL_S_MIN < POLL_S_MAX
 
 
 class ReadHandle:
@@ -167,21 +169,30 @@ class ReadHandle:
             )
 
     async def wait_beyond(self, time: int, *, timeout_s: float | None = None) -> ShardState:
-        """Return a state whose upper is beyond ``time``, polling with back-off.
+        """Return a state whose upper is beyond ``time``: when it is told of one, or finds it by asking now and then.
 
         Raises `AsOfError` when ``timeout_s`` has passed first.
         """
         await self._beat_if_due()
-        waited, pause = 0.0, POLL_S_MIN
-        state = self.state
-        while state.upper <= Frontier(time):
+        if not self.state.upper <= Frontier(time):
+            return self.state
+        begun, pause = self._clock.now_ms(), POLL_S_MIN
+        told = await self._machine.subscribe()  # before it asks, so that nothing falls between
+        try:
             state = await self.refresh()
-            if not state.upper <= Frontier(time):
-                break
-            if timeout_s is not None and waited >= timeout_s:
-                raise AsOfError(f"{self.name!r} is not complete at {time} yet: its upper is {state.upper}")
-            await self._clock.sleep(pause)
-            waited, pause = waited + pause, min(POLL_S_MAX, pause * 2)
+            while state.upper <= Frontier(time):
+                left = None if timeout_s is None else timeout_s - (self._clock.now_ms() - begun) / 1000
+                if left is not None and left <= 0:
+                    raise AsOfError(f"{self.name!r} is not complete at {time} yet: its upper is {state.upper}")
+                notice = await told.next(pause if left is None else min(pause, left))
+                pause = min(POLL_S_MAX, pause * 2) if notice is None else POLL_S_MIN
+                if notice is not None and self._machine.heard(notice):
+                    await self._beat_if_due()
+                else:
+                    await self.refresh()
+                state = self.state
+        finally:
+            told.close()
         return state
 
 
