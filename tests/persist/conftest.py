@@ -14,7 +14,7 @@ from strandline.errors import Determinate, Indeterminate
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Contents, StageRequest
+from strandline.persist.plane import Contents, Merger, StageRequest
 from strandline.persist.state import ShardState
 from strandline.persist.write import WriteHandle
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
@@ -104,10 +104,10 @@ class Place:
         """What lies in Consensus."""
         return self.consensus._place
 
-    def client(self, **options: Any) -> PersistClient:
-        """Start a process."""
+    def client(self, merger: Merger | None = None, **options: Any) -> PersistClient:
+        """Start a process, which compacts if it has a ``merger``."""
         ids = CountingIds(f"p{next(self._owners)}")
-        return PersistClient(self.clock, ids, self.blob, self.consensus, **options)
+        return PersistClient(self.clock, ids, self.blob, self.consensus, merger, **options)
 
     def writer(
         self, shard: str = "s", epoch: int = 1, *, client: PersistClient | None = None, **options: Any

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
-from strandline.persist.batch import NOTHING, Batch, BlobPart, Digest, InlinePart, Staged
+from strandline.persist.batch import NOTHING, Batch, BlobPart, Digest, InlinePart, Staged, Window, narrowed, retimed
 
 lanes = st.integers(0, 2**64 - 1)
 digests = st.builds(Digest, lanes, lanes)
@@ -43,3 +43,28 @@ def test_inline_bytes_are_those_of_inline_parts():
     """Damage: the state's budget is spent on what lies in Blob."""
     parts = (InlinePart(b"123", 1), BlobPart("k", 999, 1, 0, ""), InlinePart(b"4567", 1))
     assert Batch(MINIMUM, EMPTY, MINIMUM, parts, 3, 3, NOTHING, plain=True).inline_bytes == 7
+
+
+def staged(lower, upper, *parts, since=MINIMUM):
+    """A staged batch of these parts."""
+    rows = sum(part.rows for part in parts)
+    return Staged(Frontier(lower), Frontier(upper), parts, rows, rows, NOTHING, plain=True, since=since)
+
+
+def test_a_part_that_shows_less_than_it_holds_counts_for_less():
+    """Damage: a batch that was cut cannot be appended; or a part that lost rows can."""
+    part = InlinePart(b"", 3, Window(1, Frontier(2)))
+    Staged(MINIMUM, EMPTY, (part,), 2, 2, NOTHING, plain=True)
+    with pytest.raises(InvalidUsage, match="cannot lie in parts"):
+        Staged(MINIMUM, EMPTY, (part,), 4, 4, NOTHING, plain=True)
+
+
+def test_cutting_narrows_and_retiming_moves_on():
+    """Damage: what was cut off comes back with a later time; or what was moved is cut by where it was."""
+    whole = staged(0, 9, InlinePart(b"", 1))
+    assert [p.window for p in narrowed(whole, Frontier(2), Frontier(4))] == [Window(2, Frontier(4))]
+    moved = retimed(whole, Frontier(4), Frontier(9))
+    assert (moved.lower, moved.upper, moved.parts[0].window) == (Frontier(4), Frontier(9), Window(advance=4))
+    with pytest.raises(InvalidUsage, match="cannot be cut"):
+        narrowed(moved, Frontier(5), Frontier(6))
+    assert retimed(whole, Frontier(0), Frontier(12)) == staged(0, 12, InlinePart(b"", 1))

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptionError, InvalidUsage
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier.antichain import EMPTY, Frontier, join
 from strandline.persist import codec, invariants
-from strandline.persist.batch import BlobPart, Digest, InlinePart, Staged
+from strandline.persist.batch import NOTHING, BlobPart, Digest, InlinePart, Staged, Window
+from strandline.persist.evolution import evolve
+from strandline.persist.holds import downgrade_leased, register_leased
 from strandline.persist.state import (
     Append,
     Appended,
@@ -29,6 +31,7 @@ from strandline.persist.state import (
     open_at,
     register_critical,
 )
+from strandline.persist.trace import Merge, Merged, apply_merge
 from strandline.store.seal import Kind, seal
 
 FIRST = ShardState("s", seqno=1, rollups=(Rollup(1, "s/rollup/1"),))
@@ -39,18 +42,22 @@ READERS = ("r", "q/with a slash")
 def parts(draw):
     """A part."""
     rows = draw(st.integers(1, 3))
+    window = draw(st.sampled_from([None, Window(0, EMPTY, 3), Window(1, Frontier(2))]))
     if draw(st.booleans()):
-        return InlinePart(draw(st.binary(max_size=5)), rows)
-    return BlobPart(
-        f"s/parts/{draw(st.integers(0, 9))}", draw(st.integers(0, 99)), rows, draw(st.integers(0, 2**32 - 1)), ""
-    )
+        return InlinePart(draw(st.binary(max_size=5)), rows, window)
+    crc = draw(st.integers(0, 2**32 - 1))
+    return BlobPart(f"s/parts/{draw(st.integers(0, 9))}", draw(st.integers(0, 99)), rows, crc, "", window)
 
 
 @st.composite
 def commands(draw):
     """What somebody may do to a shard: a function of the state."""
     kind = draw(
-        st.sampled_from(["append", "append", "append", "downgrade", "register", "expire", "admit", "open", "rollup"])
+        st.sampled_from(
+            ["append"] * 4
+            + ["merge", "merge", "lease", "release", "evolve", "downgrade", "register", "expire"]
+            + ["admit", "open", "rollup"]
+        )
     )
     n = draw(st.integers(0, 6))
     reader = draw(st.sampled_from(READERS))
@@ -63,6 +70,14 @@ def commands(draw):
         case "downgrade":
             to = EMPTY if n == 6 and draw(st.booleans()) else Frontier(n)
             return lambda s: compare_and_downgrade(s, reader, 0, 0, to)
+        case "merge":
+            return merging(n, draw(st.integers(1, 4)), draw(st.lists(parts(), max_size=2)))
+        case "lease":
+            return lambda s: register_leased(s, reader, n)
+        case "release":
+            return lambda s: downgrade_leased(s, reader, Frontier(n), s.seqno - 1, n)
+        case "evolve":
+            return lambda s: evolve(s, ", ".join(f"c{i} int" for i in range(n + 1)))
         case "register":
             return lambda s: register_critical(s, reader)
         case "expire":
@@ -87,6 +102,23 @@ def appending(step, held, epoch, writer, token):
             writer, f"t{token}", epoch, staged if held else (), lower, new, certify="c" if token % 2 else ""
         )
         return append(state, request)
+
+    return command
+
+
+def merging(first, count, held):
+    """Merge some adjacent batches into these parts, as far as they have room: a result may be stale or wrong."""
+
+    def command(state):
+        inputs = state.batches[first : first + count]
+        if not inputs:
+            return state, None
+        kept = tuple(held) if sum(p.rows for p in held) <= sum(b.rows for b in inputs) else ()
+        rows, diffs = sum(p.rows for p in kept), sum(b.diffs for b in inputs)
+        digest = sum((b.digest for b in inputs), NOTHING)
+        since = join((state.since, *(b.since for b in inputs)))
+        lower, upper = inputs[0].lower, inputs[-1].upper
+        return apply_merge(state, Merge(inputs, Staged(lower, upper, kept, rows, diffs, digest, False, since=since)))
 
     return command
 
@@ -166,8 +198,10 @@ def test_the_content_is_what_was_acknowledged(steps):
         after.batches[-1] for before, after, answer in answers if isinstance(answer, Appended) and after is not before
     ]
     held = [batch for batch in landed if batch.parts]
-    assert [batch for batch in states[-1].batches if batch.parts] == held
-    assert sum((b.rows for b in held), 0) == sum(b.rows for b in states[-1].batches)
+    assert sum((b.diffs for b in held), 0) == sum(b.diffs for b in states[-1].batches)
+    assert sum((b.digest for b in held), NOTHING) == states[-1].digest
+    if not any(isinstance(answer, Merged) for _, _, answer in answers):
+        assert [batch for batch in states[-1].batches if batch.parts] == held
     assert all(after is before for before, after, answer in answers if isinstance(answer, UpperMismatch | Fenced))
 
 
@@ -259,6 +293,7 @@ def test_the_stored_form_is_the_released_one():
         "since": 0,
         "upper": 2,
         "forgotten": 0,
+        "schemas": [],
         "digest": [6, 7],
         "writer/w": ["t", 2, 2],
         "critical/r": [0, 0],

@@ -8,16 +8,20 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
+from strandline.persist.batch import NOTHING, Batch, InlinePart, Staged, retimed
 from strandline.persist.holds import downgrade_leased, expire_leased, register_leased
+from strandline.persist.plane import Contents, Half, StageRequest
 from strandline.persist.state import (
     Appended,
     OpaqueMismatch,
+    ShardState,
     UpperMismatch,
     compare_and_downgrade,
     expire_critical,
     register_critical,
 )
+from strandline.persist.trace import Merge, Merged, Stale, apply_merge
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
 
@@ -36,12 +40,43 @@ def words(of):
     return [] if of.empty else [of.at]
 
 
+def as_batch(staged):
+    """A staged batch as a shard would hold it."""
+    return Batch(
+        staged.lower,
+        staged.upper,
+        staged.since,
+        staged.parts,
+        staged.rows,
+        staged.diffs,
+        staged.digest,
+        staged.plain,
+        staged.errors,
+    )
+
+
+def blank(lower, upper, rows, since=0):
+    """A batch of nothing but its sums."""
+    part = InlinePart(bytes([lower]), rows)
+    return Batch(Frontier(lower), Frontier(upper), Frontier(since), (part,), rows, 1, NOTHING, plain=False)
+
+
+def made(inputs, lower, upper, rows, since):
+    """What a merge of ``inputs`` gave."""
+    part = InlinePart(b"", rows)
+    diffs = sum(batch.diffs for batch in inputs)
+    return Staged(Frontier(lower), Frontier(upper), (part,), rows, diffs, NOTHING, False, since=Frontier(since))
+
+
 class Stage:
     """One shard, and who acts on it."""
 
     def __init__(self, place):
         self.place = place
         self.writers = {"w1": place.writer()}
+        self.kept = {}
+        self.listening = None
+        self.traced = None
 
     @property
     def versions(self):
@@ -146,6 +181,85 @@ class Stage:
 
     def batches(self, step):
         return [[batch.lower.at, batch.upper.at] for batch in self.place.state().batches]
+
+    def keep(self, step):
+        self.kept[step["batch"]] = self.place.stage("s", step["lower"], step["upper"], step["data"])
+        return "kept"
+
+    def shown(self, staged):
+        contents = Contents("s", self.place.schema, (as_batch(staged),), 0, TIME_MAX, 0)
+        return self.place.rows(contents)
+
+    def trim(self, step):
+        lower, upper = Frontier(step["lower"]), Frontier(step["upper"])
+        whole = self.kept[step["batch"]]
+        trimmed = run_sync(self.place.engine.trim(whole, self.place.schema, lower, upper))
+        rows = self.shown(trimmed)
+        assert (trimmed.rows, trimmed.diffs) == (len(rows), sum(diff for _, _, diff in rows))
+        self.kept[step["batch"]] = trimmed
+        return rows
+
+    def retime(self, step):
+        lower, upper = Frontier(step["lower"]), Frontier(step["upper"])
+        self.kept[step["batch"]] = retimed(self.kept[step["batch"]], lower, upper)
+        return "retimed"
+
+    def append_kept(self, step):
+        staged = [self.kept[name] for name in step["batches"]]
+        append = self.writers["w1"].compare_and_append(staged, Frontier(step["lower"]), Frontier(step["upper"]))
+        return self.outcome(run_sync(append))
+
+    def certified(self, step):
+        alone = self.place.stage("s", 0, 1, [[k, 0, diff] for k, diff in step["rows"]])
+        return "the same digest" if self.place.state().digest == alone.digest else "another digest"
+
+    def merge(self, step):
+        inputs = tuple(as_batch(self.kept[name]) for name in step["in"])
+        contents = Contents("s", self.place.schema, inputs, 0, TIME_MAX, step["since"], Half.BOTH)
+        request = StageRequest("s", self.place.schema, step["lower"], step["upper"], f"s/parts/{len(self.kept)}/")
+        self.kept["merged"] = Merge(inputs, run_sync(self.place.engine.merge(contents, request))).output
+        return self.shown(self.kept["merged"])
+
+    def merge_bounds(self, step):
+        inputs = tuple(
+            blank(lower, upper, 1, since) for (lower, upper), since in zip(step["in"], step["in_since"], strict=True)
+        )
+        Merge(inputs, made(inputs, step["lower"], step["upper"], 1, step["since"]))
+        return "fine"
+
+    def trace(self, step):
+        batches = tuple(blank(*each) for each in step["batches"])
+        self.traced = ShardState("s", since=Frontier(step["since"]), upper=batches[-1].upper, batches=batches)
+        self.unit = batches[step["unit"] - 1].upper
+        return len(batches)
+
+    def apply(self, step):
+        lower, upper = Frontier(step["lower"]), Frontier(step["upper"])
+        merged = tuple(b for b in self.traced.batches if b.upper <= self.unit)
+        inputs = tuple(b for b in merged if lower < b.upper and b.lower < upper)
+        output = made(inputs, step["lower"], step["upper"], step["rows"], step.get("since", 0))
+        after, outcome = apply_merge(self.traced, Merge(inputs, output))
+        return "stale" if isinstance(outcome, Stale) else len(after.batches)
+
+    def compact(self, step):
+        compactor = run_sync(self.place.client(self.place.engine).compactor("s"))
+        assert run_sync(compactor.whole()) == Merged()
+        return self.batches(step)
+
+    def reader(self):
+        return run_sync(self.place.client().reader("s", self.place.schema, "s"))
+
+    def changes(self, step):
+        return self.place.rows(run_sync(self.reader().changes(step["lower"], step["upper"])))
+
+    def listen(self, step):
+        async def told():
+            contents, _ = await anext(self.listening)
+            return contents
+
+        if self.listening is None:
+            self.listening = self.reader().listen(step["as_of"])
+        return self.place.rows(run_sync(told()))
 
     def land(self, step):
         run_sync(self.place.consensus.land())

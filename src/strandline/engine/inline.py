@@ -130,12 +130,13 @@ def parquet(table: pa.Table) -> bytes:
 
 def select(table: pa.Table, *, half: Half, lower: int, upper: int, advance: int) -> pa.Table:
     """Return the updates of a half with ``lower <= time < upper``, times advanced; the columns of that half."""
-    if half is Half.OK:
-        wanted, kept = pc.is_null(table[ERROR]), [n for n in table.column_names if n != ERROR]
-    else:
-        wanted, kept = pc.is_valid(table[ERROR]), [ERROR, TIME, DIFF]
     times = table[TIME]
-    wanted = pc.and_(wanted, pc.and_(pc.greater_equal(times, lower), pc.less(times, upper)))
+    wanted = pc.and_(pc.greater_equal(times, lower), pc.less(times, upper))
+    kept = list(table.column_names)
+    if half is Half.OK:
+        wanted, kept = pc.and_(wanted, pc.is_null(table[ERROR])), [name for name in kept if name != ERROR]
+    elif half is Half.ERR:
+        wanted, kept = pc.and_(wanted, pc.is_valid(table[ERROR])), [ERROR, TIME, DIFF]
     return advanced(table.filter(wanted).select(kept), advance)
 
 
@@ -173,6 +174,15 @@ def multiset(table: pa.Table) -> pa.Table:
         if count < 0:
             raise CollectionError(f"{NEGATIVE} {count} times: {rows.slice(position, 1).to_pylist()[0]}")
     return rows.take(pa.array([p for p, count in enumerate(counts) for _ in range(count)], pa.int64()))
+
+
+def consolidated(table: pa.Table) -> pa.Table:
+    """Return the updates with equal ones added up, zeros dropped, sorted (for frames that `can_group`)."""
+    names = [name for name in table.column_names if name != DIFF]
+    canonical = pa.table({name: _canonical(table[name]) for name in names} | {DIFF: table[DIFF]})
+    sums = canonical.group_by(names).aggregate([(DIFF, "sum")]).rename_columns([*names, DIFF])
+    kept = sums.filter(pc.not_equal(sums[DIFF], 0))
+    return kept.take(pc.sort_indices(kept, [(name, "ascending") for name in names])).select(table.column_names)
 
 
 def added_up(table: pa.Table) -> pa.Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from strandline.engine import answers, inline
 from strandline.engine.footers import Described
 from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe
-from strandline.persist.batch import BlobPart, InlinePart
+from strandline.persist.batch import BlobPart, InlinePart, Window
 from strandline.persist.plane import Contents, Half
 
 _OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true"}
@@ -43,7 +44,9 @@ class Scanner:
         blobs = _blobs(contents)
         if not blobs:
             return Local(small, contents.plain)
-        scan = self._scan(contents, [self.store.check(part) for part in blobs])
+        scan = self._shown(contents, [self.store.check(part) for part in blobs])
+        if scan is None:
+            return Local(small, contents.plain)
         if small.num_rows:
             scan = scan.unionByName(dataframe(Local(small, contents.plain), self.session, contents.advance))
         return Distributed(scan, contents.plain, contents.advance)
@@ -54,15 +57,30 @@ class Scanner:
         several = []
         for part in _blobs(contents):
             described = self.store.check(part)
-            if described.times.least != described.times.greatest or described.errors is None:
+            exact = described.times.least == described.times.greatest and part.window is None
+            if not exact or described.errors is None or contents.half is Half.BOTH:
                 several.append(described)
             elif described.errors < part.rows if contents.half is Half.OK else described.errors:
                 found.add(described.times.least)
-        if several:
-            times = self._scan(contents, several).select(TIME).distinct().toArrow()[TIME]
+        shown = self._shown(contents, several)
+        if shown is not None:
+            times = shown.select(TIME).distinct().toArrow()[TIME]
             found |= {time + contents.advance for time in times.to_pylist()}
         advanced = {max(time, contents.advance) for time in found if contents.lower <= time < contents.upper}
         return tuple(sorted(advanced))
+
+    def _shown(self, contents: Contents, parts: Sequence[Described]) -> DataFrame | None:
+        """Return what shows of these parts, times counting from ``contents.advance``; None if nothing does."""
+        windows: dict[Window | None, list[Described]] = {}
+        for one in parts:
+            windows.setdefault(one.part.window, []).append(one)
+        scans = []
+        for window, those in windows.items():
+            shown = contents.through(window)
+            if shown is not None:
+                scan = Distributed(self._scan(shown, those), contents.plain, shown.advance)
+                scans.append(dataframe(scan, self.session, contents.advance))
+        return reduce(DataFrame.unionAll, scans) if scans else None
 
     def _scan(self, contents: Contents, parts: Sequence[Described]) -> DataFrame:
         """Return the updates in these parts, times counting from ``contents.advance``."""
@@ -71,26 +89,36 @@ class Scanner:
         scan = reader.parquet(*(self.store.uri(one.part.key) for one in parts))
         least = min(one.times.least for one in parts)
         greatest = max(one.times.greatest for one in parts)
-        where = [
-            f"{ERROR} IS {'NULL' if contents.half is Half.OK else 'NOT NULL'}",
-            *_bounds(contents, least, greatest),
-        ]
-        names = contents.schema.names if contents.half is Half.OK else (ERROR,)
+        where, names = _half(contents)
+        where += _bounds(contents, least, greatest)
         time = f"{_time(contents, least, greatest)} AS {TIME}"
-        return scan.where(" AND ".join(where)).selectExpr(*map(quote, names), time, DIFF)
+        return (scan.where(" AND ".join(where)) if where else scan).selectExpr(*map(quote, names), time, DIFF)
+
+
+def _half(contents: Contents) -> tuple[list[str], tuple[str, ...]]:
+    """Return the filter that a half needs, and its columns."""
+    match contents.half:
+        case Half.OK:
+            return [f"{ERROR} IS NULL"], contents.schema.names
+        case Half.ERR:
+            return [f"{ERROR} IS NOT NULL"], (ERROR,)
+        case Half.BOTH:
+            return [], (*contents.schema.names, ERROR)
 
 
 def _decoded(contents: Contents) -> pa.Table:
     """Return the updates of the inline parts."""
-    parts = (part for batch in contents.batches for part in batch.parts)
-    tables = [inline.decode(contents.shard, part, contents.schema) for part in parts if isinstance(part, InlinePart)]
-    return inline.select(
-        pa.concat_tables([inline.update_schema(contents.schema).empty_table(), *tables]),
-        half=contents.half,
-        lower=contents.lower,
-        upper=contents.upper,
-        advance=contents.advance,
-    )
+    shown: dict[Window | None, list[pa.Table]] = {None: [inline.update_schema(contents.schema).empty_table()]}
+    for part in (part for batch in contents.batches for part in batch.parts):
+        if isinstance(part, InlinePart):
+            shown.setdefault(part.window, []).append(inline.decode(contents.shard, part, contents.schema))
+    tables = []
+    for window, those in shown.items():
+        wanted = contents.through(window)
+        if wanted is not None:
+            bounds = {"lower": wanted.lower, "upper": wanted.upper, "advance": wanted.advance}
+            tables.append(inline.select(pa.concat_tables(those), half=contents.half, **bounds))
+    return pa.concat_tables(tables)
 
 
 def _blobs(contents: Contents) -> list[BlobPart]:

@@ -26,13 +26,14 @@ from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine import answers, inline
 from strandline.engine.failures import told
+from strandline.engine.merge import Rewriter
 from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
 from strandline.engine.scan import Scanner
 from strandline.engine.sql import render
 from strandline.engine.stage import Stager
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import TIME_MAX
+from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist.batch import BlobPart, Staged
 from strandline.persist.plane import Contents, Differences, Rows, StageRequest
 
@@ -57,6 +58,7 @@ class SparkEngine:
         self._store = store
         self._stager = Stager(session, store)
         self._scanner = Scanner(session, store)
+        self._rewriter = Rewriter(store, self._scanner, self._stager)
         self._workers = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="strandline-spark")
         self._views = itertools.count()
         self._naming = threading.Lock()  # held while views carry names that a query's author chose
@@ -134,6 +136,14 @@ class SparkEngine:
     async def stage(self, rows: Rows, request: StageRequest) -> Staged:
         """See `Engine.stage`."""
         return await self._run(partial(self._stager.stage, unwrap(rows), request))
+
+    async def merge(self, contents: Contents, request: StageRequest) -> Staged:
+        """See `Merger.merge`."""
+        return await self._run(partial(self._rewriter.merge, contents, request))
+
+    async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
+        """See `Engine.trim`."""
+        return await self._run(partial(self._rewriter.trim, staged, schema, lower, upper))
 
     async def discard(self, staged: Staged) -> None:
         """See `Engine.discard`."""

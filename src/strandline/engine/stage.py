@@ -21,14 +21,14 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
-from strandline.algebra.schema import DIFF, ERROR, TIME
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.engine import consolidate, inline, types
 from strandline.engine.ddl import type_text
 from strandline.engine.footers import Described, Range
 from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe, later
 from strandline.errors import CorruptionError, InvalidUsage
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist.batch import INLINE_PART_BYTES_MAX, NOTHING, Digest, InlinePart, Part, Staged
 from strandline.persist.plane import StageRequest
 
@@ -43,6 +43,8 @@ WRITE_OPTIONS: Final = {
 _ROWS: Final = "rows"
 _DIFFS: Final = "diffs"
 _ERRORS: Final = "errors"
+_LEAST: Final = "least"
+_GREATEST: Final = "greatest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,19 @@ class Stager:
             if collected is not None:
                 return self._stage_collected(later(collected, origin), request)
         return self._stage_bulk(updates.withColumn(TIME, F.expr(f"{TIME} + {origin}L")) if origin else updates, request)
+
+    def measure(self, frame: Frame, schema: Schema) -> Staged:
+        """Return the sums over ``frame``, which carries ``__error``, as a batch of all times without parts."""
+        request = StageRequest("", schema, 0, TIME_MAX, "")
+        sums = {_ROWS: "count(1)", _ERRORS: f"count({ERROR})", _DIFFS: f"sum({DIFF})", **consolidate.digest_sums()}
+        sums |= {_LEAST: f"min({DIFF})", _GREATEST: f"max({DIFF})"}
+        hashed = _hashed(dataframe(frame, self.session), request)
+        found = hashed.agg(*(F.expr(f"{sql} AS {name}") for name, sql in sums.items())).collect()[0].asDict()
+        total = found[_DIFFS] or 0
+        part = InlinePart(b"", found[_ROWS])  # stands for those that hold them
+        plain = found[_LEAST] in {1, None} and found[_GREATEST] in {1, None}
+        digest = consolidate.digest_of(found, total)
+        return _staged(request, (part,), found[_ROWS], total, digest, plain=plain, errors=found[_ERRORS])
 
     def _collect(self, updates: DataFrame, request: StageRequest) -> pa.Table | None:
         """Run the job; return rows with their hashes, sorted; or None if there are too many of them."""

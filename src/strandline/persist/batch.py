@@ -14,11 +14,11 @@ Source: design page "persist" (shard state, digest, limits).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time
 
 INLINE_PART_BYTES_MAX: Final = 16 << 10
 INLINE_SHARD_BYTES_MAX: Final = 256 << 10
@@ -51,11 +51,27 @@ NOTHING: Final = Digest(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """What shows of a part: the updates stored at ``lower <= time < upper``, no time before ``advance``.
+
+    The part itself stays as it was written.  An empty ``upper`` cuts nothing off.
+    """
+
+    lower: int = 0
+    upper: Frontier = EMPTY
+    advance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class InlinePart:
-    """Updates kept in the state: ``data`` is the engine's (or `records`') encoding, covered by the state's own seal."""
+    """Updates kept in the state: ``data`` is the engine's (or `records`') encoding, covered by the state's own seal.
+
+    ``rows`` counts all of them, whatever the window shows.
+    """
 
     data: bytes
     rows: int
+    window: Window | None = None
 
     @property
     def size(self) -> int:
@@ -77,6 +93,7 @@ class BlobPart:
     rows: int
     footer_crc: int
     sidecar: str
+    window: Window | None = None
 
 
 Part: TypeAlias = InlinePart | BlobPart
@@ -87,7 +104,8 @@ class Staged:
     """A batch that is written and in no shard yet: plain data, so that one worker stages and another appends.
 
     ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of
-    the err half.  Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal;
+    the err half.  ``since`` is beyond the minimum only for what compaction wrote: its times were advanced to there.
+    Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal;
     after an unknown outcome (or once fenced) it must be left alone.
     """
 
@@ -99,12 +117,50 @@ class Staged:
     digest: Digest
     plain: bool
     errors: int = 0
+    since: Frontier = MINIMUM
 
     def __post_init__(self) -> None:
         if not self.lower < self.upper:
             raise InvalidUsage(f"a batch cannot span [{self.lower}, {self.upper}): it is empty")
-        if sum(p.rows for p in self.parts) != self.rows:
+        stored = sum(p.rows for p in self.parts)
+        cut = any(p.window is not None for p in self.parts)
+        if stored != self.rows and not (cut and self.rows < stored):
             raise InvalidUsage(f"a batch of {self.rows} updates cannot lie in parts of {[p.rows for p in self.parts]}")
+
+
+def narrowed(staged: Staged, lower: Frontier, upper: Frontier) -> tuple[Part, ...]:
+    """Return the parts of ``staged`` as they show in ``[lower, upper)`` alone; nothing is rewritten.
+
+    The sums over what shows are not known without reading it (`plane.Engine.trim`).
+
+    Raises `InvalidUsage` if the bounds are not within the batch's own, or its updates were given another time.
+    """
+    if not (staged.lower <= lower < upper <= staged.upper):
+        raise InvalidUsage(f"a batch of [{staged.lower}, {staged.upper}) does not hold [{lower}, {upper})")
+    if any(p.window is not None and p.window.advance for p in staged.parts):
+        raise InvalidUsage(f"a batch whose updates were moved to {staged.lower} cannot be cut by their old times")
+    return tuple(replace(part, window=Window(as_time(lower), upper)) for part in staged.parts)
+
+
+def retimed(staged: Staged, lower: Frontier, upper: Frontier) -> Staged:
+    """Return ``staged`` for ``[lower, upper)``, no time before ``lower``: what was written for a time that has passed.
+
+    Nothing is rewritten, so a contended append is retried for nothing.  Sums and digest know no times: they stay.
+
+    Raises `InvalidUsage` if a time would go back, or what was cut off would show, or the batch was compacted.
+    """
+    if not lower < upper:
+        raise InvalidUsage(f"a batch cannot span [{lower}, {upper}): it is empty")
+    if not staged.lower <= lower or not staged.upper <= upper:
+        raise InvalidUsage(f"a batch of [{staged.lower}, {staged.upper}) cannot go back to [{lower}, {upper})")
+    if staged.since != MINIMUM:
+        raise InvalidUsage(f"a batch that was compacted to {staged.since} cannot be given other times")
+    if any(p.window is not None and not p.window.advance for p in staged.parts):
+        raise InvalidUsage(f"a batch that was cut to [{staged.lower}, {staged.upper}) cannot be given other times")
+    if lower == staged.lower:
+        return replace(staged, upper=upper)
+    window = Window(advance=as_time(lower))
+    return replace(staged, lower=lower, upper=upper, parts=tuple(replace(p, window=window) for p in staged.parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,14 @@ from typing import Any
 from strandline.algebra.schema import Schema
 from strandline.errors import Indeterminate, StoreError
 from strandline.frontier.antichain import Frontier
+from strandline.persist.compact import Compactor
 from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.metrics import Metrics
 from strandline.persist.notify import Notifier, Polling
+from strandline.persist.plane import Merger
 from strandline.persist.read import ReadHandle
-from strandline.persist.records import SCHEMA, RecordShard
+from strandline.persist.records import SCHEMA, RecordMerger, RecordShard
 from strandline.persist.since import SinceHandle
 from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe
 from strandline.persist.write import WriteHandle
@@ -38,6 +40,7 @@ class PersistClient:
         ids: Ids,
         blob: Blob,
         consensus: Consensus,
+        merger: Merger | None = None,
         *,
         rollup_every: int = ROLLUP_EVERY,
         notifier: Notifier | None = None,
@@ -48,11 +51,17 @@ class PersistClient:
         self.consensus = consensus
         self.notifier = notifier or Polling(clock)
         self.metrics = Metrics()
+        self._merger = merger
         self._rollup_every = rollup_every
         self._machines: dict[str, Machine] = {}
+        self._compactors: dict[str, Compactor] = {}
 
-    async def writer(self, shard: str, epoch: int, *, schema: str, owner: str = "") -> WriteHandle:
+    async def writer(
+        self, shard: str, epoch: int, *, schema: str, owner: str = "", merger: Merger | None = None
+    ) -> WriteHandle:
         """Open ``shard`` for writing under ``epoch``, creating it if need be; older epochs are fenced from here on.
+
+        ``merger`` rewrites the shard's parts when its trace grows long (default: the client's, which reads rows).
 
         Raises:
             FencedError: a newer epoch has been admitted.
@@ -60,13 +69,14 @@ class PersistClient:
         """
         machine = await self._open(shard)
         await machine.commit(lambda state: describe(state, schema, owner))
+        self._compactors[shard].merger = self._merger if merger is None else merger
         handle = WriteHandle(machine, self.ids, epoch, owner=owner)
         await handle.admit()
         return handle
 
     async def records(self, shard: str, epoch: int) -> RecordShard:
         """Open ``shard`` as a record shard for writing under ``epoch``."""
-        handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA)
+        handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA, merger=RecordMerger(self.blob))
         return RecordShard(self._machines[shard], handle, self.blob)
 
     async def reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
@@ -105,6 +115,16 @@ class PersistClient:
             writer.settled(request)
         return outcomes
 
+    async def compactor(self, shard: str, merger: Merger | None = None) -> Compactor | None:
+        """Return who compacts ``shard``, which is open already or opened now; None if it does not exist."""
+        if not await self._machine(shard).open(create=False):
+            return None
+        found = self._compactors[shard]
+        if found.merger is None:
+            records = self._machines[shard].state.schema == SCHEMA
+            found.merger = merger or (RecordMerger(self.blob) if records else self._merger)
+        return found
+
     async def _open(self, shard: str) -> Machine:
         machine = self._machine(shard)
         await machine.open()
@@ -112,7 +132,7 @@ class PersistClient:
 
     def _machine(self, shard: str) -> Machine:
         if shard not in self._machines:
-            self._machines[shard] = Machine(
+            machine = Machine(
                 shard,
                 self.clock,
                 self.ids,
@@ -122,6 +142,9 @@ class PersistClient:
                 notifier=self.notifier,
                 metrics=self.metrics,
             )
+            self._machines[shard] = machine
+            self._compactors[shard] = Compactor(machine, self.blob)
+            machine.upkeep.append(self._compactors[shard].keep_up)
         return self._machines[shard]
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import Frontier
-from strandline.persist.batch import Batch, BlobPart, Digest, InlinePart, Part, Staged
+from strandline.persist.batch import Batch, BlobPart, Digest, InlinePart, Part, Staged, Window
 from strandline.persist.state import Certificate, Critical, Leased, Rollup, ShardState, Writer
 from strandline.store.seal import Kind, seal, unseal
 
@@ -60,6 +60,7 @@ def _small_entries(state: ShardState) -> dict[str, Any]:
 def _single_entries(state: ShardState) -> dict[str, Any]:
     flat: dict[str, Any] = {name: getattr(state, name) for name in _SCALARS}
     flat |= {name: getattr(state, name).at for name in _FRONTIERS}
+    flat["schemas"] = list(state.schemas)
     flat["digest"] = [state.digest.low, state.digest.high]
     if state.certificate is not None:
         c = state.certificate
@@ -113,6 +114,8 @@ def _changed(state: ShardState, seqno: int, changes: Entries) -> ShardState:
     single = groups[""]
     fields: dict[str, Any] = {name: single[name] for name in _SCALARS if name in single}
     fields |= {name: Frontier(single[name]) for name in _FRONTIERS if name in single}
+    if "schemas" in single:
+        fields["schemas"] = tuple(single["schemas"])
     if "digest" in single:
         fields["digest"] = Digest(*single["digest"])
     if "certificate" in single:
@@ -238,15 +241,21 @@ def _unpack_certificate(value: Any) -> Certificate | None:
 def _pack_part(part: Part) -> list[Any]:
     match part:
         case InlinePart(data, rows):
-            return [0, data, rows]
+            return [0, data, rows, *_pack_window(part.window)]
         case BlobPart(key, size, rows, footer_crc, sidecar):
-            return [1, key, size, rows, footer_crc, sidecar]
+            return [1, key, size, rows, footer_crc, sidecar, *_pack_window(part.window)]
+
+
+def _pack_window(window: Window | None) -> list[Any]:
+    return [] if window is None else [[window.lower, window.upper.at, window.advance]]
 
 
 def _unpack_part(value: list[Any]) -> Part:
-    if value[0] == 0:
-        return InlinePart(value[1], value[2])
-    return BlobPart(*value[1:])
+    kind, *fields = value
+    if isinstance(fields[-1], list):
+        lower, upper, advance = fields[-1]
+        fields[-1] = Window(lower, Frontier(upper), advance)
+    return InlinePart(*fields) if kind == 0 else BlobPart(*fields)
 
 
 def pack_staged(staged: Staged) -> list[Any]:

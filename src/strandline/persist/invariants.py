@@ -12,12 +12,14 @@ Source: design page "persist" (laws).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 from strandline.frontier.antichain import MINIMUM
+from strandline.persist.batch import NOTHING, Batch
 from strandline.persist.state import ShardState
 
 Predicate = Callable[[ShardState, ShardState], bool]
@@ -65,24 +67,40 @@ def monotone(before: ShardState, after: ShardState) -> bool:
     )
 
 
-def settled(state: ShardState) -> int:
-    """How many batches cannot change any more: all of them, but for the last while it is empty.
+def changed(before: ShardState, after: ShardState) -> tuple[int, tuple[Batch, ...], tuple[Batch, ...]]:
+    """Return where the batches begin to differ, and what was and is there: the rest is the same at both ends.
 
-    The laws look at what comes after these, so that a commit costs what it changes and not what there is.
+    The laws look at this alone, so that a commit costs what it changes and not what there is.
     """
-    return len(state.batches) - (1 if state.batches and not state.batches[-1].parts else 0)
+    old, new = before.batches, after.batches
+    shorter = min(len(old), len(new))
+    first = bytes(map(operator.is_, old, new)).find(False)
+    first = shorter if first < 0 else first
+    while first < shorter and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < shorter - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    return first, old[first : len(old) - last], new[first : len(new) - last]
 
 
-@law("history", "batches already there do not change, but for empty ones growing at the end")
+@law("history", "batches change only by being merged, or by growing at the end while they are empty")
 def history_kept(before: ShardState, after: ShardState) -> bool:
-    """Until compaction exists, a batch is written once; the last one may only be extended while it is empty."""
-    first = settled(before)
-    if after.batches[:first] != before.batches[:first] or len(after.batches) < len(before.batches):
-        return False
-    return all(
-        old.lower == new.lower and old.upper <= new.upper and not new.parts
-        for old, new in zip(before.batches[first:], after.batches[first:], strict=False)
-    )
+    """A batch that changed otherwise would change what was read before."""
+    _, old, new = changed(before, after)
+    if not old or before.tombstone:
+        return not before.tombstone or not any(batch.parts for batch in new)
+    if len(new) == 1 and new[0].upper == old[-1].upper:
+        return (
+            new[0].lower == old[0].lower
+            and new[0].rows <= sum(batch.rows for batch in old)
+            and new[0].diffs == sum(batch.diffs for batch in old)
+            and new[0].digest == sum((batch.digest for batch in old), NOTHING)
+            and new[0].since <= after.since
+            and all(batch.since <= new[0].since for batch in old)
+        )
+    grown = len(old) == 1 and not old[0].parts and bool(new) and new[0].upper == after.upper
+    return grown and replace(new[0], upper=old[0].upper) == old[0] and old[0].upper <= new[0].upper
 
 
 @law("contiguous", "batches are contiguous from the minimum to the upper")
@@ -92,16 +110,20 @@ def contiguous(before: ShardState, after: ShardState) -> bool:
         return after.upper == MINIMUM
     if after.batches[0].lower != MINIMUM or after.batches[-1].upper != after.upper:
         return False
-    return all(a.upper == b.lower for a, b in pairwise(after.batches[max(0, settled(before) - 1) :]))
+    first, _, new = changed(before, after)
+    return all(a.upper == b.lower for a, b in pairwise(after.batches[max(0, first - 1) : first + len(new) + 1]))
 
 
 @law("digest", "the shard's digest is the sum of its batches'")
 def digest_adds_up(before: ShardState, after: ShardState) -> bool:
-    """Checked as a difference: what is settled has not changed its digest."""
+    """Checked as a difference: what is the same has not changed its digest."""
+    _, old, new = changed(before, after)
+    if before.tombstone:
+        return True  # what is dropped with a shard that nobody can read leaves no sums
     total = before.digest
-    for batch in before.batches[settled(before) :]:
+    for batch in old:
         total = total - batch.digest
-    for batch in after.batches[settled(before) :]:
+    for batch in new:
         total = total + batch.digest
     return total == after.digest
 
@@ -121,11 +143,13 @@ def since_respects_holds(before: ShardState, after: ShardState) -> bool:
     return True
 
 
-@law("described", "schema and owner are set once")
+@law("described", "the owner is set once; a schema that takes another's place follows it in the list")
 def described_once(before: ShardState, after: ShardState) -> bool:
-    """A shard that changed its schema would give old rows to readers of the new one."""
-    fresh = not before.schema and not before.owner
-    return fresh or (before.schema, before.owner) == (after.schema, after.owner)
+    """A shard whose schema was simply replaced would give old rows to readers of the new one."""
+    if not before.schema and not before.owner:
+        return before.schemas == after.schemas
+    same = (before.schema, before.schemas) == (after.schema, after.schemas)
+    return before.owner == after.owner and (same or after.schemas == (*before.schemas, before.schema))
 
 
 @law("P6", "at most one append by token: a commit that appends remembers its token")

@@ -16,7 +16,7 @@ Source: design page "persist" (shard state, errors, details that cost others yea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -25,11 +25,11 @@ from strandline.persist import codec
 from strandline.persist.invariants import check
 from strandline.persist.metrics import Metrics
 from strandline.persist.notify import Notice, Notifier, Polling, Subscription, notice_of
+from strandline.persist.objects import parts_prefix, rollups_prefix
 from strandline.persist.state import FIRST_SEQNO, Rollup, ShardState, add_rollup
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
-from strandline.store.keys import segment
 
 T = TypeVar("T")
 Command = Callable[[ShardState], tuple[ShardState, T]]
@@ -68,6 +68,9 @@ class Machine:
         self._notifier = notifier or Polling(clock)
         self.metrics = metrics or Metrics()
         self._state: ShardState | None = None
+        self._maintaining = False
+        self.upkeep: list[Callable[[], Awaitable[None]]] = []
+        """What else is to be looked after when a commit is done; raises nothing that its committer should hear."""
 
     @property
     def state(self) -> ShardState:
@@ -263,7 +266,21 @@ class Machine:
             await self._blob.delete(key)  # somebody else created the shard: ours is named by nothing
 
     async def maintain(self) -> None:
-        """Write the rollup that is due, if one is.  Failing does no harm: the next committer finds it still due."""
+        """Do what the last commits made necessary.  Failing does no harm: the next committer finds it still to be done.
+
+        What maintenance itself commits makes nothing necessary that the next commit cannot do.
+        """
+        if self._maintaining:
+            return
+        self._maintaining = True
+        try:
+            await self._roll_up()
+            for job in self.upkeep:
+                await job()
+        finally:
+            self._maintaining = False
+
+    async def _roll_up(self) -> None:
         state = self.state
         if state.seqno - state.rollups[-1].seqno < self._rollup_every:
             return
@@ -275,8 +292,13 @@ class Machine:
         except (StoreError, Unavailable):
             return
 
+    def fresh_prefix(self) -> str:
+        """Return a Blob prefix for one batch's parts; it is never given again, and says when it was given."""
+        now = max(self.state.walltime_ms, self._clock.now_ms())
+        return f"{parts_prefix(self.shard)}{now}-{self._ids.fresh('b')}/"
+
     def _rollup_key(self, seqno: int) -> str:
-        return f"{segment(self.shard)}/rollup/{seqno}-{self._ids.fresh('r')}"
+        return f"{rollups_prefix(self.shard)}{seqno}-{self._ids.fresh('r')}"
 
     async def _back_off(self, attempt: int, error: StoreError) -> None:
         self.metrics.retries += 1

@@ -10,7 +10,7 @@ Source: design pages "persist" (handles, stage) and "the house planned" (where t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NewType, Protocol
 
@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
-from strandline.persist.batch import Batch, Staged
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.persist.batch import Batch, Staged, Window
 
 Rows = NewType("Rows", object)
 """An update frame of the engine: a collection's columns plus ``__time BIGINT`` and ``__diff BIGINT``; lazy where it can
@@ -30,6 +31,8 @@ class Half(Enum):
 
     OK = "ok"
     ERR = "err"
+    BOTH = "both"
+    """All columns and ``__error``: for whoever rewrites updates and does not look at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,17 @@ class Contents:
     """Add up what is read (only where all times are advanced to one): a withdrawn row is then not there at all."""
     seqno: int = 0
     """The version of the shard that this was planned from."""
+
+    def through(self, window: Window | None) -> Contents | None:
+        """Return these contents as they are to be read from parts that show through ``window``; None: nothing shows."""
+        if window is None:
+            return self
+        # Moved times count, and what is moved into the contents' times lies before them as it is stored.
+        lower = 0 if self.lower <= window.advance else self.lower
+        lower, upper = max(lower, window.lower), min(self.upper, as_time(window.upper))
+        if lower >= upper or window.advance >= self.upper:
+            return None
+        return replace(self, lower=lower, upper=upper, advance=max(self.advance, window.advance))
 
     @property
     def rows(self) -> int:
@@ -92,7 +106,19 @@ class Differences:
     sample: pa.Table
 
 
-class Engine(Protocol):
+class Merger(Protocol):
+    """Whoever can rewrite a shard's parts: the part of `Engine` that compaction needs."""
+
+    async def merge(self, contents: Contents, request: StageRequest) -> Staged:
+        """Rewrite all that ``contents`` shows as one batch: times advanced, equal updates added up, zeros dropped.
+
+        Small ones without a job.  The digest is that of the batches read, since nothing is hashed again; the sums are
+        counted anew.  ``since`` of what is returned is ``contents.advance``.
+        """
+        ...
+
+
+class Engine(Merger, Protocol):
     """Rows in, rows out.  Calls are async; the work runs on Spark.  Cancelling a call does not undo it."""
 
     async def read(self, contents: Contents) -> Rows:
@@ -118,6 +144,13 @@ class Engine(Protocol):
         """Normalise, consolidate, and write ``rows`` (one or two jobs); the result is durable and in no shard yet.
 
         A frame may have the column ``__error``; else all rows are of the ok half.
+        """
+        ...
+
+    async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
+        """Return ``staged`` as it shows in ``[lower, upper)`` alone, with sums counted anew; no part is rewritten.
+
+        Raises `InvalidUsage` if the bounds are not within the batch's own.
         """
         ...
 
@@ -156,6 +189,10 @@ class Engine(Protocol):
 
     async def net(self, rows: Rows) -> pa.Table:
         """Return the net changes, times summed out: each row once with its ``__diff``, never 0.  For what is small."""
+        ...
+
+    async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
+        """Return those updates of ``rows`` whose row occurs in ``to`` (lazy), and perhaps some others."""
         ...
 
     async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:

@@ -27,8 +27,10 @@ from strandline.persist.batch import (
     InlinePart,
     Part,
     Staged,
+    Window,
 )
 from strandline.persist.machine import Machine
+from strandline.persist.plane import Contents, StageRequest
 from strandline.persist.state import AppendOutcome, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
@@ -147,17 +149,22 @@ class RecordShard:
 async def stage_records(blob: Blob, writer: WriteHandle, records: Iterable[Record], bounds: Bounds) -> Staged:
     """Write one batch: into the state if it is small and there is room, else into an object of its own."""
     net = consolidate(records)
-    body = _encoder.encode([(r.data, r.time, r.diff) for r in net])
-    parts: tuple[Part, ...] = ()
-    if net and len(body) <= min(INLINE_PART_BYTES_MAX, writer.inline_room):
-        parts = (InlinePart(body, len(net)),)
-    elif net:
-        key = writer.stage_prefix() + "records"
-        sealed = seal(Kind.RECORDS, key, body)
-        await blob.set(key, sealed)
-        parts = (BlobPart(key, len(sealed), len(net), crc32c(sealed), ""),)
+    parts = await write_records(blob, net, writer.stage_prefix(), inline_bytes_max=writer.inline_room)
     diffs = sum(r.diff for r in net)
     return Staged(*bounds, parts, len(net), diffs, digest(net), plain=all(r.diff == 1 for r in net))
+
+
+async def write_records(blob: Blob, net: Sequence[Record], prefix: str, *, inline_bytes_max: int) -> tuple[Part, ...]:
+    """Return the part that holds ``net`` (none, if there is nothing), written below ``prefix`` unless it is inline."""
+    if not net:
+        return ()
+    body = _encoder.encode([(r.data, r.time, r.diff) for r in net])
+    if len(body) <= min(INLINE_PART_BYTES_MAX, inline_bytes_max):
+        return (InlinePart(body, len(net)),)
+    key = prefix + "records"
+    sealed = seal(Kind.RECORDS, key, body)
+    await blob.set(key, sealed)
+    return (BlobPart(key, len(sealed), len(net), crc32c(sealed), ""),)
 
 
 async def discard_records(blob: Blob, staged: Iterable[Staged]) -> None:
@@ -170,18 +177,52 @@ async def discard_records(blob: Blob, staged: Iterable[Staged]) -> None:
 
 
 async def read_records(blob: Blob, shard: str, parts: Iterable[Part]) -> list[Record]:
-    """Return the records in ``parts``.  Raises `CorruptionError` if one is missing or damaged."""
+    """Return the records that show of ``parts``.  Raises `CorruptionError` if one is missing or damaged."""
     found: list[Record] = []
     for part in parts:
         if isinstance(part, InlinePart):
-            found += _records(part.data)
-            continue
-        data = await blob.get(part.key)
-        if data is None:
-            raise CorruptionError(f"shard {shard!r}: part {part.key!r} is missing in Blob")
-        found += _records(unseal(Kind.RECORDS, part.key, data))
+            body = part.data
+        else:
+            data = await blob.get(part.key)
+            if data is None:
+                raise CorruptionError(f"shard {shard!r}: part {part.key!r} is missing in Blob")
+            body = unseal(Kind.RECORDS, part.key, data)
+        found += _records(body, part.window)
     return found
 
 
-def _records(body: bytes) -> list[Record]:
-    return [Record(*fields) for fields in _decoder.decode(body)]
+def _records(body: bytes, window: Window | None) -> list[Record]:
+    fields = _decoder.decode(body)
+    if window is None:
+        return [Record(*each) for each in fields]
+    return [
+        Record(data, max(time, window.advance), diff)
+        for data, time, diff in fields
+        if window.lower <= time and not window.upper.beyond(time)
+    ]
+
+
+class RecordMerger:
+    """`plane.Merger` for record shards: in this process, whole."""
+
+    def __init__(self, blob: Blob) -> None:
+        self._blob = blob
+
+    async def merge(self, contents: Contents, request: StageRequest) -> Staged:
+        """See `Merger.merge`."""
+        since = contents.advance
+        found: list[Record] = []
+        for batch in contents.batches:
+            found += await read_records(self._blob, contents.shard, batch.parts)
+        net = consolidate(Record(r.data, max(r.time, since), r.diff) for r in found)
+        parts = await write_records(self._blob, net, request.prefix, inline_bytes_max=request.inline_bytes_max)
+        return Staged(
+            contents.batches[0].lower,
+            contents.batches[-1].upper,
+            parts,
+            len(net),
+            sum(r.diff for r in net),
+            sum((batch.digest for batch in contents.batches), NOTHING),
+            plain=all(r.diff == 1 for r in net),
+            since=Frontier(since),
+        )

@@ -79,9 +79,10 @@ class Rollup:
 class ShardState:
     """All that is known of a shard at one version.
 
-    ``owner``: the only room that may append; empty: anybody.  ``unsealed``: what a stream wrote at times that are not
-    complete yet, by a name that is given once (`persist/unsealed.py`).  ``forgotten``: an append that was expected at
-    an upper before this may have landed and be remembered no more.
+    ``schemas``: what ``schema`` was before, oldest first (`persist/evolution.py`).  ``owner``: the only room that may
+    append; empty: anybody.  ``unsealed``: what a stream wrote at times that are not complete yet, by a name that is
+    given once (`persist/unsealed.py`).  ``forgotten``: an append that was expected at an upper before this may have
+    landed and be remembered no more.
     """
 
     shard: str
@@ -92,6 +93,7 @@ class ShardState:
     upper: Frontier = MINIMUM
     digest: Digest = NOTHING
     schema: str = ""
+    schemas: tuple[str, ...] = ()
     owner: str = ""
     batches: tuple[Batch, ...] = ()
     unsealed: Mapping[str, Staged] = field(default_factory=dict)
@@ -334,6 +336,10 @@ def _refuse_impossible(state: ShardState, request: Append) -> None:
             f"shard {state.shard!r}: an append must advance the upper {request.expected}, not to {request.new}"
         )
     for staged in request.staged:
+        if staged.since != MINIMUM:
+            raise InvalidUsage(
+                f"shard {state.shard!r}: what compaction wrote takes its inputs' place; it is not appended"
+            )
         if not (request.expected <= staged.lower and staged.upper <= request.new):
             raise InvalidUsage(
                 f"shard {state.shard!r}: a batch staged for [{staged.lower}, {staged.upper}) "

@@ -301,7 +301,9 @@ class StreamClient:
         if self._line.stopped:
             raise Stopped(f"this stream client was stopped: it does not open {name!r}")
         named = await self._names.create_or_load(name, codec=codec.name, schema=codec.words)
-        writer = await self._client.writer(named.shard, self._epoch, schema=codec.words, owner=OWNER)
+        writer = await self._client.writer(
+            named.shard, self._epoch, schema=codec.words, owner=OWNER, merger=codec.merger
+        )
         await writer.commit(hold)
         reader = await self._client.reader(named.shard, codec.schema, name)
         assert reader is not None, f"{name!r} was opened for writing a moment ago"

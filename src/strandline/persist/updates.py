@@ -21,8 +21,16 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.persist.batch import Batch, Staged
-from strandline.persist.plane import Contents, Engine, StageRequest
-from strandline.persist.records import Bounds, Record, consolidate, discard_records, read_records, stage_records
+from strandline.persist.plane import Contents, Engine, Merger, StageRequest
+from strandline.persist.records import (
+    Bounds,
+    Record,
+    RecordMerger,
+    consolidate,
+    discard_records,
+    read_records,
+    stage_records,
+)
 from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 
@@ -55,6 +63,11 @@ class Codec(Protocol[V]):
         """The columns, as far as the engine knows them."""
         ...
 
+    @property
+    def merger(self) -> Merger:
+        """Who rewrites what it wrote, in compaction."""
+        ...
+
     async def stage(self, writer: WriteHandle, updates: Iterable[Update[V]], bounds: Bounds) -> Staged:
         """Write one batch of ``bounds``, within which all times lie; durable, and in no shard yet."""
         ...
@@ -75,6 +88,7 @@ class RowCodec:
 
     def __init__(self, engine: Engine, schema: Schema) -> None:
         self._engine = engine
+        self.merger: Merger = engine
         self.schema = schema
 
     @property
@@ -129,6 +143,7 @@ class ValueCodec(Generic[V]):
         self, blob: Blob, name: str, encode: Callable[[V], bytes], decode: Callable[[bytes], V], *, words: str = ""
     ) -> None:
         self._blob = blob
+        self.merger: Merger = RecordMerger(blob)
         self._encode = encode
         self._decode = decode
         self.name = f"value:{name}"

@@ -21,7 +21,6 @@ from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, Staged
 from strandline.persist.machine import Command, Machine
 from strandline.persist.state import Append, AppendOutcome, Fenced, ShardState, admit, append, open_at
 from strandline.store.clock import Ids
-from strandline.store.keys import segment
 
 T = TypeVar("T")
 
@@ -60,7 +59,7 @@ class WriteHandle:
 
     def stage_prefix(self) -> str:
         """Return a Blob prefix for one batch's parts; it is never given again."""
-        return f"{segment(self.shard)}/parts/{self._ids.fresh('b')}/"
+        return self._machine.fresh_prefix()
 
     @property
     def inline_room(self) -> int:

@@ -27,8 +27,8 @@ import pytest
 from strandline.algebra.nodes import Filter, Get, Project
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
-from strandline.frontier.antichain import MINIMUM, Frontier
-from strandline.persist.batch import NOTHING, Batch, BlobPart, Staged
+from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
+from strandline.persist.batch import NOTHING, Batch, BlobPart, InlinePart, Staged, retimed
 from strandline.persist.plane import Contents, Engine, Half, Rows, StageRequest
 
 T = TypeVar("T")
@@ -294,6 +294,142 @@ class EngineContract:
             staged = await engine.stage(load(table([(1, "fine", 1, 1), (2, "owed", 1, -1)]), SCHEMA), request(way))
             with pytest.raises(StrandlineError, match="owed"):
                 await engine.collect(await engine.multiset(await engine.read(contents(staged)), SCHEMA))
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_what_is_restricted_keeps_every_update_of_the_wanted_rows(
+        self, engine: Engine, load: Load, way: str
+    ) -> None:
+        """Damage: a row that is there is taken for absent, and a DELETE is refused."""
+        written = [(1, "a", 1, 2), (None, "b", 2, 1), (2, None, 3, 1), (1, "a", 4, -1), (3, "c", 5, 1)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(table(written), SCHEMA), request(way))
+            wanted = load(table([(1, "a", 0, -1), (None, "b", 0, -1), (2, None, 0, -1), (9, "z", 0, -1)]), SCHEMA)
+            kept = await engine.restrict(await engine.read(contents(staged)), wanted, SCHEMA)
+            found = updates(await engine.collect(kept))
+            extra = set(found) - {(1, "a", 1), (None, "b", 2), (2, None, 3), (1, "a", 4)}
+            assert extra <= {(3, "c", 5)}, "others may be kept, where they cost nothing"
+            assert (found[1, "a", 1], found[1, "a", 4], found[None, "b", 2], found[2, None, 3]) == (2, -1, 1, 1)
+            none = load(table([]), SCHEMA)
+            left = await engine.differences(
+                await engine.union(SCHEMA, [kept, none], advance=9, negate=[False] * 2), SCHEMA
+            )
+            assert (left.missing, left.extra) == (0, 3 + len(extra))
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_differences_count_what_does_not_cancel_out(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a view that is wrong is said to be right, or a DELETE of an absent row goes through."""
+        written = [(1, "a", 1, 2), (1, "a", 4, -2), (2, None, 3, -1), (None, "c", 5, 3)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(table(written), SCHEMA), request(way))
+            left = await engine.differences(await engine.read(contents(staged)), SCHEMA)
+            assert (left.missing, left.extra) == (1, 3)
+            assert left.sample.to_pylist() == [{"k": 2, "v": None, DIFF: -1}, {"k": None, "v": "c", DIFF: 3}]
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_merge_advances_adds_up_and_keeps_both_halves(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: compaction changes what is read; or drops the errors; or keeps what has cancelled out."""
+        first = pa.concat_tables(
+            [table([(1, "a", 1, 1), (2, "b", 2, 1)]), errors([("bad", 2, 1)])], promote_options="default"
+        )
+        second = table([(1, "a", 5, 1), (2, "b", 6, -1), (None, "c", 9, -2)])
+
+        async def body() -> None:
+            apart = [
+                await engine.stage(load(first, SCHEMA), request(way, upper=3)),
+                await engine.stage(load(second, SCHEMA), request(way, lower=3)),
+            ]
+            inputs = replace(contents(*apart), upper=TIME_MAX, advance=6, half=Half.BOTH)
+            merged = await engine.merge(inputs, request(way))
+            assert (merged.lower, merged.upper, merged.since) == (Frontier(LOWER), Frontier(UPPER), Frontier(6))
+            assert (merged.rows, merged.diffs, merged.errors, merged.plain) == (3, 1, 1, False)
+            assert merged.digest == apart[0].digest + apart[1].digest
+            assert all(isinstance(part, InlinePart) is (way == "inline") for part in merged.parts)
+            found = await engine.collect(await engine.read(replace(contents(merged), upper=TIME_MAX)))
+            assert updates(found) == {(1, "a", 6): 2, (None, "c", 9): -2}
+            wrong = await engine.collect(await engine.read(replace(contents(merged), half=Half.ERR)))
+            assert updates(wrong) == {("bad", 6): 1}
+
+        self.run(body())
+
+    def test_a_merge_may_leave_nothing(self, engine: Engine, load: Load) -> None:
+        """Damage: a collection that is empty again keeps parts of nothing."""
+
+        async def body() -> None:
+            apart = [
+                await engine.stage(load(table([(1, "a", at, diff)]), SCHEMA), request("bulk", lower=at, upper=at + 1))
+                for at, diff in ((1, 1), (2, -1))
+            ]
+            merged = await engine.merge(replace(contents(*apart), upper=TIME_MAX, advance=20), request("bulk"))
+            assert (merged.parts, merged.rows, merged.digest) == ((), 0, NOTHING)
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_what_is_trimmed_shows_only_what_lies_within(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: an append that was cut to its place brings in times that are not its own."""
+        written = [(1, "a", 1, 1), (2, "b", 3, 2), (3, "c", 3, -1), (4, "d", 7, 1)]
+
+        async def body() -> None:
+            whole = await engine.stage(load(table(written), SCHEMA), request(way))
+            alone = await engine.stage(load(table(written[1:3]), SCHEMA), request(way))
+            part = await engine.trim(whole, SCHEMA, Frontier(2), Frontier(5))
+            assert (part.lower, part.upper) == (Frontier(2), Frontier(5))
+            assert (part.rows, part.diffs, part.digest, part.plain) == (2, 1, alone.digest, False)
+            shown = {(2, "b", 3): 2, (3, "c", 3): -1}
+            beside = await engine.stage(load(table([(9, "z", 6, 1)]), SCHEMA), request(way))
+            both = replace(contents(part, beside), lower=0, upper=UPPER)
+            assert updates(await engine.collect(await engine.read(both))) == shown | {(9, "z", 6): 1}
+            assert await engine.times(both) == (3, 6)
+            merged = await engine.merge(replace(both, advance=4), request(way))
+            again = await engine.collect(await engine.read(contents(merged)))
+            assert updates(again) == {(2, "b", 4): 2, (3, "c", 4): -1, (9, "z", 6): 1}
+            nothing = await engine.trim(whole, SCHEMA, Frontier(4), Frontier(6))
+            assert (nothing.parts, nothing.rows, nothing.digest) == ((), 0, NOTHING)
+            with pytest.raises(InvalidUsage):
+                await engine.trim(part, SCHEMA, Frontier(1), Frontier(5))
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_what_was_given_a_later_time_is_read_at_it(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a transaction that lost a race commits its rows at a time that is past."""
+
+        async def body() -> None:
+            staged = await engine.stage(load(table([(1, "a", 1, 1), (2, "b", 4, 1)]), SCHEMA), request(way, upper=5))
+            moved = retimed(staged, Frontier(3), Frontier(8))
+            for window, shown in (
+                ((0, 8), {(1, "a", 3): 1, (2, "b", 4): 1}),
+                ((0, 3), {}),
+                ((3, 4), {(1, "a", 3): 1}),
+                ((4, 8), {(2, "b", 4): 1}),
+            ):
+                wanted = replace(contents(moved), lower=window[0], upper=window[1])
+                assert updates(await engine.collect(await engine.read(wanted))) == shown
+            later = replace(contents(moved), upper=8, advance=6)
+            assert updates(await engine.collect(await engine.read(later))) == {(1, "a", 6): 1, (2, "b", 6): 1}
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_old_parts_are_read_under_the_newest_schema(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a column that was added, widened or dropped makes history unreadable."""
+        newest = Schema((Column("new", "double"), Column("k", "bigint")))
+
+        async def body() -> None:
+            staged = await engine.stage(load(table([(1, "a", 1, 1), (2, "b", 4, 1)]), SCHEMA), request(way))
+            old = contents(staged, schema=newest)
+            wanted = {(None, 1, 1): 1, (None, 2, 4): 1}
+            assert updates(await engine.collect(await engine.read(old))) == wanted
+            merged = await engine.merge(old, request(way, schema=newest))
+            assert updates(await engine.collect(await engine.read(contents(merged, schema=newest)))) == wanted
 
         self.run(body())
 

@@ -1,15 +1,15 @@
 """An `Engine` over Python lists: for tests of whoever moves rows without looking inside them.
 
 It keeps the part of the engine's contract that needs no SQL: read, union, stage, discard, multiset, collect, local,
-times.  What would need SQL (`evaluate`, `query`, `differences`) it refuses.  Parts are msgpack, in the Blob it is
-given.  Everything happens when it is called, so a frame is a value; nothing suspends but the Blob.
+times, restrict, differences.  What would need SQL (`evaluate`, `query`) it refuses.  Parts are msgpack, in the Blob it
+is given.  Everything happens when it is called, so a frame is a value; nothing suspends but the Blob.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
 import google_crc32c
@@ -20,8 +20,18 @@ import xxhash
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.errors import CollectionError, CorruptionError, InvalidUsage
-from strandline.frontier.antichain import Frontier
-from strandline.persist.batch import INLINE_PART_BYTES_MAX, NOTHING, BlobPart, Digest, InlinePart, Part, Staged
+from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
+from strandline.persist.batch import (
+    INLINE_PART_BYTES_MAX,
+    NOTHING,
+    Batch,
+    BlobPart,
+    Digest,
+    InlinePart,
+    Part,
+    Staged,
+    narrowed,
+)
 from strandline.persist.plane import Contents, Differences, Half, Rows, StageRequest
 from strandline.store.blob import Blob
 
@@ -61,15 +71,16 @@ class ListEngine:
 
     async def read(self, contents: Contents) -> Rows:
         """See `Engine.read`."""
-        ok = contents.half is Half.OK
-        names = (*(contents.schema.names if ok else (ERROR,)), TIME, DIFF)
-        found = [
-            {name: row.get(name) for name in names} | {TIME: max(row[TIME], contents.advance)}
-            for batch in contents.batches
-            for part in batch.parts
-            for row in await self._decode(part)
-            if contents.lower <= row[TIME] < contents.upper and (row.get(ERROR) is None) is ok
-        ]
+        names = (*columns(contents), TIME, DIFF)
+        found = []
+        for part in (part for batch in contents.batches for part in batch.parts):
+            shown = contents.through(part.window)
+            if shown is not None:
+                found += [
+                    {name: row.get(name) for name in names} | {TIME: max(row[TIME], shown.advance)}
+                    for row in await self._decode(part)
+                    if shown.lower <= row[TIME] < shown.upper and _in_half(row, contents.half)
+                ]
         rows = Listed(names, tuple(found))
         return Rows(_added_up(rows) if contents.net else rows)
 
@@ -99,17 +110,24 @@ class ListEngine:
             net[tuple(row.get(name) for name in columns)] += row[DIFF]
         kept = [dict(zip(columns, values, strict=True)) | {DIFF: diff} for values, diff in net.items() if diff]
         parts = await self._write(kept, request) if kept else ()
-        digest = sum((_digest(row) for row in kept), NOTHING)
-        return Staged(
-            Frontier(request.lower),
-            Frontier(request.upper),
-            parts,
-            len(kept),
-            sum(row[DIFF] for row in kept),
-            digest,
-            plain=all(row[DIFF] == 1 for row in kept),
-            errors=sum(row[ERROR] is not None for row in kept),
-        )
+        return _counted(kept, Frontier(request.lower), Frontier(request.upper), parts)
+
+    async def merge(self, contents: Contents, request: StageRequest) -> Staged:
+        """See `Engine.merge`."""
+        found = listed(await self.read(replace(contents, half=Half.BOTH)))
+        kept = list(_added_up(found).rows)
+        parts = await self._write(kept, request) if kept else ()
+        lower, upper = contents.batches[0].lower, contents.batches[-1].upper
+        digest = sum((batch.digest for batch in contents.batches), NOTHING)
+        return replace(_counted(kept, lower, upper, parts), digest=digest, since=Frontier(contents.advance))
+
+    async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
+        """See `Engine.trim`."""
+        parts = narrowed(staged, lower, upper)
+        batch = Batch(lower, upper, MINIMUM, parts, staged.rows, staged.diffs, staged.digest, staged.plain)
+        whole = Contents("trimmed", schema, (batch,), 0, TIME_MAX, 0, Half.BOTH)
+        found = listed(await self.read(whole))
+        return _counted(found.rows, lower, upper, parts if found.rows else ())
 
     async def discard(self, staged: Staged) -> None:
         """See `Engine.discard`."""
@@ -148,9 +166,24 @@ class ListEngine:
         """See `Engine.times`."""
         return tuple(sorted({row[TIME] for row in listed(await self.read(contents)).rows}))
 
+    async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
+        """See `Engine.restrict`."""
+        wanted = {_values(row, schema) for row in listed(to).rows}
+        kept = tuple(row for row in listed(rows).rows if _values(row, schema) in wanted)
+        return Rows(Listed(listed(rows).names, kept))
+
     async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
-        """Refused: it would need SQL."""
-        _refuse("differences")
+        """See `Engine.differences`; floats are compared exactly."""
+        sums: Counter[tuple[Any, ...]] = Counter()
+        for row in listed(rows).rows:
+            sums[_values(row, schema)] += row[DIFF]
+        left = [dict(zip(schema.names, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff]
+        left.sort(key=lambda row: row[DIFF])
+        missing = -sum(row[DIFF] for row in left if row[DIFF] < 0)
+        extra = sum(row[DIFF] for row in left if row[DIFF] > 0)
+        return Differences(
+            missing, extra, pa.table({name: [row[name] for row in left] for name in (*schema.names, DIFF)})
+        )
 
     async def _write(self, rows: list[Row], request: StageRequest) -> tuple[Part, ...]:
         self.staged += 1
@@ -170,6 +203,34 @@ class ListEngine:
         return cast("list[Row]", msgspec.msgpack.decode(found))
 
 
+def columns(contents: Contents) -> tuple[str, ...]:
+    """Return the columns that a read gives, but for time and diff."""
+    match contents.half:
+        case Half.OK:
+            return contents.schema.names
+        case Half.ERR:
+            return (ERROR,)
+        case Half.BOTH:
+            return (*contents.schema.names, ERROR)
+
+
+def _in_half(row: Row, half: Half) -> bool:
+    return half is Half.BOTH or (row.get(ERROR) is None) is (half is Half.OK)
+
+
+def _counted(rows: Sequence[Row], lower: Frontier, upper: Frontier, parts: tuple[Part, ...]) -> Staged:
+    return Staged(
+        lower,
+        upper,
+        parts,
+        len(rows),
+        sum(row[DIFF] for row in rows),
+        sum((_digest(row) for row in rows), NOTHING),
+        plain=all(row[DIFF] == 1 for row in rows),
+        errors=sum(row.get(ERROR) is not None for row in rows),
+    )
+
+
 def _added_up(rows: Listed) -> Listed:
     """Return the updates with equal ones added up, zeros dropped."""
     identity = tuple(name for name in rows.names if name != DIFF)
@@ -178,6 +239,10 @@ def _added_up(rows: Listed) -> Listed:
         sums[tuple(row[name] for name in identity)] += row[DIFF]
     kept = (dict(zip(identity, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff)
     return Listed(rows.names, tuple(kept))
+
+
+def _values(row: Row, schema: Schema) -> tuple[Any, ...]:
+    return tuple(row[name] for name in schema.names)
 
 
 def _digest(row: Row) -> Digest:

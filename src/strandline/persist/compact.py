@@ -1,0 +1,118 @@
+"""Compaction of one shard: the merges that its trace asks for, carried out by whoever made them necessary.
+
+`Compactor.keep_up` is maintenance: it runs after a commit, does what `trace.due` says until nothing is, and never fails
+its caller: what could not be done now is still due for the next committer.  A merge that failed for a reason of its own
+(a damaged part) is not tried again by this process until the trace around it changes; `problem` says why.
+
+What is written and does not get into the shard is deleted at once, unless the outcome of the commit is unknown: then it
+may be there.
+
+Source: design page "persist" (maintenance: compaction).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from strandline.algebra.schema import Schema
+from strandline.errors import Indeterminate, StoreError, StrandlineError, Unavailable
+from strandline.frontier.antichain import TIME_MAX, as_time
+from strandline.persist.batch import NOTHING, Batch, BlobPart, Staged
+from strandline.persist.evolution import parse_schema
+from strandline.persist.machine import Machine
+from strandline.persist.plane import Contents, Half, Merger, StageRequest
+from strandline.persist.trace import Merge, MergeOutcome, Plan, Stale, apply_merge, due, everything
+from strandline.store.blob import Blob
+
+MERGES_MAX: Final = 32
+"""How many merges one commit carries out at most: more are due only where nobody has kept up for long."""
+UNNAMED: Final = Schema(())
+"""The schema of what only its own codec can read."""
+
+
+class Compactor:
+    """Keeps the trace of one shard short.  ``merger`` can rewrite the shard's parts; without one nothing is done."""
+
+    def __init__(self, machine: Machine, blob: Blob) -> None:
+        self._machine = machine
+        self._blob = blob
+        self._looked_at: tuple[Batch, ...] = ()
+        self._hopeless: tuple[Batch, ...] = ()
+        self.merger: Merger | None = None
+        self.problem = ""
+
+    async def keep_up(self) -> None:
+        """Carry out the merges that are due, as far as the stores let us."""
+        if self.merger is None or self._machine.state.batches is self._looked_at:
+            return
+        for _ in range(MERGES_MAX):
+            plan = due(self._machine.state)
+            if plan is None:
+                self._looked_at = self._machine.state.batches
+                return
+            if plan.inputs == self._hopeless:
+                return
+            try:
+                await self.carry_out(plan)
+            except (StoreError, Unavailable):
+                return
+            except StrandlineError as error:
+                self._hopeless, self.problem = plan.inputs, str(error)
+                return
+
+    async def whole(self) -> MergeOutcome | None:
+        """Merge everything into one batch at since, for a person who asks for it; None if there is nothing to do.
+
+        Raises what reading the parts and committing raise.
+        """
+        plan = everything(await self._machine.refresh())
+        return None if plan is None else await self.carry_out(plan)
+
+    async def carry_out(self, plan: Plan) -> MergeOutcome:
+        """Rewrite the plan's inputs and put the result in their place.
+
+        Raises:
+            CorruptionError: an input is damaged, or the result does not add up; the shard is as it was.
+            Indeterminate: the result may be in the shard, or get there.
+            Unavailable: it is not, and never will be.
+        """
+        output = await self._rewritten(plan)
+        merge = Merge(plan.inputs, output)
+        try:
+            outcome = await self._machine.commit(lambda state: apply_merge(state, merge))
+        except Indeterminate:
+            raise
+        except StrandlineError:
+            await self._discard(output)
+            raise
+        if isinstance(outcome, Stale):
+            await self._discard(output)
+        return outcome
+
+    async def _rewritten(self, plan: Plan) -> Staged:
+        state, inputs, since = self._machine.state, plan.inputs, as_time(plan.since)
+        lower, upper = inputs[0].lower, inputs[-1].upper
+        if not any(batch.parts for batch in inputs):
+            digest = sum((batch.digest for batch in inputs), NOTHING)
+            return Staged(lower, upper, (), 0, 0, digest, plain=True, since=plan.since)
+        assert self.merger is not None, f"nobody can rewrite the parts of shard {state.shard!r}"
+        schema = parse_schema(state.schema) or UNNAMED
+        contents = Contents(state.shard, schema, inputs, 0, TIME_MAX, since, Half.BOTH, seqno=state.seqno)
+        request = StageRequest(
+            state.shard,
+            schema,
+            as_time(lower),
+            as_time(upper),
+            self._machine.fresh_prefix(),
+            small=True,
+            inline_bytes_max=plan.inline_bytes_max,
+        )
+        return await self.merger.merge(contents, request)
+
+    async def _discard(self, staged: Staged) -> None:
+        for part in staged.parts:
+            if isinstance(part, BlobPart):
+                for key in filter(None, (part.key, part.sidecar)):
+                    with suppress(StoreError):  # named by nothing: the leak audit finds it
+                        await self._blob.delete(key)

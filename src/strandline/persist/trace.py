@@ -1,0 +1,176 @@
+"""The trace of a shard: which adjacent batches to merge, and how a merged one takes their place.  Pure.
+
+A *merge* rewrites adjacent batches as one: times advanced to a since, equal updates added up, zeros dropped.  It leaves
+every read at or after that since as it was, and with it the sum of diffs and the digest, which are asserted when the
+result takes its inputs' place.  It names its inputs whole: if one of them is not there any more, as it was, somebody
+else was faster and the result is *stale*.
+
+Which to merge: a batch's *tier* is the magnitude of its number of updates (base `FAN`); one that lies before a larger
+batch counts as that one does, since it will never grow by itself.  So tiers fall from the oldest batch to the newest,
+and as soon as `FAN` batches share a tier they become one.  There are never more than `FAN - 1` batches a tier: their
+number grows as the logarithm of the number of appends, and each update is rewritten once a tier.
+
+Traps: a batch with the last times of all is left out while it is empty, because it is about to grow; and a merge with
+only one batch that holds anything is done like any other: that batch may hold what it must not show, or zeros.
+
+Source: design page "persist" (maintenance; details that cost others years).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from strandline.errors import CorruptionError, InvalidUsage
+from strandline.frontier.antichain import TIME_MAX, Frontier, join
+from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, InlinePart, Staged
+from strandline.persist.state import ShardState
+
+_TIER_BITS: Final = 3
+FAN: Final = 1 << _TIER_BITS
+INLINE_BYTES_FULL: Final = INLINE_SHARD_BYTES_MAX * 3 // 4
+"""From here on inline parts are moved to Blob, so that appends still find room for theirs."""
+assert INLINE_BYTES_FULL < INLINE_SHARD_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to merge: adjacent batches, to which since, and how many bytes of the result may stay inline."""
+
+    inputs: tuple[Batch, ...]
+    since: Frontier
+    inline_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A merge that was carried out: ``output`` is what became of ``inputs``.
+
+    Raises `InvalidUsage` if it cannot be the merge of these: they are not contiguous, not exactly its bounds, or
+    already further advanced than it is.
+    """
+
+    inputs: tuple[Batch, ...]
+    output: Staged
+
+    def __post_init__(self) -> None:
+        if not self.inputs or any(a.upper != b.lower for a, b in pairwise(self.inputs)):
+            raise InvalidUsage(f"only contiguous batches can be merged, not {_bounds(self.inputs)}")
+        if (self.inputs[0].lower, self.inputs[-1].upper) != (self.output.lower, self.output.upper):
+            raise InvalidUsage(
+                f"a merge of {_bounds(self.inputs)} cannot span [{self.output.lower}, {self.output.upper})"
+            )
+        if not all(batch.since <= self.output.since for batch in self.inputs):
+            raise InvalidUsage(f"a merge to {self.output.since} cannot undo what was advanced further before")
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result has taken its inputs' place, now or already before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The result was refused and changed nothing; its parts are in no shard.  ``why`` is for people."""
+
+    why: str
+
+
+MergeOutcome: TypeAlias = Merged | Stale
+
+
+def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutcome]:
+    """Put a merge's output in the place of its inputs, iff they are all there as they were.
+
+    Raises `CorruptionError` if the output does not add up to what its inputs did: a part is not what it was, or a bug.
+    """
+    output = merge.output
+    merged = Batch(
+        output.lower,
+        output.upper,
+        output.since,
+        output.parts,
+        output.rows,
+        output.diffs,
+        output.digest,
+        output.plain,
+        output.errors,
+    )
+    at = next((n for n, batch in enumerate(state.batches) if batch.lower == output.lower), len(state.batches))
+    if state.batches[at : at + 1] == (merged,):
+        return state, Merged()
+    end = at + len(merge.inputs)
+    if state.batches[at:end] != merge.inputs:
+        return state, Stale(f"not all of {_bounds(merge.inputs)} are there any more")
+    if not output.since <= state.since:
+        return state, Stale(f"it was advanced to {output.since}, beyond the shard's since {state.since}")
+    rows = sum(batch.rows for batch in merge.inputs)
+    if output.rows > rows:
+        return state, Stale(f"it holds {output.rows} updates, more than the {rows} that it was made of")
+    diffs = sum(batch.diffs for batch in merge.inputs)
+    digest = sum((batch.digest for batch in merge.inputs), NOTHING)
+    if (output.diffs, output.digest) != (diffs, digest):
+        raise CorruptionError(
+            f"shard {state.shard!r}: merging {_bounds(merge.inputs)} gave diffs that add up to {output.diffs} "
+            f"({output.digest}); {diffs} ({digest}) were expected"
+        )
+    return replace(state, batches=(*state.batches[:at], merged, *state.batches[end:])), Merged()
+
+
+def due(state: ShardState) -> Plan | None:
+    """Return the merge that the newest batches have made necessary, or None."""
+    batches = _closed(state.batches)
+    tier = count = 0
+    for at in range(len(batches) - 1, -1, -1):
+        own = batches[at].rows.bit_length() // _TIER_BITS
+        if own > tier or count == 0:
+            if count >= FAN:
+                return _plan(state, batches[at + 1 : at + 1 + count])
+            tier, count = max(tier, own), 0
+        count += 1
+    if count >= FAN:
+        return _plan(state, batches[:count])
+    if state.inline_bytes > INLINE_BYTES_FULL:
+        return _overflow(state, batches)
+    return None
+
+
+def everything(state: ShardState) -> Plan | None:
+    """Return the merge of all batches to one at since, for a person who asks for it; None if that changes nothing."""
+    batches = _closed(state.batches)
+    if not any(batch.parts for batch in batches):
+        return None
+    plan = _plan(state, batches)
+    as_written = all(part.window is None for part in batches[0].parts)
+    return None if len(batches) == 1 and batches[0].since == plan.since and as_written else plan
+
+
+def _plan(state: ShardState, inputs: Sequence[Batch]) -> Plan:
+    room = INLINE_SHARD_BYTES_MAX - state.inline_bytes + sum(batch.inline_bytes for batch in inputs)
+    # Of what nobody can read any more the times are all one; the empty frontier itself is no time.
+    since = join((Frontier(TIME_MAX - 1) if state.since.empty else state.since, *(b.since for b in inputs)))
+    return Plan(tuple(inputs), since, max(0, room))
+
+
+def _overflow(state: ShardState, batches: Sequence[Batch]) -> Plan | None:
+    """Return the merge that moves the longest run of inline parts to Blob."""
+    best: tuple[int, int, int] = (0, 0, 0)
+    begin = total = 0
+    for end, batch in enumerate(batches, 1):
+        if not all(isinstance(part, InlinePart) for part in batch.parts):
+            begin, total = end, 0
+            continue
+        total += batch.inline_bytes
+        best = max(best, (total, begin, end))
+    total, begin, end = best
+    return replace(_plan(state, batches[begin:end]), inline_bytes_max=0) if total else None
+
+
+def _closed(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
+    return batches if not batches or batches[-1].parts or batches[-1].upper.empty else batches[:-1]
+
+
+def _bounds(batches: Sequence[Batch]) -> str:
+    return " ".join(f"[{batch.lower}, {batch.upper})" for batch in batches)

@@ -1,0 +1,196 @@
+"""Compaction is invisible but for its cost: reads stay as they were, and nothing is left behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.errors import CorruptionError, Determinate
+from strandline.frontier.antichain import Frontier
+from strandline.persist.batch import BlobPart
+from strandline.persist.machine import CAS_RETRIES_MAX
+from strandline.persist.records import Record
+from strandline.persist.state import Appended
+from strandline.persist.trace import FAN, Merged, Stale, due
+from strandline.store.unreliable import Outcome
+from strandline.testing.simulation import run_sync
+
+
+def filled(place, count, client=None, *, inline=1 << 14):
+    """A shard to which ``count`` batches were appended; returns its writer."""
+    writer = place.writer(client=client)
+    for at in range(count):
+        staged = place.stage("s", at, at + 1, [["a", at, 1], [f"k{at % 3}", at, 1]], inline=inline)
+        answer = run_sync(writer.compare_and_append([staged], Frontier(at), Frontier(at + 1)))
+        assert answer == Appended(Frontier(at + 1))
+    return writer
+
+
+def parts_stored(place):
+    """Which parts lie in Blob."""
+    return {key for key in place.objects if "/parts/" in key}
+
+
+def parts_named(place):
+    """Which parts the newest version names."""
+    return {part.key for part in place.state().parts if isinstance(part, BlobPart)}
+
+
+def compactor(place, merger=None):
+    """Who compacts, in a process of its own."""
+    return run_sync(place.client(merger or place.engine).compactor("s"))
+
+
+@pytest.mark.parametrize("inline", [0, 1 << 14])
+def test_appends_keep_the_trace_short_and_reads_as_they_were(place, inline):
+    """Damage: reads become slower with every append; or compaction changes what was read."""
+    plain, there = type(place)(), place
+    for where, merger in ((plain, None), (there, place.engine)):
+        filled(where, 3 * FAN + 2, where.client(merger), inline=inline)
+    assert len(there.state().batches) < FAN <= len(plain.state().batches)
+    for as_of in range(3 * FAN + 2):
+        assert there.snapshot(as_of) == plain.snapshot(as_of)
+    assert there.state().digest == plain.state().digest
+
+
+def test_history_that_nobody_holds_is_added_up(place):
+    """Damage: a collection that changes all the time grows for ever."""
+    client = place.client(place.engine)
+    hold = run_sync(client.since("s", "h", 1))
+    writer = place.writer(client=client)
+    for at in range(10 * FAN):
+        rows = [["counter", at, 1], *([["counter", at, -1]] if at else [])]
+        place.append(writer, at, at + 1, [[f"v{at}", at, 1], *([[f"v{at - 1}", at, -1]] if at else []), *rows])
+        run_sync(hold.downgrade(Frontier(at)))
+    state = place.state()
+    assert sum(b.rows for b in state.batches) < 6 * FAN
+    assert place.snapshot(10 * FAN - 1) == [["counter", 79, 1], ["v79", 79, 1]]
+
+
+def test_a_record_shard_compacts_itself(place):
+    """Damage: the transactions of a year are read at every start."""
+    records = run_sync(place.client().records("log", 1))
+    wanted = []
+    for at in range(5 * FAN):
+        wanted.append(Record(b"%d" % at, at, 1))
+        run_sync(records.append([wanted[-1]], Frontier(at), Frontier(at + 1)))
+    assert len(records.state.batches) < 2 * FAN
+    assert run_sync(records.contents()) == wanted
+    again = run_sync(place.client().records("log", 1))
+    assert run_sync(again.contents()) == wanted
+
+
+def test_what_was_cut_off_stays_away_and_what_was_moved_stays_moved(place):
+    """Damage: compaction brings back what an append cut off."""
+    writer = place.writer()
+    whole = place.stage("s", 0, 3, [["a", 0, 1], ["b", 1, 1], ["c", 2, 1]])
+    trimmed = run_sync(place.engine.trim(whole, place.schema, Frontier(1), Frontier(2)))
+    run_sync(writer.compare_and_append([trimmed], Frontier(0), Frontier(3)))
+    assert run_sync(compactor(place).whole()) == Merged()
+    assert place.snapshot(2) == [["b", 2, 1]]
+    (batch,) = place.state().batches
+    assert [part.window for part in batch.parts] == [None]
+
+
+def test_a_result_that_came_too_late_is_deleted_at_once(place):
+    """Damage: two compactors of one shard fill the store with what neither uses."""
+    filled(place, FAN, inline=0)
+    one, other = compactor(place), compactor(place)
+    plan = replace(due(place.state()), inline_bytes_max=0)
+    assert run_sync(one.carry_out(plan)) == Merged()
+    stored = parts_stored(place)
+    assert isinstance(run_sync(other.carry_out(plan)), Stale)
+    assert parts_stored(place) == stored
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DONE_UNREPORTED, Outcome.LATE, Outcome.LOST, Outcome.REFUSED])
+def test_whatever_becomes_of_the_commit_the_result_is_there_once(place, outcome):
+    """Damage: a merge whose answer was lost is deleted under the shard; or is applied twice."""
+    filled(place, FAN, inline=0)
+    place.plan.append(outcome)
+    assert run_sync(compactor(place).carry_out(due(place.state()))) == Merged()
+    run_sync(place.consensus.land())
+    assert len(place.state().batches) == 1
+    assert parts_named(place) <= parts_stored(place)
+
+
+def test_a_result_of_unknown_fate_is_left_alone(place):
+    """Damage: it lands a moment after its parts were deleted."""
+    filled(place, FAN, inline=0)
+    place.plan.extend([Outcome.LOST] * (CAS_RETRIES_MAX - 1) + [Outcome.LATE])
+    with pytest.raises(Exception, match="may or may not"):
+        run_sync(compactor(place).carry_out(due(place.state())))
+    run_sync(place.consensus.land())
+    assert len(place.state().batches) == 1
+    assert parts_named(place) <= parts_stored(place)
+
+
+def test_a_result_that_never_happened_is_deleted(place):
+    """Damage: an hour without Consensus leaves a store full of nothing."""
+    filled(place, FAN, inline=0)
+    stored = parts_stored(place)
+    place.plan.extend([Outcome.REFUSED] * CAS_RETRIES_MAX)
+    with pytest.raises(Exception, match="no commit"):
+        run_sync(compactor(place).carry_out(due(place.state())))
+    assert parts_stored(place) == stored
+
+
+def test_compaction_that_fails_does_not_fail_the_append_and_is_tried_by_the_next_one(place):
+    """Damage: a shard whose store stutters takes no appends; or is never compacted again."""
+
+    class Stuttering:
+        def __init__(self):
+            self.fails = 1
+
+        async def merge(self, contents, request):
+            self.fails -= 1
+            if self.fails >= 0:
+                raise Determinate("not now")
+            return await place.engine.merge(contents, request)
+
+    filled(place, FAN + 1, place.client(Stuttering()))
+    assert len(place.state().batches) == 1
+
+
+def test_a_damaged_part_stops_compaction_and_not_appends(place):
+    """Damage: every append fails because of an old part; or each one reads the damaged parts again."""
+    merges = []
+
+    class Watched:
+        async def merge(self, contents, request):
+            merges.append(contents)
+            return await place.engine.merge(contents, request)
+
+    client = place.client(Watched())
+    writer = filled(place, FAN - 2, client, inline=0)
+    place.objects[min(parts_stored(place))] = b"damaged"
+    for at in range(FAN - 2, FAN + 4):
+        place.append(writer, at, at + 1, [["x", at, 1]])
+    assert len(merges) <= 7
+    problem = run_sync(client.compactor("s")).problem
+    assert "damaged" in problem
+    with pytest.raises(CorruptionError):
+        run_sync(compactor(place).whole())
+
+
+def test_nobody_compacts_what_nobody_can_read(place):
+    """Damage: a writer without an engine fails at its eighth append."""
+    filled(place, 3 * FAN)
+    assert len(place.state().batches) == 3 * FAN
+    assert run_sync(place.client(place.engine).compactor("nowhere")) is None
+
+
+def test_nothing_is_done_for_appends_of_nothing(place):
+    """Damage: an idle shard compacts at every tick."""
+    merges = []
+
+    class Watched:
+        async def merge(self, contents, request):
+            merges.append(contents)
+            raise AssertionError
+
+    writer = place.writer(client=place.client(Watched()))
+    for at in range(4 * FAN):
+        place.append(writer, at, at + 1)
+    assert (merges, len(place.state().batches)) == ([], 1)
