@@ -5,7 +5,7 @@ and on file locations every byte also by Hadoop's ``.crc`` sidecar, which is kep
 reference.
 
 `PartStore` is for file locations.  Executors write below the same path that the driver reads: on one machine that is
-its disk, on a cluster it must be a file system that all of them share.  Nothing else is shared: not memory, not handles.
+its disk, on a cluster it must be a file system that all of them share.  Memory and handles are not shared.
 
 Durability: a directory of parts is described only after each file, then each directory up to the root, is fsynced; so a
 part that an append may name survives a power cut.

@@ -29,6 +29,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     false: a dead holder must be released by an operator.  ``take_over``: fence whoever holds the location now.
     ``tick_ms``: the interval of ``strandline run``.
     ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
+    ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
+    ``secret_access_key``, ``session_token``; what is not said is taken from the environment variables that the store's
+    own tools read.
     """
 
     deployment: str = DEPLOYMENT_DEFAULT
@@ -36,6 +39,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     take_over: bool = False
     tick_ms: int = TICK_MS_DEFAULT
     spark: dict[str, str] = {}
+    storage: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         if self.tick_ms < 1:

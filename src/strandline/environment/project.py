@@ -152,6 +152,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reentrant: bool = True
     tick_ms: int = TICK_MS_DEFAULT
     spark: dict[str, _Scalar] = {}
+    storage: dict[str, _Scalar] = {}
     endpoints: dict[str, dict[str, _Scalar]] = {}
 
 
@@ -179,7 +180,7 @@ def _settings(root: Path) -> Project:
         root,
         _location(root, resolve_reference(settings.location, base=root)),
         consensus if consensus is None else resolve_reference(consensus, base=root),
-        {**config, "spark": {key: _word(value) for key, value in settings.spark.items()}},
+        {**config, "spark": _words(settings.spark), "storage": _absolute(root, _words(settings.storage))},
         settings.tick_ms,
         endpoints,
     )

@@ -5,6 +5,7 @@ engine.
 
 A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, logs) · ``blob/`` (parts, rollups).
 ``memory://`` keeps its states in memory and its parts in a temporary directory that goes with the environment.
+``s3://`` has ``consensus/`` (conditional puts) beside ``blob/``, unless its consensus is elsewhere.
 
 Source: design pages "the house planned" (wiring) and "the public face" (`strandline.open`).
 """
@@ -15,17 +16,28 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from strandline.engine import s3a
 from strandline.engine.analysis import SparkAnalyst
 from strandline.engine.files import SparkFiles
-from strandline.engine.parts import PartStore
+from strandline.engine.part_objects import ObjectParts
+from strandline.engine.parts import Parts, PartStore
 from strandline.engine.session import adopt, build
 from strandline.engine.spark import SparkEngine
+from strandline.environment import places
 from strandline.environment.config import Config, resolve_reference
+from strandline.environment.places import (
+    ConsensusPlace,
+    InFiles,
+    InMemory,
+    InObjectStore,
+    InPostgres,
+    InSQLite,
+    Location,
+)
 from strandline.environment.tenure import Processes, SystemProcesses
 from strandline.errors import ConfigError
 from strandline.materialize.driver import Driver
@@ -36,11 +48,18 @@ from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
 from strandline.store.file import FileBlob
 from strandline.store.memory import MemoryConsensus
+from strandline.store.object_consensus import ObjectConsensus
+from strandline.store.objects import ObjectBlob, ObjectLocation
+from strandline.store.postgres import PostgresConsensus
 from strandline.store.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+BLOB: Final = "blob"
+"""Where a location's objects are, below it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +74,6 @@ class Assembly:
     analyst: SparkAnalyst
     files: SparkFiles
     processes: Processes
-    base: Path
     release: tuple[Callable[[], object], ...]
 
     def close(self) -> None:
@@ -67,29 +85,31 @@ class Assembly:
 def assemble(location: str, *, spark: SparkSession | None, consensus: str | None, config: Config) -> Assembly:
     """Return the assembly of ``location``.
 
-    Raises `ConfigError`, one sentence: the location is not of a known kind or not writable; Java is missing or too old.
+    Raises `ConfigError`, one sentence: the location or consensus is not of a known kind or cannot be used; Java is
+    missing or too old.  `Unavailable`: a store does not answer.
     """
     release: list[Callable[[], object]] = []
-    root = _root(location, release)
-    store, close = _consensus(location, consensus, root)
+    where = places.location_of(location, config.storage)
+    store, close = _consensus(places.consensus_of(consensus, where), where)
     release.append(close)
-    blob_root = root / "blob"
-    blob_root.mkdir(exist_ok=True)
-    session = build(config.spark) if spark is None else adopt(spark, config.spark)
-    engine = SparkEngine(session, PartStore(blob_root))
+    blob, parts = _stores(where, release)
+    wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
+    session = build(wanted) if spark is None else adopt(spark, wanted)
+    if isinstance(where, ObjectLocation):
+        s3a.prepare(session, where)
+    engine = SparkEngine(session, parts)
     release.insert(0, engine.close)
     if spark is None:
         release.insert(1, session.stop)
     return Assembly(
         SystemClock(),
         SystemIds(),
-        FileBlob(blob_root),
+        blob,
         store,
         engine,
         SparkAnalyst(session),
         SparkFiles(session),
         SystemProcesses(),
-        root,
         tuple(release),
     )
 
@@ -121,19 +141,24 @@ async def side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
         raise errors.exceptions[0] from None
 
 
-def _root(location: str, release: list[Callable[[], object]]) -> Path:
-    kind = urlparse(location)
-    match kind.scheme:
-        case "memory":
+async def outcomes(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run the calls together; return what each returned."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(call) for call in calls]
+    return [task.result() for task in tasks]
+
+
+def _stores(where: Location, release: list[Callable[[], object]]) -> tuple[Blob, Parts]:
+    match where:
+        case ObjectLocation():
+            below = replace(where, url=f"{where.url}/{BLOB}")
+            return ObjectBlob(below), ObjectParts(below, s3a.root(below))
+        case InMemory():
             directory = tempfile.TemporaryDirectory(prefix="strandline-", ignore_cleanup_errors=True)
             release.append(directory.cleanup)
-            return Path(directory.name)
-        case "file" | "":
-            return _writable(Path(unquote(kind.path) if kind.scheme else location).absolute())
-        case _:
-            raise ConfigError(
-                f"location {location!r} is of kind {kind.scheme!r}; this version keeps collections in file:// and memory://"
-            )
+            return _stores(InFiles(Path(directory.name)), release)
+        case InFiles(root):
+            return FileBlob(_writable(root) / BLOB), PartStore(root / BLOB)
 
 
 def _writable(root: Path) -> Path:
@@ -146,17 +171,21 @@ def _writable(root: Path) -> Path:
     return root
 
 
-def _consensus(location: str, consensus: str | None, root: Path) -> tuple[Consensus, Callable[[], object]]:
-    if consensus is None:
-        if urlparse(location).scheme == "memory":
+def _consensus(place: ConsensusPlace, where: Location) -> tuple[Consensus, Callable[[], object]]:
+    match place:
+        case InMemory():
             return MemoryConsensus(), _nothing
-        store = SQLiteConsensus(root / "consensus.db")
-        return store, store.close
-    kind = urlparse(consensus)
-    if kind.scheme == "sqlite":
-        store = SQLiteConsensus(Path(unquote(kind.path)))
-        return store, store.close
-    raise ConfigError(f"consensus {consensus!r} is not known; this version has sqlite:///path/to/file.db")
+        case InSQLite(path):
+            if isinstance(where, InFiles):
+                _writable(where.root)
+            sqlite = SQLiteConsensus(path)
+            return sqlite, sqlite.close
+        case InPostgres(url, schema):
+            postgres = PostgresConsensus(url, schema=schema)
+            return postgres, postgres.close
+        case InObjectStore():
+            assert isinstance(where, ObjectLocation), "nothing else has objects to keep it beside"
+            return ObjectConsensus(ObjectBlob(where), together=outcomes), _nothing
 
 
 def _nothing() -> None:

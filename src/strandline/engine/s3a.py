@@ -1,0 +1,110 @@
+"""Spark on S3: the jars that reach it, and what they are told about one bucket.
+
+Spark's own distribution has no S3 client.  Hadoop's (S3A) wants the whole AWS SDK as one jar of 686 MB; the modules
+that S3A really uses are 11 MB.  Spark takes them from Maven when its JVM starts, unless its configuration already says
+where jars come from (``spark.jars``, ``spark.jars.packages``): a cluster brings its own.
+
+All that is set is set for one bucket, in a session of our own: whatever else Spark reads from S3 is not touched.
+
+Source: https://hadoop.apache.org/docs/stable/hadoop-aws/tools/hadoop-aws/index.html (per-bucket configuration, magic
+committer); design page "the map" (decision 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlparse
+
+from strandline.store.objects import ObjectLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HADOOP: Final = "3.5.0"
+"""What this Spark bundles (a test compares)."""
+AWS_SDK: Final = "2.35.4"
+"""What that Hadoop is built with."""
+CLOUD: Final = "4.1.1"
+"""The newest release of Spark's glue to Hadoop's committers: two classes, the same in 4.3."""
+
+PACKAGES: Final = (
+    f"org.apache.hadoop:hadoop-aws:{HADOOP}",
+    f"org.apache.spark:spark-hadoop-cloud_2.13:{CLOUD}",
+    *(f"software.amazon.awssdk:{module}:{AWS_SDK}" for module in ("s3-transfer-manager", "sts")),
+    *(f"software.amazon.awssdk:{module}:{AWS_SDK}" for module in ("apache-client", "netty-nio-client")),
+)
+EXCLUDED: Final = (
+    "software.amazon.awssdk:bundle",  # everything that AWS has
+    "org.apache.hadoop:hadoop-azure",  # other clouds
+    "org.apache.hadoop:hadoop-azure-datalake",
+    "org.apache.hadoop:hadoop-cloud-storage",
+    "org.apache.hadoop:hadoop-huaweicloud",
+    "com.google.cloud:*",
+    "com.google.cloud.bigdataoss:*",
+    "org.wildfly.openssl:*",  # a faster TLS, where it fits the machine
+    "org.apache.hadoop:hadoop-client-api",  # what Spark has itself, at other versions
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.spark:spark-core_2.13",
+    "org.apache.spark:spark-tags_2.13",
+    "org.scala-lang:*",
+    "org.scala-lang.modules:*",
+    "org.spark-project.spark:unused",
+    "org.slf4j:*",
+    "org.apache.httpcomponents:*",
+    "org.eclipse.jetty:*",
+    "commons-logging:*",
+    "commons-codec:*",
+    "com.fasterxml.jackson.core:*",
+    "com.fasterxml.jackson.dataformat:*",
+    "com.google.guava:*",
+    "io.netty:*",
+    "javax.xml.bind:*",
+    "joda-time:*",
+)
+JARS: Final = ("spark.jars", "spark.jars.packages")
+_SESSION: Final = {
+    # Uploads become visible at the job's commit, below their own names: nothing is renamed, which S3 cannot do.
+    "spark.sql.sources.commitProtocolClass": "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol",
+    "spark.sql.parquet.output.committer.class": "org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter",
+    "fs.s3a.committer.name": "magic",
+}
+_OPTIONS: Final = {
+    "endpoint": "endpoint",
+    "region": "endpoint.region",
+    "access_key_id": "access.key",
+    "secret_access_key": "secret.key",
+    "session_token": "session.token",
+}
+"""Strandline's name of an option → S3A's."""
+
+
+def root(location: ObjectLocation) -> str:
+    """Return the location as Spark names it.
+
+    >>> root(ObjectLocation("s3://bucket/a/b/", {}))
+    's3a://bucket/a/b'
+    """
+    return "s3a" + location.url.removeprefix("s3").rstrip("/")
+
+
+def jars(config: Mapping[str, str]) -> dict[str, str]:
+    """Return ``config`` with what makes a new JVM fetch S3A, unless it says itself where jars come from."""
+    if any(name in config for name in JARS):
+        return dict(config)
+    return {**config, "spark.jars.packages": ",".join(PACKAGES), "spark.jars.excludes": ",".join(EXCLUDED)}
+
+
+def prepare(session: SparkSession, location: ObjectLocation) -> None:
+    """Tell a session of our own how to reach the location's bucket."""
+    for name, value in {**_SESSION, **bucket_settings(location)}.items():
+        session.conf.set(name, value)
+
+
+def bucket_settings(location: ObjectLocation) -> dict[str, str]:
+    """Return S3A's settings for the location's bucket alone."""
+    known = {theirs: location.options[ours] for ours, theirs in _OPTIONS.items() if ours in location.options}
+    known["input.stream.type"] = "classic"  # the others want a second client with a native library
+    if "endpoint" in known:
+        known["path.style.access"] = "true"  # a server of one's own has no host name for each bucket
+    return {f"fs.s3a.bucket.{urlparse(location.url).netloc}.{name}": value for name, value in known.items()}

@@ -1,0 +1,150 @@
+"""Places: what the texts say that name a location and its consensus.  Nothing is opened here.
+
+    location     file:///data/strand or a path · memory:// · s3://bucket/prefix
+    consensus    sqlite:///path/file.db · postgresql://user@host/database?schema=name · object-store
+
+A text says *where*; what is secret, and how to reach an object store, is said by configuration (``storage``), where a
+secret is a reference (``env:NAME``, ``file:PATH``).  No error shows more of a text than its scheme: the rest may hold a
+password.
+
+Source: design page "the public face" (`strandline.open`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+
+from strandline.environment.config import resolve_reference
+from strandline.errors import ConfigError
+from strandline.store.objects import ObjectLocation
+from strandline.store.postgres import SCHEMA_DEFAULT
+
+OBJECT_STORE: Final = "object-store"
+_SECRET: Final = re.compile(r"secret|token|password")
+_REFERENCE: Final = re.compile(r"(?:env|file):.")
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """Parts in a temporary directory, states in memory: all of it goes with the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFiles:
+    """A directory of this machine, or of a file system that all machines share."""
+
+    root: Path
+
+
+Location: TypeAlias = InMemory | InFiles | ObjectLocation
+
+
+@dataclass(frozen=True, slots=True)
+class InSQLite:
+    """A database file."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class InPostgres:
+    """A schema of a database.  Its text is not shown: it may hold a password."""
+
+    url: str
+    schema: str
+
+    def __repr__(self) -> str:
+        return f"InPostgres(schema={self.schema!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class InObjectStore:
+    """Beside the location's own objects."""
+
+
+ConsensusPlace: TypeAlias = InMemory | InSQLite | InPostgres | InObjectStore
+
+
+def location_of(text: str, storage: Mapping[str, str]) -> Location:
+    """Return what a location's text means; ``storage`` are an object store's options, references and all.
+
+    >>> location_of("memory://", {}), location_of("file:///data/strand", {})
+    (InMemory(), InFiles(root=PosixPath('/data/strand')))
+    >>> location_of("s3://bucket/prefix", {"region": "eu-west-1"})
+    ObjectLocation('s3://bucket/prefix', options: region)
+
+    Raises `ConfigError`: the kind is not known, or something secret stands where it can be read.
+    """
+    scheme, place = _split(text, "location")
+    if scheme == "s3":
+        if "@" in place.netloc or place.query or place.fragment:
+            raise ConfigError("location s3://…: it is a bucket and a prefix, nothing else; options go to `storage`")
+        return ObjectLocation(f"s3://{place.netloc}{place.path.rstrip('/')}", _resolved(storage))
+    if storage:
+        raise ConfigError(f"`storage` configures an object store, and the location is of kind {scheme or 'file'!r}")
+    match scheme:
+        case "memory":
+            return InMemory()
+        case "file" | "":
+            return InFiles(Path(unquote(place.path) if scheme else text).absolute())
+        case _:
+            raise ConfigError(f"a location is file://…, memory:// or s3://bucket/prefix, and none of kind {scheme!r}")
+
+
+def consensus_of(text: str | None, location: Location) -> ConsensusPlace:
+    """Return what a consensus' text means, and without one what goes with the location.
+
+    >>> consensus_of(None, InFiles(Path("/data"))), consensus_of("sqlite:///other.db", InMemory())
+    (InSQLite(path=PosixPath('/data/consensus.db')), InSQLite(path=PosixPath('/other.db')))
+    >>> consensus_of("postgresql://ann:pw@host/db?schema=strand", InMemory())
+    InPostgres(schema='strand')
+
+    Raises `ConfigError`: the kind is not known, or does not go with the location.
+    """
+    if text is None:
+        match location:
+            case InMemory():
+                return location
+            case InFiles(root):
+                return InSQLite(root / "consensus.db")
+            case ObjectLocation():
+                return InObjectStore()
+    text = resolve_reference(text, base=Path())
+    if text == OBJECT_STORE:
+        if not isinstance(location, ObjectLocation):
+            raise ConfigError(
+                "consensus 'object-store' needs a location in an object store, such as s3://bucket/prefix"
+            )
+        return InObjectStore()
+    scheme, place = _split(text, "consensus")
+    match scheme:
+        case "sqlite":
+            return InSQLite(Path(unquote(place.path)))
+        case "postgresql" | "postgres":
+            options = dict(parse_qsl(place.query, keep_blank_values=True))
+            schema = options.pop("schema", SCHEMA_DEFAULT)
+            return InPostgres(place._replace(query=urlencode(options)).geturl(), schema)
+        case _:
+            raise ConfigError(
+                f"consensus is sqlite:///path/to/file.db, postgresql://… or object-store, and none of kind {scheme!r}"
+            )
+
+
+def _split(text: str, what: str) -> tuple[str, SplitResult]:
+    try:
+        place = urlsplit(text)
+    except ValueError:
+        raise ConfigError(f"the {what} is not a URL that can be read (it is not shown here)") from None
+    return place.scheme, place
+
+
+def _resolved(storage: Mapping[str, str]) -> dict[str, str]:
+    for name, value in storage.items():
+        if _SECRET.search(name) and not _REFERENCE.match(value):
+            raise ConfigError(f"storage: {name} is a secret: say where it is (env:NAME or file:PATH), not what it is")
+    return {name: resolve_reference(value, base=Path()) for name, value in storage.items()}
