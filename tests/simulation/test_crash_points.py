@@ -8,19 +8,15 @@ Source: craft page "reliability" (S3, crash completeness).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from laws.history import Update
-from strandline.persist.client import PersistClient
 from strandline.testing.choices import FAULT
 from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
-from worlds import users
 from worlds.campaign import ASKED_FOR
-from worlds.persist import PLAIN, TABLES, World
-from worlds.rows import SCHEMA, stage, updates_of
+from worlds.persist import World
+from worlds.scenarios import SCENARIOS, Scenario
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
@@ -48,61 +44,6 @@ class OneFault:
             return 0
         self.points.append(n)
         return self._fate if len(self.points) == self._at + 1 else 0
-
-
-async def append_and_reopen(world: World, name: str) -> None:
-    """Append one batch, in an object, exactly once; then open the shard anew and read it."""
-    await users._until_answered(lambda: _append_and_reopen(world, world.client(name), name))
-
-
-async def _append_and_reopen(world: World, client: PersistClient, name: str) -> None:
-    epoch = world.fresh_epoch()
-    writer = await client.writer(PLAIN, epoch, schema="rows")
-    world.history.admitted(PLAIN, epoch)
-    reader = await client.reader(PLAIN, SCHEMA, PLAIN)
-    assert reader is not None
-    for number in range(2):
-        while not await _is_there(client, reader, f"{name}.{number}/"):
-            lower = writer.state.upper.at or 0
-            updates = [Update(world.row(f"{name}.{number}", lower), lower, 1)]
-            staged = [await stage(client.blob, writer, updates, lower, lower + 2, inline=False)]
-            attempt = world.history.ask(f"{name}.{number}", {PLAIN: updates}, lower, lower + 2, epoch)
-            await users.append(world, client, writer, staged, attempt)
-    await _read_anew(world, name, PLAIN)
-
-
-async def _is_there(client: PersistClient, reader: Any, start: str) -> bool:
-    upper = (await reader.refresh()).upper.at
-    if not upper:
-        return False
-    updates = await updates_of(client.blob, await reader.snapshot(upper - 1, timeout_s=0))
-    return any(update.row.startswith(start.encode()) for update in updates)
-
-
-async def commit_apply_and_reopen(world: World, name: str) -> None:
-    """Commit one transaction on a table and one on two, apply them; then open the tables anew and read them."""
-    await users._under_epochs(users.commit, world, name)
-    for shard in TABLES:
-        await users._until_answered(lambda shard=shard: _read_anew(world, name, shard))
-
-
-async def update_a_register(world: World, name: str) -> None:
-    """Add words to a register, and read it after each, until two are acknowledged."""
-    while world.words.acknowledged < 2:
-        await users.add_words(world, name)
-
-
-async def _read_anew(world: World, name: str, shard: str) -> None:
-    client = world.client(name)
-    reader = await client.reader(shard, SCHEMA, shard)
-    assert reader is not None
-    upper = reader.state.upper.at
-    assert upper
-    for time in range(upper):
-        await world.read(client, reader, time, timeout_s=0)
-
-
-Scenario = Callable[[World, str], Coroutine[Any, Any, None]]
 
 
 def run(scenario: Scenario, choose: OneFault, patience: int) -> World:
@@ -133,7 +74,7 @@ def faults(scenario: Scenario, patience: int) -> Iterator[tuple[int, Fate, int]]
 
 
 @pytest.mark.parametrize("patience", [64, 1])
-@pytest.mark.parametrize("scenario", [append_and_reopen, commit_apply_and_reopen, update_a_register])
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_single_fault_at_every_point_leaves_all_laws_intact(scenario, patience: int, record_property) -> None:
     """Damage: there is an instruction at which a crash, or a lost answer, loses or repeats what was acknowledged."""
     calm = OneFault()

@@ -12,8 +12,8 @@ import pytest
 
 from strandline.testing.simulation import STEPS_MAX as KERNEL_STEPS_MAX
 from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, seeds, wage
+from worlds.cast import populate
 from worlds.persist import STEPS_MAX, play
-from worlds.users import populate
 
 HISTORIES = 4_000
 LONG_BASE = 1_000_000
@@ -110,7 +110,7 @@ HASHES = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from worlds.persist import play
-from worlds.users import populate
+from worlds.cast import populate
 print(" ".join(play(seed, populate).simulation.trace_hash() for seed in range(int(sys.argv[2]))))
 """
 

@@ -128,12 +128,14 @@ class _Actor:
     point: IoPoint[Any]
     wake_ms: int
     paused: bool
+    received: int = 0  # a hash of all replies to this incarnation, if the run is asked for `fingerprint`
 
 
 class Simulation:
     """One run.  `spawn` the actors, then `drive` them to their ends; afterwards look at what they left.
 
-    ``fates`` bounds what may happen to anybody (for exhaustive runs); `Fate.DONE` always may.
+    ``fates`` bounds what may happen to anybody (for exhaustive runs); `Fate.DONE` always may.  ``arrived`` is called
+    before each step of a run that somebody explores (`strandline.testing.exploration`).
     """
 
     def __init__(
@@ -142,8 +144,10 @@ class Simulation:
         fates: Sequence[Fate] = tuple(Fate),
         calm_after: int | None = None,
         steps_max: int = STEPS_MAX,
+        arrived: Callable[[], None] | None = None,
     ) -> None:
         self._choose = choose
+        self._arrived = arrived
         self._fates = frozenset(fates) | {Fate.DONE}
         self._calm_after = steps_max if calm_after is None else calm_after
         self._steps_max = steps_max
@@ -181,6 +185,8 @@ class Simulation:
                 if self.steps == self._steps_max:
                     stuck = ", ".join(f"{actor.name} at {actor.point.site}" for actor in self._actors) or "late I/O"
                     raise StepBudgetExceeded(f"the run did not end within {self._steps_max} steps: {stuck}")
+                if self._arrived is not None:
+                    self._arrived()
                 self.steps += 1
                 self._step()
         except Exception as error:
@@ -194,6 +200,16 @@ class Simulation:
         """Return a hash of the whole trace: equal for equal choices, in any process, or something else chose too."""
         steps = [(actor, site, arguments, fate and fate.name) for actor, site, arguments, fate in self.trace]
         return blake2b(_encode(steps), digest_size=16).hexdigest()
+
+    def fingerprint(self) -> int:
+        """Return a hash of what decides how the actors go on: what each has received, and what is late.
+
+        Two runs that agree in it and in what is durable have the same future.  Only within this process, and only for
+        runs that were given ``arrived``.
+        """
+        actors = sorted((actor.name, actor.incarnation, actor.received) for actor in self._actors)
+        late = sorted((name, point.site, hash(point.arguments)) for name, point in self._late)
+        return hash((tuple(actors), tuple(late)))
 
     def coverage(self) -> frozenset[tuple[str, Fate]]:
         """Return which fates were met at which sites."""
@@ -283,6 +299,9 @@ class Simulation:
 
     def _resume(self, actor: _Actor, reply: object, error: Exception | None) -> None:
         """Run an actor up to its next I/O, or to its end."""
+        if self._arrived is not None:
+            heard = tuple(reply) if isinstance(reply, list) else reply
+            actor.received = hash((actor.received, heard, error and str(error)))
         try:
             point = actor.coroutine.send(reply) if error is None else actor.coroutine.throw(error)
         except StopIteration as end:

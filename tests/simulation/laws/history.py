@@ -117,6 +117,14 @@ class History:
         """Note that ``epoch`` was admitted to ``shard``: older ones are fenced from here on."""
         self._admitted.setdefault(shard, []).append((self.tick(), epoch))
 
+    def purposes(self) -> frozenset[str]:
+        """Return what was acknowledged so far: what a read that begins now must show."""
+        return frozenset(self._purposes)
+
+    def facts(self) -> int:
+        """Return a hash of what was read so far, in whatever order: what later reads are held against."""
+        return hash(frozenset((where, frozenset(content.items())) for where, content in self._read.items()))
+
     @property
     def acknowledged(self) -> int:
         """How many different things were acknowledged as durable."""

@@ -8,7 +8,7 @@ what) against the laws that the design page "persist" states about durable thing
   the newest version names it.
 - fence: whoever appends does so under an epoch that is not older than any admitted before.
 - rollup: a rollup holds exactly the state at its seqno.
-- holds: since is not beyond any critical reader's.
+- holds: since is not beyond any reader's, critical or leased; P5 holds for the versions that leases hold, too.
 
 They read the bytes at rest by themselves (a rollup is ``[format, seqno, entries]``, a diff ``[format, seqno, set,
 removed, seqno and key of the newest rollup]``), so that what they find does not rest on the code that they watch.
@@ -29,6 +29,8 @@ from strandline.store.seal import Kind, unseal
 Flat = dict[str, Any]
 
 MONOTONE: Final = ("since", "upper", "epoch", "walltime_ms")
+HOLDS: Final = ("critical/", "leased/")
+"""How the names of holds begin; the since that is held comes first in each."""
 EMPTY: Final = float("inf")
 """How the empty frontier compares: beyond all times."""
 BLOB_PART: Final = 1
@@ -46,6 +48,12 @@ class WatchedPlaces:
         self.consensus = _WatchedConsensus(self)
         self.states: dict[str, list[Flat]] = {}
         self.rollups_named = 0
+
+    def fill(self, others: WatchedPlaces) -> None:
+        """Begin with what lies in ``others``."""
+        self.objects.update(others.objects)
+        self.versions.update({key: list(held) for key, held in others.versions.items()})
+        self.states.update({key: list(held) for key, held in others.states.items()})
 
     def committed(self, key: str, new: Versioned) -> None:
         """Look at a version that was just installed."""
@@ -73,9 +81,9 @@ class WatchedPlaces:
                 require("fence", value[2] >= epoch, f"{rest} appended to {key} under {value[2]}; {epoch} was admitted")
             if kind == "rollup" and name not in before:
                 self._check_rollup(key, int(rest), value)
-        if "since" in changed or any(name.startswith("critical/") for name in changed):
+        if "since" in changed or any(name.startswith(HOLDS) for name in changed):
             for name, value in after.items():
-                if name.startswith("critical/"):
+                if name.startswith(HOLDS):
                     beyond = _number(after["since"]) > _number(value[0])
                     require("holds", not beyond, f"since of {key} is {after['since']}, beyond {name} at {value[0]}")
 
@@ -83,6 +91,15 @@ class WatchedPlaces:
         """Look at an object that is about to be deleted."""
         for key, states in self.states.items():
             require("P5", name not in _objects(states[-1]), f"{name} is deleted, and {key} names it")
+            oldest = min((v[1] for n, v in states[-1].items() if n.startswith("leased/")), default=len(states))
+            for seqno, flat in enumerate(states[oldest - 1 : -1], oldest):
+                held = f"{name} is deleted, and a reader of {key} holds version {seqno}, which names it"
+                # A reader has the version in hand: it needs the parts that it names, and no rollup to find it.
+                require("P5", "/rollup/" in name or name not in _objects(flat), held)
+
+    def check_unnamed(self, key: str, name: str) -> None:
+        """Check that an object which a reader did not find is not named any more."""
+        require("P5", name not in _objects(self.states[key][-1]), f"{key} names {name}, which is not in Blob")
 
     def check_all_there(self) -> None:
         """Check, at the end, that every object which some shard names is there."""
@@ -140,5 +157,7 @@ def _named(flat: Flat) -> Iterator[str]:
                 yield value
             case "batch":
                 yield from (part[1] for part in value[3] if part[0] == BLOB_PART)
+            case "unsealed":
+                yield from (part[1] for part in value[2] if part[0] == BLOB_PART)
             case "unsealed":
                 yield from (part[1] for part in value[2] if part[0] == BLOB_PART)

@@ -6,8 +6,8 @@ import pytest
 
 from planted.bugs import BUGS, Bug
 from worlds.campaign import ASKED_FOR
+from worlds.cast import populate
 from worlds.persist import law_of, play
-from worlds.users import populate
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 

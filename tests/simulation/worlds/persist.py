@@ -20,13 +20,15 @@ from typing import Any, Final, TypeVar
 from unittest import mock
 
 from laws.broken import LawBrokenError, require
-from laws.history import History
+from laws.history import History, Update
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
-from strandline.errors import CorruptionError
-from strandline.persist import codec, machine, register
+from strandline.errors import AsOfError, CorruptionError
+from strandline.persist import codec, holds, lease, machine, register, trace
 from strandline.persist.client import PersistClient
+from strandline.persist.plane import Contents
 from strandline.persist.read import ReadHandle
+from strandline.persist.records import RecordMerger
 from strandline.persist.register import Register
 from strandline.persist.state import ShardState
 from strandline.persist.transactions import SHARD as TRANSACTIONS
@@ -43,7 +45,7 @@ from strandline.testing.simulation import (
     StepBudgetExceeded,
     run_sync,
 )
-from worlds.rows import SCHEMA, multiset, updates_of
+from worlds.rows import SCHEMA, GoneError, multiset, updates_of
 
 T = TypeVar("T")
 
@@ -54,6 +56,8 @@ RECORDS: Final = "log"
 TABLES: Final = ("t1", "t2")
 """Appended to by transactions only."""
 SHARDS: Final = (PLAIN, RECORDS, TRANSACTIONS, *TABLES)
+LEASED: Final = (PLAIN, *TABLES)
+"""Shards whose since may be moved: nobody of this world looks for old times in them."""
 REGISTER: Final = "register/words"
 
 CALM_AFTER: Final = (80, 200, 400)
@@ -65,6 +69,11 @@ PATIENCE: Final = (64, 2, 1, 1)
 """How often persist tries before it gives up: its own patience, or next to none."""
 SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
 """By how much a clock may be wrong: less than `WRITER_MEMORY_MS`, beyond which persist promises less."""
+LEASES_MS: Final = (50, 1_000, 900_000)
+FANS: Final = (2, 3, 8)
+"""How many batches of a size are merged into one."""
+INLINE_BYTES: Final = (100, 1_000, 200_000)
+"""From how many inline bytes on a shard's parts are moved to Blob."""
 FOCI: Final = (
     "",
     "",
@@ -83,9 +92,15 @@ class World:
     """One run's shards, users and observers."""
 
     def __init__(
-        self, choose: Choose, *, calm_after: int | None = None, fates: Sequence[Fate] = tuple(Fate), patience: int = 64
+        self,
+        choose: Choose,
+        *,
+        calm_after: int | None = None,
+        fates: Sequence[Fate] = tuple(Fate),
+        patience: int = 64,
+        arrived: Callable[[], None] | None = None,
     ) -> None:
-        self.simulation = Simulation(choose, fates, calm_after, STEPS_MAX)
+        self.simulation = Simulation(choose, fates, calm_after, STEPS_MAX, arrived)
         self.choose = self.simulation.choose
         self.places = WatchedPlaces(lambda key: key != REGISTER)
         self.history = History()
@@ -98,6 +113,10 @@ class World:
         self.serial = 0
         self.newest_epoch = 1
         self.rollup_every = ROLLUPS_EVERY[0]
+        self.lease_ms = LEASES_MS[-1]
+        self.fan = FANS[-1]
+        self.inline_bytes = INLINE_BYTES[-1]
+        self.merging = True
         self.patience = patience
         self._seen: dict[tuple[PersistClient, str], ShardState] = {}
 
@@ -110,7 +129,8 @@ class World:
         clock = SimClock(self.simulation)
         self.clocks.append(clock)
         blob, consensus = SimBlob(self.places.blob), SimConsensus(self.places.consensus)
-        self.processes[name] = PersistClient(clock, self.ids, blob, consensus, rollup_every=self.rollup_every)
+        merger = RecordMerger(blob) if self.merging else None
+        self.processes[name] = PersistClient(clock, self.ids, blob, consensus, merger, rollup_every=self.rollup_every)
         return self.processes[name]
 
     def register(self, client: PersistClient) -> Register:
@@ -156,15 +176,30 @@ class World:
         """Read a shard at ``time`` and note what was there.  Raises what the handle and the Blob raise."""
         began = self.history.tick()
         contents = await handle.snapshot(time, timeout_s=timeout_s)
-        rows = multiset(await updates_of(client.blob, contents))
+        rows = multiset(await self.updates(client, handle, contents))
         self.history.read(contents.shard, time, rows, began)
         self.saw(client, handle.state)
+
+    async def updates(self, client: PersistClient, handle: ReadHandle, contents: Contents) -> list[Update]:
+        """Return what ``contents`` names, and give it back.  Raises `AsOfError` if it was collected meanwhile."""
+        try:
+            return await updates_of(client.blob, contents)
+        except GoneError as error:
+            self.places.check_unnamed(contents.shard, error.key)
+            self.marks["read: gone"] += 1
+            raise AsOfError(str(error)) from error
+        finally:
+            handle.release(contents)
 
     def run(self) -> None:
         """Drive the users to their ends, then read everything from scratch.  Raises `LawBrokenError` or what broke."""
         with (
             mock.patch.object(machine, "CAS_RETRIES_MAX", self.patience),
             mock.patch.object(register, "RETRIES_MAX", self.patience),
+            mock.patch.object(holds, "LEASE_MS", self.lease_ms),
+            mock.patch.object(lease, "BEAT_MS", self.lease_ms // holds.BEATS_PER_LEASE),
+            mock.patch.object(trace, "FAN", self.fan),
+            mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
         ):
             try:
                 self.simulation.drive()
@@ -230,6 +265,10 @@ def play(seed: int, populate: Populate) -> World:
     world = World(Seeded(rng, focus), calm_after=calm_after, patience=patience)
     try:
         world.rollup_every = world.one_of("rollup every", ROLLUPS_EVERY)
+        world.lease_ms = world.one_of("lease", LEASES_MS)
+        world.fan = world.one_of("fan", FANS)
+        world.inline_bytes = world.one_of("inline bytes", INLINE_BYTES)
+        world.merging = world.choose("merging", 3) > 0
         populate(world)
         world.run()
         least = ACKNOWLEDGED_MIN

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from laws.broken import LawBrokenError
 from laws.history import Content, Update
 from strandline.algebra.schema import Column, Schema
 from strandline.frontier.antichain import Frontier
@@ -24,6 +23,15 @@ from strandline.store.blob import Blob
 from strandline.store.seal import Kind, crc32c, seal, unseal
 
 SCHEMA: Final = Schema((Column("row", "binary"),))
+
+
+class GoneError(Exception):
+    """The object ``key``, a part of ``shard``, is not in Blob."""
+
+    def __init__(self, shard: str, key: str) -> None:
+        super().__init__(f"{key} of {shard} is not in Blob")
+        self.key = key
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Update]).decode
@@ -77,8 +85,17 @@ def multiset(updates: Iterable[Update]) -> Content:
 
 async def _updates(blob: Blob, shard: str, part: Part) -> list[Update]:
     if isinstance(part, InlinePart):
-        return _decode(part.data)
-    data = await blob.get(part.key)
-    if data is None:
-        raise LawBrokenError("P5", f"{shard} names {part.key}, which is not in Blob")
-    return _decode(unseal(Kind.RECORDS, part.key, data))
+        found = _decode(part.data)
+    else:
+        data = await blob.get(part.key)
+        if data is None:
+            raise GoneError(shard, part.key)
+        found = _decode(unseal(Kind.RECORDS, part.key, data))
+    shown = part.window
+    if shown is None:
+        return found
+    return [
+        Update(u.row, max(u.time, shown.advance), u.diff)
+        for u in found
+        if shown.lower <= u.time and (shown.upper.at is None or u.time < shown.upper.at)
+    ]

@@ -1,4 +1,4 @@
-"""Who uses the shards of the world of persist: writers, record keepers, committers, appliers, readers, holders.
+"""Who changes the shards of the world of persist: writers, record keepers, committers, appliers, adders of words.
 
 Each is a coroutine that does its task with the public handles and notes what it asked and what it was told.  All treat
 answers as the design page "persist" tells callers to: a refused batch is discarded, one of unknown fate is left alone,
@@ -7,12 +7,10 @@ a fenced writer stops or comes back under a newer epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
 
 from laws.history import Answer, Attempt, Update
-from strandline.errors import AsOfError, Determinate, FencedError, Indeterminate, Unavailable
+from strandline.errors import FencedError, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
@@ -20,80 +18,9 @@ from strandline.persist.records import Record
 from strandline.persist.state import Appended, AppendOutcome, Fenced, UpperMismatch
 from strandline.persist.transactions import CommittedAt, TimeTaken, Transactions, open_transactions
 from strandline.persist.write import WriteHandle
-from strandline.testing.simulation import Fate, IoPoint
-from worlds.persist import ACKNOWLEDGED_MIN, PLAIN, RECORDS, SHARDS, SKEWS_MS, TABLES, World
-from worlds.rows import SCHEMA, discard, multiset, stage, updates_of
-
-TRIES_MAX: Final = 200
-"""How often one thing is tried: never reached by what makes progress."""
-UNANSWERED: Final = (Indeterminate, Determinate, Unavailable)
-LISTENS_MAX: Final = 4
-
-DEAR: Final = frozenset({"c1", "c2", "s1", "s2"})
-"""Users whose work takes much I/O: they are there less often, so that histories stay short and many."""
-APPENDS: Final = (3, 5, 8)
-COMMITS: Final = (2, 3)
-LOOKS: Final = (2, 3)
-"""How many things a user has to do, by how much each of them takes; which of these is part of the seed."""
-
-Work: TypeAlias = Callable[[World, PersistClient, str, int], Coroutine[Any, Any, None]]
-
-
-def populate(world: World) -> None:
-    """Choose this run's users and start them."""
-    users: dict[str, Callable[[World, str], Coroutine[Any, Any, None]]] = {
-        "w1": partial(_under_epochs, write),
-        "w2": partial(_under_epochs, write),
-        "l1": partial(_under_epochs, keep_records),
-        "l2": partial(_under_epochs, keep_records),
-        "c1": partial(_under_epochs, commit),
-        "c2": partial(_under_epochs, commit),
-        "p1": partial(_under_epochs, apply),
-        "g1": add_words,
-        "g2": add_words,
-        "r1": read,
-        "r2": read,
-        "r3": listen,
-        "s1": hold,
-        "s2": hold,
-        "k1": turn_clocks,
-    }
-    there = [name for name in users if world.choose("there", 6 if name in DEAR else 4) == 0]
-    if not {"w1", "l1", "c1"} & set(there):
-        there.append(world.one_of("who", ("w1", "l1", "c1")))
-    for name in there:
-        world.simulation.spawn(name, lambda _, name=name: users[name](world, name))
-
-
-async def _under_epochs(work: Work, world: World, name: str) -> None:
-    """Do ``work`` under an epoch; when fenced, stop, or do it under a newer one."""
-    client = world.client(name)
-    epoch = world.epoch()
-    while True:  # two who fence each other do not do so for ever: the one who gives up first leaves the other in peace
-        try:
-            await _until_answered(lambda epoch=epoch: work(world, client, name, epoch))
-            return
-        except FencedError:
-            world.marks["fenced"] += 1
-            if world.acknowledged >= ACKNOWLEDGED_MIN and world.choose("give up", 3) == 0:
-                return
-            epoch = world.fresh_epoch()
-
-
-async def _until_answered(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do ``work`` again until it is not given up for want of an answer."""
-    for _ in range(TRIES_MAX):
-        try:
-            return await work()
-        except UNANSWERED:
-            continue
-    raise AssertionError(f"{work} was tried {TRIES_MAX} times")
-
-
-def _task(world: World, many: Sequence[int]) -> int:
-    """Return how many things a user has to get done."""
-    return world.one_of("task", many)
-
+from worlds.persist import PLAIN, RECORDS, TABLES, World
+from worlds.rows import discard, stage
+from worlds.tries import APPENDS, COMMITS, UNANSWERED, at, how_many
 
 # ---- writers ---------------------------------------------------------------------------------------------------------
 
@@ -103,9 +30,9 @@ async def write(world: World, client: PersistClient, name: str, epoch: int) -> N
     writer = await client.writer(PLAIN, epoch, schema="rows")
     world.history.admitted(PLAIN, epoch)
     mine: list[bytes] = []
-    task = _task(world, APPENDS)
+    task = how_many(world, APPENDS)
     while world.done[name] < task:
-        lower = _at(writer.state.upper)
+        lower = at(writer.state.upper)
         upper = lower + 1 + world.choose("advance", 3)
         purpose = world.purpose(name)
         batches = _updates(world, purpose, lower, upper, mine)
@@ -176,13 +103,13 @@ async def keep_records(world: World, client: PersistClient, name: str, epoch: in
     """Append this user's records, each exactly once: after every restart and unknown outcome look what is there."""
     records = await client.records(RECORDS, epoch)
     world.history.admitted(RECORDS, epoch)
-    task = _task(world, APPENDS)
+    task = how_many(world, APPENDS)
     for number in range(task):
         purpose = f"{name}.{number}"
         while True:
             began = world.history.tick()
             held = await records.contents()
-            lower = _at(records.upper)
+            lower = at(records.upper)
             updates = [Update(r.data, r.time, r.diff) for r in held]
             world.history.read_whole(RECORDS, updates, lower, began)
             known = [u for u in updates if u.row.startswith(f"{purpose}/".encode())]
@@ -210,7 +137,7 @@ async def commit(world: World, client: PersistClient, name: str, epoch: int) -> 
     world.marks["open: not all applied"] += world.unapplied()
     transactions = await open_transactions(client, epoch)
     writers = {shard: await transactions.register(shard, "rows") for shard in TABLES}
-    for number in range(_task(world, COMMITS)):
+    for number in range(how_many(world, COMMITS)):
         tables = TABLES if number % 3 else TABLES[:1]
         while not await _commit(world, client, transactions, {t: writers[t] for t in tables}, f"{name}.{number}"):
             pass
@@ -222,7 +149,7 @@ async def commit(world: World, client: PersistClient, name: str, epoch: int) -> 
 async def _commit(
     world: World, client: PersistClient, transactions: Transactions, writers: dict[str, WriteHandle], token: str
 ) -> bool:
-    time = _at(transactions.upper) + world.choose("advance", 2)
+    time = at(transactions.upper) + world.choose("advance", 2)
     updates = {shard: [Update(world.row(token, time), time, 1)] for shard in writers}
     inline = bool(world.choose("inline", 3))
     staged = {
@@ -239,9 +166,9 @@ async def _commit(
         world.history.tell(attempt, Answer.NO)
         return False
     match outcome:
-        case CommittedAt(at):
-            world.marks["commit: found" if at != time else "commit: done"] += 1
-            world.history.tell_purpose(token, at)
+        case CommittedAt(when):
+            world.marks["commit: found" if when != time else "commit: done"] += 1
+            world.history.tell_purpose(token, when)
             return True
         case TimeTaken():
             world.marks["commit: time taken"] += 1
@@ -253,10 +180,10 @@ async def apply(world: World, client: PersistClient, name: str, epoch: int) -> N
     """Open the transactions, apply what others committed, seal some times."""
     world.marks["open: not all applied"] += world.unapplied()
     transactions = await open_transactions(client, epoch)
-    for _ in range(_task(world, COMMITS)):
+    for _ in range(how_many(world, COMMITS)):
         await transactions.apply()
         if world.choose("seal", 2):
-            await transactions.advance(_at(transactions.upper) + world.choose("advance", 3))
+            await transactions.advance(at(transactions.upper) + world.choose("advance", 3))
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -266,7 +193,7 @@ async def add_words(world: World, name: str) -> None:
     """Add words to the register, each once; read it in between."""
     client = world.client(name)
     register = world.register(client)
-    for _ in range(_task(world, APPENDS)):
+    for _ in range(how_many(world, APPENDS)):
         word = world.purpose(name).encode()
         world.words.ask(word)
         try:
@@ -280,115 +207,3 @@ async def add_words(world: World, name: str) -> None:
             world.words.read((await register.read() or b"").split(), began)
         except Unavailable:
             continue
-
-
-# ---- readers ---------------------------------------------------------------------------------------------------------
-
-
-def _process(world: World, name: str) -> PersistClient:
-    """Return a process to read in: a new one, or one where somebody writes."""
-    others = [process for process in ("w1", "c1") if process in world.processes]
-    if others and world.choose("whose process", 2):
-        return world.processes[world.one_of("process", others)]
-    return world.client(name)
-
-
-async def read(world: World, name: str) -> None:
-    """Read any shard at any readable time, or one that is not yet complete; open it anew each time, or not."""
-    client = _process(world, name)
-    for _ in range(2 * _task(world, LOOKS)):
-        if world.choose("reopen", 2):
-            client = _process(world, name)
-        shard = world.one_of("shard", SHARDS)
-        try:
-            handle = await client.reader(shard, SCHEMA, shard)
-            if handle is None:
-                await client.clock.sleep(0.02)
-                continue
-            state = handle.state if world.choose("stale", 2) else await handle.refresh()
-            since, upper = _at(state.since), _at(state.upper)
-            early = upper <= since or world.choose("early", 4) == 0
-            time = max(since, upper) if early else since + world.choose("time", upper - since)
-            await world.read(client, handle, time, timeout_s=0.05)
-        except AsOfError:
-            world.marks["read: not yet, or no more"] += 1
-        except UNANSWERED:
-            world.marks["read: unanswered"] += 1
-
-
-async def listen(world: World, name: str) -> None:
-    """Take a snapshot, listen from there, and hold the sum against what others read."""
-    client = world.client(name)
-    for _ in range(_task(world, LOOKS)):
-        shard = world.one_of("shard", SHARDS)
-        try:
-            await _listen(world, client, shard)
-        except AsOfError:
-            world.marks["listen: not yet, or no more"] += 1
-        except UNANSWERED:
-            world.marks["listen: unanswered"] += 1
-
-
-async def _listen(world: World, client: PersistClient, shard: str) -> None:
-    handle = await client.reader(shard, SCHEMA, shard)
-    if handle is None:
-        await client.clock.sleep(0.02)
-        return
-    as_of = _at(handle.state.since) + world.choose("time", 4)
-    began = world.history.tick()
-    held = await updates_of(client.blob, await handle.snapshot(as_of, timeout_s=0.05))
-    lower = as_of + 1
-    changes = handle.listen(as_of)
-    try:
-        for _ in range(LISTENS_MAX):
-            if _at(handle.state.upper) <= lower and _at((await handle.refresh()).upper) <= lower:
-                await client.clock.sleep(0.02)
-                continue
-            contents, frontier = await anext(changes)
-            held += await updates_of(client.blob, contents)
-            lower = _at(frontier)
-            world.history.read(shard, lower - 1, multiset(held), began)
-            world.marks["listened"] += 1
-    finally:
-        await changes.aclose()
-
-
-async def hold(world: World, name: str) -> None:
-    """Hold the plain shard's since, move it forward, and insist on reading where it is held."""
-    client = world.client(name)
-    reader = world.one_of("hold", ("h", name))
-    try:
-        await _until_answered(lambda: _hold(world, client, name, reader))
-    except FencedError:
-        world.marks["hold: fenced"] += 1
-
-
-async def _hold(world: World, client: PersistClient, name: str, reader: str) -> None:
-    handle = await client.since(PLAIN, reader, world.fresh_epoch())
-    shard = await client.reader(PLAIN, SCHEMA, PLAIN)
-    assert shard is not None
-    for _ in range(_task(world, LOOKS)):
-        state = await shard.refresh()
-        upper = _at(state.upper)
-        held = _at(await handle.downgrade(Frontier(world.choose("since", upper + 1))))
-        try:
-            await world.read(client, shard, held, timeout_s=0.05)
-        except AsOfError as error:
-            if (await shard.refresh()).since <= Frontier(held):
-                continue  # not yet complete there
-            await handle.downgrade(Frontier(held))  # or somebody else has the hold, and we are fenced
-            world.history.unreadable(PLAIN, held, str(error))
-
-
-async def turn_clocks(world: World, name: str) -> None:
-    """Set clocks wrong, forward and back, while everybody works."""
-    client = world.client(name)
-    for _ in range(4 * _task(world, LOOKS)):
-        await client.clock.sleep(0.01 * (1 + world.choose("wait", 4)))
-        clock, skew = world.one_of("clock", world.clocks), world.one_of("skew", SKEWS_MS)
-        await IoPoint("clock.set", (skew,), partial(setattr, clock, "skew_ms", skew), (Fate.DONE,))
-
-
-def _at(frontier: Frontier) -> int:
-    assert frontier.at is not None, "no shard of this world is ever closed"
-    return frontier.at

@@ -1,0 +1,177 @@
+"""Bugs that are planted in streams and in writes over several collections, to prove that their simulation sees them.
+
+Trap: as `planted.bugs`: these know private names on purpose; when one goes, its bug must be planted anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from planted.bugs import Bug
+from strandline.errors import InvalidUsage, StoreError, Unavailable
+from strandline.frontier.antichain import Frontier
+from strandline.persist import multi, names, stream, unsealed
+from strandline.persist.names import Named, Names
+from strandline.persist.state import ShardState
+from strandline.persist.transactions import Transactions
+from strandline.persist.unsealed import Outcome, Pour, Poured, Seal, Write
+
+BUGS: Final[list[Bug]] = []
+
+
+def bug(mistake: str, *places: tuple[Any, str]) -> Callable[[Any], Any]:
+    """Register a wrong function for ``places``, under its own name."""
+
+    def register_bug(wrong: Any) -> Any:
+        BUGS.append(Bug(wrong.__name__, mistake, places, wrong))
+        return wrong
+
+    return register_bug
+
+
+# ---- the line of calls -----------------------------------------------------------------------------------------------
+
+
+@bug("seals overtake the writes that were called before them", (stream._Line, "_next"))
+def seals_first(self: Any) -> Any:
+    """Do what seals first."""
+    calls = sorted(self._calls, key=lambda call: not isinstance(call.step, Seal))
+    self._calls.clear()
+    self._calls.extend(calls)
+    return _next(self)
+
+
+_next = stream._Line._next
+
+
+@bug("a run that gets no answer is given up, and the line goes on", (stream._Line, "drive"))
+async def failed_run_skipped(self: Any, call: Any = None) -> None:
+    """Forget what could not be done."""
+    try:
+        await _drive(self, call)
+    except (StoreError, Unavailable):
+        self._run = None
+        raise
+
+
+_drive = stream._Line.drive
+
+
+@bug("a call counts as done when it is sent, not when it is durable", (stream._Commit, "_stage"))
+async def settled_when_sent(self: Any) -> None:
+    """Tell the callers before the commit."""
+    await _stage(self)
+    for call in self.calls:
+        call.done = call.done or isinstance(call.step, tuple)
+        call.settled_early = True
+    steps = self._all_steps = [step for index in self.mine for step in self.mine[index]]
+    if steps:
+        try:
+            await self.writer.commit(lambda state: pour_ours(state, replace(self.request, steps=tuple(steps))))
+        except (StoreError, Unavailable):
+            return
+
+
+_stage = stream._Commit._stage
+pour_ours = unsealed.pour
+
+
+@bug("a new token is drawn for every attempt", (stream._Commit, "go"))
+async def token_drawn_anew(self: Any) -> None:
+    """Do not recognise one's own write."""
+    self.request = replace(self.request, token=self.ids.fresh("t"))
+    await _go(self)
+
+
+_go = stream._Commit.go
+
+
+# ---- the transition --------------------------------------------------------------------------------------------------
+
+
+@bug("nobody looks whether the pour is done already", (stream, "pour"))
+def pour_without_witness(state: ShardState, request: Pour) -> tuple[ShardState, Outcome]:
+    """Forget whose pours are in the shard."""
+    after, answer = unsealed.pour(replace(state, writers={}), request)
+    return (after if isinstance(answer, Poured) else state), answer
+
+
+@bug("a write below the upper is let in", (stream, "pour"))
+def sealed_times_written(state: ShardState, request: Pour) -> tuple[ShardState, Outcome]:
+    """Move it to where it fits, its updates keep their times."""
+    steps = tuple(
+        replace(step, staged=replace(step.staged, lower=state.upper, upper=Frontier(max(_at(state), _upper(step)) + 1)))
+        if isinstance(step, Write) and step.staged.lower < state.upper
+        else step
+        for step in request.steps
+    )
+    return unsealed.pour(state, replace(request, steps=steps))
+
+
+def _at(state: ShardState) -> int:
+    return state.upper.at or 0
+
+
+def _upper(step: Write) -> int:
+    return step.staged.upper.at or 0
+
+
+@bug("what straddles a seal is sealed with it", (unsealed, "_cut"))
+def straddlers_lost(batches: Any, pieces: Any) -> Any:
+    """Keep only the first piece of what was cut."""
+    found = {}
+    for name, staged in batches.items():
+        for piece in pieces[name][:1] if name in pieces else ():
+            found[piece.name] = piece.staged
+        if name not in pieces:
+            found[name] = staged
+    return found
+
+
+@bug("the parts of a refused write are left, and those of a good one deleted", (stream._Commit, "_refuse"))
+async def wrong_parts_discarded(self: Any, index: int, upper: Frontier) -> None:
+    """Discard everything that was staged for the run."""
+    self.calls[index].settle(InvalidUsage("refused"))
+    for staged in self.mine.values():
+        await self.codec.discard(write.staged for write in staged)
+
+
+# ---- names and several collections -----------------------------------------------------------------------------------
+
+
+@bug("who loses the race for a name keeps the shard that it made up", (Names, "create_or_load"))
+async def name_race_lost(self: Names, name: str, *, codec: str, schema: str) -> Named:
+    """Do not look what the register says."""
+    known = (await self._read()).names.get(name)
+    if known is not None:
+        return known
+    mine = Named(self._ids.fresh("s"), codec, schema)
+    await self._change(name, mine, replace=False)
+    return mine
+
+
+@bug("a write over several collections draws a new token when it is asked for again", (Transactions, "find"))
+async def multi_token_forgotten(self: Transactions, token: str) -> int | None:
+    """Find nothing, here and when committing."""
+    known = await _known(self, self._log.state)
+    for used in list(known.tokens):
+        known.tokens.pop(used)
+    return None
+
+
+_known = Transactions._known
+
+
+@bug("each collection is committed by itself", (multi.MultiWriteHandle, "write"))
+async def written_one_by_one(self: Any, changes: Any, *, at: int = 0, token: str | None = None) -> int:
+    """Use a transaction for each."""
+    time = 0
+    for name, pairs in changes.items():
+        time = await _write(self, {name: pairs}, at=at, token=f"{token}.{name}")
+    return time
+
+
+_write = multi.MultiWriteHandle.write
+assert names.KEY

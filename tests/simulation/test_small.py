@@ -1,0 +1,50 @@
+"""Every history of small worlds keeps every law: orders, late effects, crashes, lost requests, all of them."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from worlds.campaign import ASKED_FOR
+from worlds.small import MODELS, MODELS_LONG, Model
+
+pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
+
+MINUTES_MAX = 5
+
+
+def search(model: Model) -> tuple[str, int, int, int, float]:
+    """Return the model's name, how many runs, ends and states there were, and how long it took."""
+    begun = time.process_time()
+    found = model.search()
+    return str(model), found.runs, found.ends, len(found.states), time.process_time() - begun
+
+
+def hold(record_property, stage: str, models: tuple[Model, ...], least: int) -> None:
+    """Search all models, the largest first, on all processors."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as processes:
+        found = list(processes.map(search, models))
+    for name, runs, ends, states, seconds in found:
+        record_property(
+            "FIGURE", f"{stage}.small.{name} states={states},runs={runs},ends={ends},cpu-s={seconds:.0f} all pass"
+        )
+    states, seconds = sum(each[3] for each in found), sum(each[4] for each in found)
+    minutes = seconds / 60 / 2
+    verdict = "pass" if states >= least and minutes <= MINUTES_MAX else "miss"
+    record_property("FIGURE", f"{stage}.small states={states},minutes-on-2={minutes:.1f} >={least},<=5 {verdict}")
+    assert all(ends for _, _, ends, _, _ in found)
+    assert verdict == "pass"
+
+
+def test_every_history_of_the_smallest_worlds_keeps_every_law(record_property) -> None:
+    """Damage: some order of few steps, with one or two faults among them, loses, repeats or tears what was appended."""
+    hold(record_property, "simulation", MODELS, 5_000)
+
+
+@pytest.mark.slow
+def test_every_history_of_small_worlds_keeps_every_law(record_property) -> None:
+    """Damage: the same, where more of them meet."""
+    hold(record_property, "long", MODELS_LONG, 100_000)

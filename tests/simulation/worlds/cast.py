@@ -1,0 +1,47 @@
+"""Who takes part in a history of the world of persist: a few of all users there are, chosen by the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from worlds.keepers import compact, turn_clocks
+from worlds.persist import World
+from worlds.readers import hold, lease, listen, read
+from worlds.tries import under_epochs
+from worlds.users import add_words, apply, commit, keep_records, write
+
+Life: TypeAlias = Callable[[World, str], Coroutine[Any, Any, None]]
+
+CAST: Final[dict[str, tuple[int, Life]]] = {
+    "w1": (4, partial(under_epochs, write)),
+    "w2": (5, partial(under_epochs, write)),
+    "l1": (4, partial(under_epochs, keep_records)),
+    "l2": (6, partial(under_epochs, keep_records)),
+    "c1": (8, partial(under_epochs, commit)),
+    "c2": (8, partial(under_epochs, commit)),
+    "p1": (8, partial(under_epochs, apply)),
+    "g1": (4, add_words),
+    "g2": (4, add_words),
+    "r1": (4, read),
+    "r2": (6, read),
+    "r3": (5, listen),
+    "s1": (8, hold),
+    "s2": (8, hold),
+    "h1": (6, lease),
+    "m1": (6, compact),
+    "k1": (5, turn_clocks),
+}
+"""Each user, and in one of how many histories it takes part: who needs much I/O is there less often."""
+NEEDED: Final = ("w1", "w1", "l1", "l1", "c1")
+"""One of these is always there: in every history something is appended."""
+
+
+def populate(world: World) -> None:
+    """Choose this run's users and start them."""
+    there = [name for name, (n, _) in CAST.items() if world.choose("there", n) == 0]
+    if not set(NEEDED) & set(there):
+        there.append(world.one_of("needed", NEEDED))
+    for name in there:
+        world.simulation.spawn(name, lambda _, name=name: CAST[name][1](world, name))
