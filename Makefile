@@ -9,7 +9,7 @@ demo:  ## the main job on real data: three views, DuckDB, a kill in the middle, 
 	@tools/setup strandline demo
 
 test:  ## everything that CI runs, stage by stage
-	@tools/setup python tools/stages.py
+	@tools/setup --servers python tools/stages.py
 
 check:  ## format, lint, types, layers
 	@tools/setup --no-jdk python tools/stages.py check
@@ -18,13 +18,13 @@ bench:  ## the benchmarks, as JSON; one of them: make bench NAME=persist
 	@tools/setup strandline bench $(NAME)
 
 long:  ## the tests that take too long for CI
-	@tools/setup python tools/stages.py long
+	@tools/setup --servers python tools/stages.py long
 
 sim:  ## the simulation; one run again: make sim SEED=7; more of them: make sim N=100000
 	@STRANDLINE_SIM_SEED=$(SEED) STRANDLINE_SIM_RUNS=$(N) tools/setup --no-jdk python tools/stages.py simulation planted
 
 figures:  ## the reliability figures, one line each
-	@tools/setup python tools/stages.py --figures simulation planted properties damage kills
+	@tools/setup --servers python tools/stages.py --figures simulation planted properties damage kills
 
 lock:  ## write the lock files anew from pyproject.toml (needs uv)
 	@tools/lock

@@ -28,7 +28,7 @@ def postgres_server() -> Iterator[postgres.PostgresServer]:
     """A PostgreSQL that the tests share; each makes a schema of its own."""
     programs = postgres.binaries()
     if programs is None:
-        pytest.skip("PostgreSQL is not installed (tools/setup --postgres installs it where it is root)")
+        pytest.skip("PostgreSQL is not installed (as root, `tools/setup --servers` installs it)")
     directory = Path(tempfile.mkdtemp(prefix="strandline-pg-"))  # pytest's own are closed to the server's user
     server = postgres.make(directory, programs)
     server.start()

@@ -62,7 +62,8 @@ class Machine:
 
     def setup(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run tools/setup."""
-        environment = {"PATH": str(self.bin), "STRANDLINE_JDKS": str(self.root / "jvm"), **variables}
+        places = {"STRANDLINE_JDKS": str(self.root / "jvm"), "STRANDLINE_POSTGRES": str(self.root / "postgresql")}
+        environment = {"PATH": str(self.bin), **places, **variables}
         command = ["bash", str(self.root / "tools" / "setup"), *arguments]
         return subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -146,6 +147,30 @@ def test_the_jdk_that_the_user_names_comes_first(machine: Machine) -> None:
     mine = jdk(machine.root / "mine", "21")
     assert java_home(machine) == str(machine.root / "jvm" / "found")
     assert java_home(machine, JAVA_HOME=str(mine)) == str(mine)
+
+
+def test_who_cannot_install_postgresql_goes_on_without(machine: Machine) -> None:
+    """A user without root could run no test at all for want of a server that a few of them need."""
+    done = machine.setup("--no-jdk", "--servers", "bash", "-c", "echo ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "run 'apt-get install postgresql' as root" in done.stderr
+    assert "will be skipped, by name" in done.stderr
+
+
+def test_root_gets_postgresql_once_and_only_when_asked(machine: Machine) -> None:
+    """Each `make` would ask the package server again, or `make demo` install a database."""
+    script(machine.bin / "id", "echo 0")
+    calls, programs = machine.root / "calls", machine.root / "postgresql" / "15" / "bin"
+    programs.mkdir(parents=True)
+    made = f"{shutil.which('touch')} '{programs}/initdb'; {shutil.which('chmod')} +x '{programs}/initdb'"
+    script(machine.bin / "apt-get", f"echo \"$@\" >>'{calls}'; case $* in *postgresql) {made};; esac")
+    assert machine.setup("--no-jdk").returncode == 0
+    assert not calls.exists()
+    assert machine.setup("--servers", "--no-jdk").returncode == 0
+    assert (programs / "initdb").exists()
+    calls.unlink()
+    assert machine.setup("--no-jdk", "--servers").returncode == 0
+    assert not calls.exists()
 
 
 def test_an_old_python_is_refused_in_one_sentence(machine: Machine) -> None:
