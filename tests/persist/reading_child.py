@@ -1,0 +1,60 @@
+"""Another process that reads a location: twice at once, told by push and told by nobody.  Started by `test_push.py`.
+
+Says a line for each version that either reader sees: who, the upper, and when by the machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from strandline.algebra.schema import Column, Schema
+from strandline.persist.client import PersistClient
+from strandline.persist.notify import Polling
+from strandline.persist.push import PushClient
+from strandline.store.file import FileBlob
+from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.system import SystemClock, SystemIds
+from strandline.testing.list_engine import ListEngine, listed
+
+SCHEMA = Schema((Column("k", "string"),))
+
+
+def say(*words: object) -> None:
+    """Write a line, at once."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def client_at(root: Path, notifier) -> PersistClient:
+    """A client of the location in ``root``."""
+    consensus = SQLiteConsensus(root / "consensus.db")
+    return PersistClient(SystemClock(), SystemIds(), FileBlob(root / "blob"), consensus, notifier=notifier)
+
+
+async def follow(root: Path, name: str, notifier) -> None:
+    """Tell of each version until the shard is closed; then what all of it held."""
+    client = client_at(root, notifier)
+    reader = await client.reader("s", SCHEMA, "orders")
+    engine, seen = ListEngine(client.blob), []
+    say(name, "ready")
+    async for contents, upper in reader.listen(0):
+        say(name, upper.at, time.monotonic())
+        seen += [row["k"] for row in listed(await engine.read(contents)).rows]
+    say(name, "saw", ",".join(sorted(seen)))
+    say(name, "told", client.metrics.notices)
+
+
+async def main(root: Path) -> None:
+    """Follow by push and by polling, at once."""
+    push = PushClient(root / "push", SystemClock(), SystemIds())
+    async with asyncio.TaskGroup() as both:
+        both.create_task(follow(root, "push", push))
+        both.create_task(follow(root, "poll", Polling(SystemClock())))
+    push.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))
