@@ -12,7 +12,7 @@ from typing import Any, Final
 from planted.bugs import Bug
 from strandline.errors import InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist import multi, names, stream, unsealed
+from strandline.persist import multi, stream, unsealed
 from strandline.persist.names import Named, Names
 from strandline.persist.state import ShardState
 from strandline.persist.transactions import Transactions
@@ -64,28 +64,11 @@ async def settled_when_sent(self: Any) -> None:
     """Tell the callers before the commit."""
     await _stage(self)
     for call in self.calls:
-        call.done = call.done or isinstance(call.step, tuple)
-        call.settled_early = True
-    steps = self._all_steps = [step for index in self.mine for step in self.mine[index]]
-    if steps:
-        try:
-            await self.writer.commit(lambda state: pour_ours(state, replace(self.request, steps=tuple(steps))))
-        except (StoreError, Unavailable):
-            return
+        if isinstance(call.step, tuple) and call.refusal is None:
+            call.settle()
 
 
 _stage = stream._Commit._stage
-pour_ours = unsealed.pour
-
-
-@bug("a new token is drawn for every attempt", (stream._Commit, "go"))
-async def token_drawn_anew(self: Any) -> None:
-    """Do not recognise one's own write."""
-    self.request = replace(self.request, token=self.ids.fresh("t"))
-    await _go(self)
-
-
-_go = stream._Commit.go
 
 
 # ---- the transition --------------------------------------------------------------------------------------------------
@@ -174,4 +157,3 @@ async def written_one_by_one(self: Any, changes: Any, *, at: int = 0, token: str
 
 
 _write = multi.MultiWriteHandle.write
-assert names.KEY
