@@ -105,8 +105,9 @@ class Place:
         return self.consensus._place
 
     def client(self, merger: Merger | None = None, **options: Any) -> PersistClient:
-        """Start a process, which compacts if it has a ``merger``."""
+        """Start a process, which compacts if it has a ``merger``, and collects if it has a ``grace_ms``."""
         ids = CountingIds(f"p{next(self._owners)}")
+        options = {"grace_ms": None} | options
         return PersistClient(self.clock, ids, self.blob, self.consensus, merger, **options)
 
     def writer(
@@ -116,10 +117,12 @@ class Place:
         options = {"schema": SCHEMA.ddl} | options
         return run_sync((client or self.client()).writer(shard, epoch, **options))
 
-    def stage(self, shard: str, lower: int, upper: int, data: Sequence[Any], *, inline: int = 1 << 14) -> Staged:
+    def stage(
+        self, shard: str, lower: int, upper: int, data: Sequence[Any], *, inline: int = 1 << 14, prefix: str = ""
+    ) -> Staged:
         """Stage updates ``[k, time, diff]``."""
         rows = updates(SCHEMA, ({"k": k, "__time": time, "__diff": diff} for k, time, diff in data))
-        prefix = f"{shard}/parts/{next(self._owners)}/"
+        prefix = prefix or f"{shard}/parts/{next(self._owners)}/"
         request = StageRequest(shard, SCHEMA, lower, upper, prefix, inline_bytes_max=inline)
         return run_sync(self.engine.stage(rows, request))
 

@@ -294,6 +294,7 @@ def test_the_stored_form_is_the_released_one():
         "upper": 2,
         "forgotten": 0,
         "schemas": [],
+        "swept_ms": 0,
         "digest": [6, 7],
         "writer/w": ["t", 2, 2],
         "critical/r": [0, 0],

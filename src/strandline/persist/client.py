@@ -15,6 +15,7 @@ from typing import Any
 from strandline.algebra.schema import Schema
 from strandline.errors import Indeterminate, StoreError
 from strandline.frontier.antichain import Frontier
+from strandline.persist.collect import DELETION_GRACE_MS, Collector
 from strandline.persist.compact import Compactor
 from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
@@ -43,6 +44,7 @@ class PersistClient:
         merger: Merger | None = None,
         *,
         rollup_every: int = ROLLUP_EVERY,
+        grace_ms: int | None = DELETION_GRACE_MS,
         notifier: Notifier | None = None,
     ) -> None:
         self.clock = clock
@@ -53,6 +55,7 @@ class PersistClient:
         self.metrics = Metrics()
         self._merger = merger
         self._rollup_every = rollup_every
+        self._grace_ms = grace_ms
         self._machines: dict[str, Machine] = {}
         self._compactors: dict[str, Compactor] = {}
 
@@ -125,6 +128,16 @@ class PersistClient:
             found.merger = merger or (RecordMerger(self.blob) if records else self._merger)
         return found
 
+    async def collector(self, shard: str) -> Collector | None:
+        """Return who collects the garbage of ``shard``; None if it does not exist."""
+        machine = self._machine(shard)
+        if not await machine.open(create=False):
+            return None
+        return self._collector(machine, self._grace_ms or 0)
+
+    def _collector(self, machine: Machine, grace_ms: int) -> Collector:
+        return Collector(machine, self.clock, self.ids, self.blob, self.consensus, grace_ms)
+
     async def _open(self, shard: str) -> Machine:
         machine = self._machine(shard)
         await machine.open()
@@ -145,6 +158,8 @@ class PersistClient:
             self._machines[shard] = machine
             self._compactors[shard] = Compactor(machine, self.blob)
             machine.upkeep.append(self._compactors[shard].keep_up)
+            if self._grace_ms is not None:
+                machine.upkeep.append(self._collector(machine, self._grace_ms).keep_up)
         return self._machines[shard]
 
 

@@ -12,7 +12,7 @@ Source: design page "persist" (Consensus holds diffs; Blob holds rollups; every 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
@@ -29,7 +29,7 @@ FORMAT: Final = 1
 T = TypeVar("T")
 Entries = Mapping[str, Any]
 
-_SCALARS: Final = ("walltime_ms", "epoch", "schema", "owner")
+_SCALARS: Final = ("walltime_ms", "epoch", "schema", "owner", "swept_ms")
 _FRONTIERS: Final = ("since", "upper", "forgotten")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -150,6 +150,16 @@ def _merged_batches(before: tuple[Batch, ...], changes: Mapping[int, Any]) -> tu
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def parts_set(diff: Diff) -> Iterator[Part]:
+    """Return every part that a diff puts into the state."""
+    for name, value in diff.set.items():
+        match name.partition("/")[0]:
+            case "batch":
+                yield from map(_unpack_part, value[3])
+            case "unsealed":
+                yield from unpack_staged(value).parts
 
 
 def version_key(shard: str, seqno: int) -> str:

@@ -17,6 +17,7 @@ Source: design page "persist" (shard state, errors, details that cost others yea
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -281,16 +282,17 @@ class Machine:
             self._maintaining = False
 
     async def _roll_up(self) -> None:
+        if self.state.seqno - self.state.rollups[-1].seqno >= self._rollup_every:
+            with suppress(StoreError, Unavailable):
+                await self.roll_up()
+
+    async def roll_up(self) -> None:
+        """Write a rollup of the newest state known here, and name it.  Raises what the stores raise."""
         state = self.state
-        if state.seqno - state.rollups[-1].seqno < self._rollup_every:
-            return
         key = self._rollup_key(state.seqno)
-        try:
-            await self._blob.set(key, codec.encode_rollup(key, state))
-            if not await self.commit(lambda s: add_rollup(s, Rollup(state.seqno, key))):
-                await self._blob.delete(key)
-        except (StoreError, Unavailable):
-            return
+        await self._blob.set(key, codec.encode_rollup(key, state))
+        if not await self.commit(lambda s: add_rollup(s, Rollup(state.seqno, key))):
+            await self._blob.delete(key)
 
     def fresh_prefix(self) -> str:
         """Return a Blob prefix for one batch's parts; it is never given again, and says when it was given."""

@@ -22,7 +22,8 @@ from typing import Final, TypeAlias
 
 from strandline.errors import Indeterminate, InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time, join, meet
-from strandline.persist.batch import NOTHING, Batch, Digest, InlinePart, Part, Staged
+from strandline.persist.batch import NOTHING, Batch, BlobPart, Digest, InlinePart, Part, Staged
+from strandline.persist.objects import named_time, parts_prefix
 
 FIRST_SEQNO: Final = 1
 WRITERS_MAX: Final = 64
@@ -82,7 +83,8 @@ class ShardState:
     ``schemas``: what ``schema`` was before, oldest first (`persist/evolution.py`).  ``owner``: the only room that may
     append; empty: anybody.  ``unsealed``: what a stream wrote at times that are not complete yet, by a name that is
     given once (`persist/unsealed.py`).  ``forgotten``: an append that was expected at an upper before this may have
-    landed and be remembered no more.
+    landed and be remembered no more.  ``swept_ms``: parts begun before this cannot be appended any more
+    (`persist/collect.py`).
     """
 
     shard: str
@@ -103,6 +105,7 @@ class ShardState:
     leased: Mapping[str, Leased] = field(default_factory=dict)
     certificate: Certificate | None = None
     rollups: tuple[Rollup, ...] = ()
+    swept_ms: int = 0
 
     @property
     def tombstone(self) -> bool:
@@ -299,6 +302,41 @@ def add_rollup(state: ShardState, rollup: Rollup) -> tuple[ShardState, bool]:
     return replace(state, rollups=(*state.rollups, rollup)), True
 
 
+def drop_rollups(state: ShardState, before: int) -> tuple[ShardState, tuple[Rollup, ...]]:
+    """Name no rollup older than ``before`` any more; answer which went.  The newest one stays."""
+    dropped = tuple(rollup for rollup in state.rollups[:-1] if rollup.seqno < before)
+    if not dropped:
+        return state, ()
+    return replace(state, rollups=state.rollups[len(dropped) :]), dropped
+
+
+def mark_swept(state: ShardState, before_ms: int) -> tuple[ShardState, None]:
+    """From now on no part that was begun before ``before_ms`` can be appended: it may be deleted."""
+    return (state if before_ms <= state.swept_ms else replace(state, swept_ms=before_ms)), None
+
+
+def finalize(state: ShardState) -> tuple[ShardState, None]:
+    """Forget all that a shard holds which nobody can read or write any more.
+
+    Raises `InvalidUsage` unless its since and its upper are both empty.
+    """
+    for frontier, name in ((state.since, "since"), (state.upper, "upper")):
+        if not frontier.empty:
+            raise InvalidUsage(f"shard {state.shard!r} cannot be finalized: its {name} is {frontier}, not []")
+    nothing = Batch(MINIMUM, EMPTY, MINIMUM, (), 0, 0, NOTHING, plain=True)
+    after = replace(
+        state,
+        batches=(nothing,),
+        digest=NOTHING,
+        unsealed={},
+        writers={},
+        criticals={},
+        leased={},
+        certificate=None,
+    )
+    return (state if after == state else after), None
+
+
 def open_at(state: ShardState, epoch: int, as_of: int) -> tuple[ShardState, Frontier]:
     """Start the history of an empty shard at ``as_of``: reads before it are refused.  Answer the shard's since.
 
@@ -340,11 +378,21 @@ def _refuse_impossible(state: ShardState, request: Append) -> None:
             raise InvalidUsage(
                 f"shard {state.shard!r}: what compaction wrote takes its inputs' place; it is not appended"
             )
+        refuse_swept(state, staged)
         if not (request.expected <= staged.lower and staged.upper <= request.new):
             raise InvalidUsage(
                 f"shard {state.shard!r}: a batch staged for [{staged.lower}, {staged.upper}) "
                 f"does not fit the append [{request.expected}, {request.new})"
             )
+
+
+def refuse_swept(state: ShardState, staged: Staged) -> None:
+    """Raise `InvalidUsage` if a part of ``staged`` is so old that it may have been deleted as leaked."""
+    for part in staged.parts:
+        if isinstance(part, BlobPart):
+            begun = named_time(parts_prefix(state.shard), part.key)
+            if begun is not None and begun < state.swept_ms:
+                raise InvalidUsage(f"shard {state.shard!r}: part {part.key!r} was staged so long ago; stage it again")
 
 
 def _combine(request: Append) -> Batch:

@@ -36,6 +36,7 @@ class Kind(IntEnum):
     CHECKPOINT = 5
     VERSION = 6
     CACHED = 7
+    DOOMED = 8
 
 
 MAGIC: Final = b"\x89STR"

@@ -101,6 +101,23 @@ class WatchedPlaces:
         """Check that an object which a reader did not find is not named any more."""
         require("P5", name not in _objects(self.states[key][-1]), f"{key} names {name}, which is not in Blob")
 
+    def truncated(self, key: str, before: int) -> None:
+        """Look at a history whose beginning was just forgotten: what follows the newest rollup must be there."""
+        if not self._is_shard(key):
+            return
+        first, newest = self.versions[key][0].seqno, self.states[key][-1]
+        rollup = max(int(name.removeprefix("rollup/")) for name in newest if name.startswith("rollup/"))
+        require("rollup", first <= rollup + 1, f"{key} begins at version {first}, long after its rollup {rollup}")
+        held = min((v[1] for n, v in newest.items() if n.startswith("leased/")), default=first)
+        require("holds", first <= max(held, before), f"{key} begins at version {first}; {held} is held")
+
+    def check_no_garbage(self, key: str) -> None:
+        """Check, when all is collected, that nothing of a shard is there which its newest versions do not name."""
+        first = self.versions[key][0].seqno
+        named = frozenset().union(*(_objects(flat) for flat in self.states[key][first - 1 :]))
+        left = sorted(name for name in self.objects if name.startswith(f"{key}/") and name not in named)
+        require("P5", not left, f"{left} are left, and nothing names them")
+
     def check_all_there(self) -> None:
         """Check, at the end, that every object which some shard names is there."""
         for key, states in self.states.items():
@@ -137,6 +154,12 @@ class _WatchedConsensus(MemoryConsensus):
         if isinstance(outcome, Committed):
             self._places.committed(request.key, request.new)
         return outcome
+
+    async def truncate(self, key: str, seqno: int) -> int:
+        first = self._places.versions[key][0].seqno if key in self._places.versions else 0
+        gone = await super().truncate(key, seqno)
+        self._places.truncated(key, first)
+        return gone
 
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
         return [await self.compare_and_set(request) for request in requests]

@@ -1,0 +1,257 @@
+"""Garbage collection of one shard: what no living version names is deleted, then the dead versions are forgotten.
+
+A version is *alive* from the newest rollup on that is not newer than any version held by a leased reader.  In order:
+
+1. The rollups before that one are dropped from the state: one commit, if there are any.
+2. The parts that only dead versions name are deleted; or, while others may read without holding anything (`grace_ms`),
+   listed in a *doomed* object that says when they may go.
+3. The dropped rollups are deleted, oldest last: it leads to what the dead versions named.
+4. Consensus is truncated to the rollup that was kept.  This is the commit of the collection.
+
+A crash anywhere only repeats deletes.  Requests that are stale, repeated or concurrent find less to do, and harm
+nothing: no key is ever given twice, and what was once let go of is never named again.
+
+`sweep` finds what was leaked: parts that were written and never appended.  It lists before it reads the state, and it
+first commits a mark: parts begun before it can never be appended from then on, so nobody's append is deleted under it.
+
+Source: design page "persist" (maintenance: GC; details: GC order, leak audit; modes: deletion grace period).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+
+from strandline.errors import InvalidUsage, StoreError, Unavailable
+from strandline.persist import codec
+from strandline.persist.batch import BlobPart, Part
+from strandline.persist.holds import LEASE_MS, expire_overdue, seqno_held
+from strandline.persist.machine import SCAN_LIMIT, Command, Machine
+from strandline.persist.objects import doomed_prefix, named_time, parts_prefix, rollups_prefix
+from strandline.persist.state import Rollup, ShardState, drop_rollups, finalize, mark_swept
+from strandline.store.blob import Blob
+from strandline.store.clock import Clock, Ids
+from strandline.store.consensus import Consensus, Versioned
+from strandline.store.seal import Kind, seal, unseal
+
+DELETION_GRACE_MS: Final = 24 * 60 * 60 * 1000
+"""How long parts outlive the last version that names them: for readers that hold nothing."""
+LEAKED_AFTER_MS: Final = 24 * 60 * 60 * 1000
+"""How old a part must be that nothing names, for it to be leaked: no stage-and-append takes that long."""
+assert LEAKED_AFTER_MS > LEASE_MS
+
+ROLLUPS_ENOUGH: Final = 3
+"""From how many rollups on a collection is due: it is a version itself, and reads all that are alive."""
+NAMED_HERE_ALONE: Final = frozenset({"", "records"})
+"""The owners whose parts nothing but the shard itself ever names."""
+
+T = TypeVar("T")
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(list[str]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collection did: objects deleted (``doomed``: put on a list), rollups dropped, versions forgotten."""
+
+    parts: int = 0
+    doomed: int = 0
+    rollups: int = 0
+    versions: int = 0
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there was nothing to do."""
+        return self == Collected()
+
+
+class Collector:
+    """Collects one shard's garbage.  ``grace_ms`` 0: nobody reads without a hold."""
+
+    def __init__(
+        self, machine: Machine, clock: Clock, ids: Ids, blob: Blob, consensus: Consensus, grace_ms: int
+    ) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._ids = ids
+        self._blob = blob
+        self._consensus = consensus
+        self._grace_ms = grace_ms
+
+    async def keep_up(self) -> None:
+        """Collect, if new rollups have made that worth while, as far as the stores let us."""
+        if len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
+            return
+        with suppress(StoreError, Unavailable):
+            await self._collect(None)
+
+    async def collect(self, to: int | None = None) -> Collected:
+        """Collect everything before version ``to`` (default: all that is dead).
+
+        Raises what the stores raise: then some of it is still to be done.
+        """
+        await self._machine.refresh()
+        return await self._collect(to)
+
+    async def _collect(self, to: int | None) -> Collected:
+        await self._change(expire_overdue)
+        state = self._machine.state
+        bound = min(seqno_held(state), state.seqno if to is None else to)
+        kept = next((rollup for rollup in reversed(state.rollups) if rollup.seqno <= bound), None)
+        if kept is None:
+            return Collected()
+        dropped = await self._change(partial(drop_rollups, before=kept.seqno))
+        parts, rollups, old = await self._dead(kept)
+        deleted = doomed = 0
+        if self._grace_ms and parts:
+            doomed = await self._doom(parts)
+        else:
+            deleted = await self._delete(parts)
+        gone = {rollup.seqno: rollup for rollup in (*rollups, *dropped)}
+        for seqno in sorted(gone, reverse=True):
+            await self._blob.delete(gone[seqno].key)
+        versions = await self._consensus.truncate(self._machine.shard, kept.seqno) if old else 0
+        deleted += await self._delete_doomed()
+        return Collected(deleted, doomed, len(dropped), versions)
+
+    async def _change(self, command: Command[T]) -> T:
+        """Commit ``command``, unless what is known here says that it changes nothing: then it need not be asked."""
+        after, answer = command(self._machine.state)
+        return answer if after is self._machine.state else await self._machine.commit(command)
+
+    async def finalize(self) -> int:
+        """Delete all that a shard holds which nobody can read or write any more; count the objects.  Idempotent.
+
+        Raises `InvalidUsage` unless its since and its upper are both empty.
+        """
+        await self._machine.refresh()
+        await self._machine.commit(finalize)
+        shard = self._machine.shard
+        count = 0
+        for prefix in (parts_prefix(shard), doomed_prefix(shard)):
+            for key in await self._blob.list(prefix):  # nothing can be appended: whatever is there is dead
+                count += await self._blob.delete(key)
+        await self.collect()
+        return count
+
+    async def sweep(self, held: Collection[str] | None = None) -> list[str]:
+        """Delete what was leaked long ago, and return its keys.
+
+        ``held``: parts that something else durable names, such as a transaction that is committed and not applied.
+
+        Raises `InvalidUsage` if the shard has an owner, and that was not asked what it holds.
+        """
+        keys, mark = await self.leaked(held)
+        if any(key.startswith(parts_prefix(self._machine.shard)) for key in keys):
+            await self._machine.commit(partial(mark_swept, before_ms=mark))
+        named = await self._named()  # what was appended until the mark was set is named by now
+        leaked = [key for key in keys if key not in named]
+        for key in leaked:
+            await self._blob.delete(key)
+        return leaked
+
+    async def leaked(self, held: Collection[str] | None = None) -> tuple[list[str], int]:
+        """Return the objects that nothing names and nothing will, and the mark before which their parts were begun."""
+        shard = self._machine.shard
+        listed = [key for find in (parts_prefix, rollups_prefix) for key in await self._blob.list(find(shard))]
+        state = await self._machine.refresh()
+        if held is None and state.owner not in NAMED_HERE_ALONE:
+            raise InvalidUsage(f"shard {shard!r} belongs to {state.owner!r}: say which parts that holds")
+        mark = max(state.swept_ms, state.walltime_ms - LEAKED_AFTER_MS)
+        named = await self._named() | frozenset(held or ())
+        newest = state.rollups[-1].seqno
+        found = []
+        for key in listed:
+            begun, seqno = named_time(parts_prefix(shard), key), named_time(rollups_prefix(shard), key)
+            # A rollup that is not newer than the newest is refused for ever.
+            old = (begun is not None and begun < mark) or (seqno is not None and seqno <= newest)
+            if old and key not in named:
+                found.append(key)
+        return found, mark
+
+    # ---- what is dead ------------------------------------------------------------------------------------------------
+
+    async def _dead(self, kept: Rollup) -> tuple[list[str], list[Rollup], bool]:
+        """Return the parts and the rollups that only versions before ``kept`` name, and whether there are any such."""
+        versions = await self._versions()
+        diffs = [codec.decode_diff(self._machine.shard, v.seqno, v.data) for v in versions]
+        if not diffs or diffs[0].seqno >= kept.seqno:
+            return [], [], False
+        first = diffs[0].seqno
+        named = {diff.rollup.seqno: diff.rollup for diff in diffs}
+        rollups = [rollup for seqno, rollup in named.items() if seqno < kept.seqno]
+        base = await self._state_at(named.get(first))
+        if base is None:
+            return [], rollups, True  # a collection before this one got as far as deleting where we begin
+        dead = [diff for diff in diffs[1:] if diff.seqno <= kept.seqno]
+        alive = diffs[1 + len(dead) :]
+        seen = set(_keys(base.parts)).union(*(_keys(codec.parts_set(diff)) for diff in dead))
+        still = set(_keys(codec.apply(base, dead).parts)).union(*(_keys(codec.parts_set(diff)) for diff in alive))
+        return sorted(seen - still), rollups, True
+
+    async def _state_at(self, rollup: Rollup | None) -> ShardState | None:
+        data = None if rollup is None else await self._blob.get(rollup.key)
+        if rollup is None or data is None:
+            return None
+        return codec.restore(self._machine.shard, *codec.decode_rollup(self._machine.shard, rollup.key, data))
+
+    async def _named(self) -> frozenset[str]:
+        """Return every object that a living version, or a doomed list, names."""
+        versions = await self._versions()
+        diffs = [codec.decode_diff(self._machine.shard, v.seqno, v.data) for v in versions]
+        found = {key for diff in diffs for key in _keys(codec.parts_set(diff))}
+        found |= {diff.rollup.key for diff in diffs} | {rollup.key for rollup in self._machine.state.rollups}
+        begin = next((diff.rollup for diff in diffs if diff.rollup.seqno == diffs[0].seqno), diffs[0].rollup)
+        base = await self._state_at(begin)
+        found |= set(_keys(base.parts)) if base is not None else set()
+        found |= set(_keys(self._machine.state.parts))
+        for key in await self._blob.list(doomed_prefix(self._machine.shard)):
+            found |= set(await self._doomed(key))
+        return frozenset(found)
+
+    async def _versions(self) -> list[Versioned]:
+        found: list[Versioned] = []
+        while True:
+            start = found[-1].seqno + 1 if found else 0
+            some = await self._consensus.scan(self._machine.shard, start, SCAN_LIMIT)
+            found += some
+            if len(some) < SCAN_LIMIT:
+                return found
+
+    # ---- deleting ----------------------------------------------------------------------------------------------------
+
+    async def _delete(self, keys: Iterable[str]) -> int:
+        return sum([await self._blob.delete(key) for key in keys])
+
+    async def _doom(self, keys: list[str]) -> int:
+        due = max(self._machine.state.walltime_ms, self._clock.now_ms()) + self._grace_ms
+        key = f"{doomed_prefix(self._machine.shard)}{due}-{self._ids.fresh('d')}"
+        await self._blob.set(key, seal(Kind.DOOMED, key, _encode(keys)))
+        return len(keys)
+
+    async def _delete_doomed(self) -> int:
+        prefix, count = doomed_prefix(self._machine.shard), 0
+        for key in await self._blob.list(prefix):
+            due = named_time(prefix, key)
+            if due is not None and due <= self._clock.now_ms():
+                count += await self._delete(await self._doomed(key))
+                await self._blob.delete(key)
+        return count
+
+    async def _doomed(self, key: str) -> list[str]:
+        data = await self._blob.get(key)
+        return [] if data is None else _decode(unseal(Kind.DOOMED, key, data))
+
+
+def _keys(parts: Iterable[Part]) -> Iterable[str]:
+    for part in parts:
+        if isinstance(part, BlobPart):
+            yield part.key
+            if part.sidecar:
+                yield part.sidecar
