@@ -1,7 +1,9 @@
-"""The other half of ``strandline bench persist``: what an append costs, and what is left of many of them.
+"""The other half of ``strandline bench persist``: what an append costs, and what is left of very many of them.
 
-No Spark: tiny batches go inline into the shard's state, by the default stores (SQLite and local files).  Every figure
-is of one shard in a fresh location.
+No Spark: record shards, on the default stores (SQLite and local files).  *Append*: batches of one record into one
+shard.  *Growth*: many batches of ten records into another, whose one critical reader follows at a distance, so that
+compaction and garbage collection have to keep up; they run inside the appends that make them necessary, and are part of
+what an append costs.
 
 Source: design page "persist" (limits and targets).
 """
@@ -11,62 +13,142 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from strandline.algebra.schema import Column, Schema
 from strandline.frontier.antichain import Frontier
+from strandline.persist.batch import BlobPart, InlinePart
 from strandline.persist.client import PersistClient
 from strandline.persist.codec import encode_rollup
+from strandline.persist.objects import shard_prefix
 from strandline.persist.records import Record
+from strandline.persist.state import ShardState
 from strandline.store.file import FileBlob
 from strandline.store.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 
 APPENDS: Final = 1_000
 RECORD: Final = b"x" * 64
+GROWTH_APPENDS: Final = 100_000
+GROWTH_RECORDS: Final = 10
+FOLLOWS_EVERY: Final = 100
+"""The reader of the growing shard lets go of history every so many appends."""
+KEYS: Final = 10_000
+"""How many different records there are in the growing shard: later ones repeat earlier ones."""
 OPENINGS: Final = 5
+DECILE: Final = 10
 SHARD: Final = "bench"
 EPOCH: Final = 1
+_BYTES: Final = Schema((Column("data", "binary"),))
 
 
-def append_and_open(directory: Path, *, appends: int = APPENDS) -> dict[str, Any]:
-    """Append ``appends`` batches of one record, then open the shard anew; return every figure.
+def append_and_open(directory: Path, *, appends: int = APPENDS, growth: int = GROWTH_APPENDS) -> dict[str, Any]:
+    """Measure both in ``directory`` and return every figure.
 
-    ``append_ms_p50`` and ``_p99``, ``state_bytes_after_n`` (the whole state as a rollup holds it, inline parts
-    included), ``open_ms`` (median).
+    ``append_ms_p50`` and ``_p99``; after ``growth_appends`` batches of `GROWTH_RECORDS`: ``state_bytes_after_n``
+    (without inline parts), ``open_ms`` and ``plan_ms`` (of a snapshot; medians), ``parts_after_n``,
+    ``blob_bytes_ratio`` (bytes on disk ÷ bytes of referenced objects, after a collection), ``append_last_decile_ratio``
+    (mean cost of the last tenth of the appends ÷ of the first).
     """
-    (directory / "blob").mkdir(parents=True)
-    return asyncio.run(_measured(directory, appends))
+    return asyncio.run(_measured(directory, appends, growth))
 
 
-async def _measured(directory: Path, appends: int) -> dict[str, Any]:
-    consensus = SQLiteConsensus(directory / "consensus.db")
+async def _measured(directory: Path, appends: int, growth: int) -> dict[str, Any]:
+    return {**await _latency(directory / "latency", appends), **await _growth(directory / "growth", growth)}
+
+
+async def _latency(directory: Path, appends: int) -> dict[str, Any]:
+    consensus = _consensus(directory)
     try:
         shard = await _client(directory, consensus).records(SHARD, EPOCH)
-        took = []
-        for n in range(appends):
-            begun = time.perf_counter()
-            await shard.append([Record(RECORD, n, 1)], Frontier(n), Frontier(n + 1))
-            took.append((time.perf_counter() - begun) * 1000)
-        opened = []
-        for _ in range(OPENINGS):
-            client = _client(directory, consensus)
-            begun = time.perf_counter()
-            again = await client.records(SHARD, EPOCH)
-            opened.append((time.perf_counter() - begun) * 1000)
-            assert again.upper == Frontier(appends)
+        took = [
+            await _ms(partial(shard.append, [Record(RECORD, n, 1)], Frontier(n), Frontier(n + 1)))
+            for n in range(appends)
+        ]
     finally:
         consensus.close()
-    ordered = sorted(took)
     return {
         "append_ms_p50": round(statistics.median(took), 3),
-        "append_ms_p99": round(ordered[int(len(ordered) * 0.99)], 3),
-        "state_bytes_after_n": len(encode_rollup(SHARD, shard.state)),
-        "open_ms": round(statistics.median(opened), 3),
+        "append_ms_p99": round(sorted(took)[int(len(took) * 0.99)], 3),
         "appends": appends,
         "record_bytes": len(RECORD),
     }
 
 
+async def _growth(directory: Path, appends: int) -> dict[str, Any]:
+    consensus = _consensus(directory)
+    try:
+        client = _client(directory, consensus)
+        shard = await client.records(SHARD, EPOCH)
+        hold = await client.since(SHARD, "bench", EPOCH)
+        took = []
+        for n in range(appends):
+            records = [Record(b"%d" % ((n * GROWTH_RECORDS + k) % KEYS) + RECORD, n, 1) for k in range(GROWTH_RECORDS)]
+            took.append(await _ms(partial(shard.append, records, Frontier(n), Frontier(n + 1))))
+            if n % FOLLOWS_EVERY == FOLLOWS_EVERY - 1:
+                await hold.downgrade(Frontier(n))
+        collector = await client.collector(SHARD)
+        assert collector is not None, "the shard exists"
+        await collector.collect()
+        opened = [await _ms(lambda: _client(directory, consensus).records(SHARD, EPOCH)) for _ in range(OPENINGS)]
+        reader = await client.reader(SHARD, _BYTES, SHARD)
+        assert reader is not None, "the shard exists"
+        planned = [await _ms(lambda: reader.snapshot(appends - 1)) for _ in range(OPENINGS)]
+        state = shard.state
+    finally:
+        consensus.close()
+    tenth = max(1, appends // DECILE)
+    return {
+        "growth_appends": appends,
+        "growth_records": GROWTH_RECORDS,
+        "state_bytes_after_n": len(encode_rollup("bench", _without_inline(state))),
+        "open_ms": round(statistics.median(opened), 3),
+        "plan_ms": round(statistics.median(planned), 3),
+        "parts_after_n": sum(len(batch.parts) for batch in state.batches),
+        "blob_bytes_ratio": round(_on_disk(directory) / max(1, _referenced(directory, state)), 3),
+        "append_last_decile_ratio": round(statistics.fmean(took[-tenth:]) / statistics.fmean(took[:tenth]), 3),
+        "growth_append_ms_p50": round(statistics.median(took), 3),
+        "growth_append_ms_mean": round(statistics.fmean(took), 3),
+    }
+
+
+def _without_inline(state: ShardState) -> ShardState:
+    """Return the state with the bytes of its inline parts left out."""
+    return replace(
+        state,
+        batches=tuple(
+            replace(
+                batch,
+                parts=tuple(replace(p, data=b"") if isinstance(p, InlinePart) else p for p in batch.parts),
+            )
+            for batch in state.batches
+        ),
+    )
+
+
+def _on_disk(directory: Path) -> int:
+    return sum(path.stat().st_size for path in (directory / "blob" / shard_prefix(SHARD)).rglob("*") if path.is_file())
+
+
+def _referenced(directory: Path, state: ShardState) -> int:
+    parts = sum(part.size for batch in state.batches for part in batch.parts if isinstance(part, BlobPart))
+    return parts + sum((directory / "blob" / rollup.key).stat().st_size for rollup in state.rollups)
+
+
+async def _ms(call: Callable[[], Awaitable[object]]) -> float:
+    begun = time.perf_counter()
+    await call()
+    return (time.perf_counter() - begun) * 1000
+
+
+def _consensus(directory: Path) -> SQLiteConsensus:
+    (directory / "blob").mkdir(parents=True)
+    return SQLiteConsensus(directory / "consensus.db")
+
+
 def _client(directory: Path, consensus: SQLiteConsensus) -> PersistClient:
-    return PersistClient(SystemClock(), SystemIds(), FileBlob(directory / "blob"), consensus)
+    return PersistClient(SystemClock(), SystemIds(), FileBlob(directory / "blob"), consensus, grace_ms=0)
