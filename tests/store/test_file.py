@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import ConfigError, Determinate, Indeterminate, InvalidUsage
-from strandline.store.file import FileBlob
+from strandline.store.file import LEFTOVER_GRACE_MS, FileBlob
 from strandline.testing.blob_contract import BlobContract, OpenBlob
 
 
@@ -229,3 +229,17 @@ def test_a_root_that_cannot_be_made_is_the_operators_move(tmp_path: Path) -> Non
         FileBlob(tmp_path / "file")
     with pytest.raises(ConfigError, match="below"):
         FileBlob(tmp_path / "file" / "below")
+
+
+def test_what_a_crashed_writer_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
+    """Damage: half-written parts fill the disk; or a writer that is at work loses its file."""
+    blob = FileBlob(tmp_path)
+    asyncio.run(blob.set("s/k", b"data"))
+    now_ms = 2 * LEFTOVER_GRACE_MS
+    for name, age_ms in {"s/k~0": LEFTOVER_GRACE_MS + 1000, "s/new~0": LEFTOVER_GRACE_MS - 1000}.items():
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, ns=(0, (now_ms - age_ms) * 1_000_000))
+    os.utime(tmp_path / "s/k", ns=(0, 0))
+    assert blob.sweep(now_ms) == 1
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["k", "new~0"]
+    assert blob.sweep(now_ms) == 0

@@ -19,7 +19,7 @@ from strandline.errors import ConfigError, Determinate, Indeterminate, Unavailab
 from strandline.store.object_consensus import ObjectConsensus
 from strandline.store.objects import LIST_PAGE, ObjectBlob, ObjectLocation
 from strandline.testing.blob_contract import BlobContract, ObjectStoreContract, OpenBlob
-from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus
+from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus, SharedConsensusContract
 
 pytestmark = pytest.mark.server
 PREFIXES = itertools.count()
@@ -46,6 +46,12 @@ class TestObjectBlobDecidesRaces(ObjectStoreContract):
 
 
 class TestObjectConsensusOnS3(ConsensusContract):
+    @pytest.fixture
+    def open_consensus(self, location: ObjectLocation) -> OpenConsensus:
+        return lambda: ObjectConsensus(ObjectBlob(location))
+
+
+class TestSharedObjectConsensusOnS3(SharedConsensusContract):
     @pytest.fixture
     def open_consensus(self, location: ObjectLocation) -> OpenConsensus:
         return lambda: ObjectConsensus(ObjectBlob(location))

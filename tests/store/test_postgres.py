@@ -17,7 +17,7 @@ from postgres_server import PostgresServer
 from strandline.errors import ConfigError, CorruptionError, Determinate, Indeterminate, StoreError, Unavailable
 from strandline.store.consensus import Committed, Mismatch, Versioned
 from strandline.store.postgres import COMMIT_REFUSED, PostgresConsensus
-from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus, fill, step
+from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus, SharedConsensusContract, fill, step
 
 pytestmark = pytest.mark.server
 SCHEMAS = itertools.count()
@@ -44,6 +44,12 @@ def open_consensus(postgres_server: PostgresServer, schema: str) -> Iterator[Cal
 
 
 class TestPostgresConsensus(ConsensusContract):
+    @pytest.fixture
+    def open_consensus(self, open_consensus: OpenConsensus) -> OpenConsensus:
+        return open_consensus
+
+
+class TestSharedPostgresConsensus(SharedConsensusContract):
     @pytest.fixture
     def open_consensus(self, open_consensus: OpenConsensus) -> OpenConsensus:
         return open_consensus

@@ -16,7 +16,7 @@ from strandline.errors import ConfigError, CorruptionError, Determinate, Indeter
 from strandline.store import sqlite as module
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.sqlite import SQLiteConsensus
-from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus, fill, step
+from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus, SharedConsensusContract, fill, step
 
 
 @pytest.fixture
@@ -34,6 +34,12 @@ def open_consensus(tmp_path: Path) -> Iterator[OpenConsensus]:
 
 
 class TestSQLiteConsensus(ConsensusContract):
+    @pytest.fixture
+    def open_consensus(self, open_consensus: OpenConsensus) -> OpenConsensus:
+        return open_consensus
+
+
+class TestSharedSQLiteConsensus(SharedConsensusContract):
     @pytest.fixture
     def open_consensus(self, open_consensus: OpenConsensus) -> OpenConsensus:
         return open_consensus

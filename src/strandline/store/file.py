@@ -10,6 +10,7 @@ things to a file system, and each needs its own fsync:
    not yet got to its fsync.  To fsync a directory that has not changed costs next to nothing.
 
 A temporary file's name holds ``~``, which no key may: a crash leaves garbage that nobody can take for an object.
+`FileBlob.sweep` removes it when it is a day old; whoever opens a location calls that.
 
 What blocks and what runs in a thread: whatever ends in an fsync takes milliseconds on a busy disk, and a listing walks
 a tree, so these leave the event loop.  ``get`` does not: what is read through Blob is a few KiB and mostly in the page
@@ -41,6 +42,11 @@ TEMPORARY_SUFFIX_CHARS_MAX: Final = 20
 """The mark and a counter."""
 assert SEGMENT_CHARS_MAX + TEMPORARY_SUFFIX_CHARS_MAX <= NAME_CHARS_MAX
 
+LEFTOVER_GRACE_MS: Final = 24 * 3_600_000
+"""A temporary file that nobody has written to for so long is no writer's any more.
+
+A writer that was asleep for longer finds it gone, and is told `Indeterminate`: nothing wrong is stored.
+"""
 DIRECTORY_RACES_MAX: Final = 100
 """How often a set makes its directory again because a concurrent delete found it empty."""
 
@@ -117,6 +123,19 @@ class FileBlob:
         if not directory.is_dir():
             raise InvalidUsage(f"nothing is stored below {prefix!r}")
         await self._blocking(lambda: self._sync_tree(directory, prefix))
+
+    def sweep(self, now_ms: int) -> int:
+        """Remove what crashed writers left; ``now_ms`` is the time by the file system's clock.  Return how many."""
+        swept = 0
+        for directory, _, names in os.walk(self._root):
+            for name in sorted(names):
+                if TEMPORARY_MARK in name:
+                    with contextlib.suppress(OSError):  # somebody else's at last, or ours to try again next time
+                        leftover = Path(directory, name)
+                        if leftover.stat().st_mtime_ns // 1_000_000 + LEFTOVER_GRACE_MS < now_ms:
+                            leftover.unlink()
+                            swept += 1
+        return swept
 
     async def _blocking(self, call: Callable[[], T]) -> T:
         """Run a call that takes as long as an fsync does: in a thread, or at once where nothing is fsynced."""

@@ -14,15 +14,19 @@ Source: design page "persist" (one contract suite, every implementation and ever
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
-from strandline.errors import InvalidUsage
+from strandline.errors import Indeterminate, InvalidUsage
 from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Consensus, Mismatch, Versioned
 
 T = TypeVar("T")
+APPENDERS = 6
+ROUNDS = 12
 OpenConsensus: TypeAlias = Callable[[], Consensus]
 
 
@@ -125,6 +129,7 @@ class ConsensusContract:
     def test_keys_do_not_clash(self, open_consensus: OpenConsensus) -> None:
         """Damage: one shard's commit moves another's state."""
         keys = ["k", "K", "k ", "kk", "k/1", "k/", "k%", "k_", "k'", 'k"', "k\\", "ключ", "k;--", "%", "*", "k\x00k"]
+        keys += ["", "x" * 200, "x" * 200 + "v", "x" * 500]
 
         async def body() -> None:
             consensus = open_consensus()
@@ -251,3 +256,74 @@ class ConsensusContract:
             assert await consensus.scan("k", 0, 1) == [Versioned(0, data)]
 
         self.run(body())
+
+
+class SharedConsensusContract:
+    """What holds besides for a Consensus that threads and processes share; run `ConsensusContract` too.
+
+    Each handle that ``open_consensus`` returns is used by one thread at a time.
+    """
+
+    @pytest.mark.parametrize("fresh", [True, False])
+    def test_of_many_appenders_exactly_one_wins(self, open_consensus: OpenConsensus, fresh: bool) -> None:
+        """Damage: two processes both hold the same version for theirs, and one's data is gone."""
+        handles = [open_consensus() for _ in range(APPENDERS)]
+        keys = [f"k{number}" for number in range(ROUNDS)]
+        if not fresh:
+            asyncio.run(handles[0].compare_and_set_many([step(key, None, b"0") for key in keys]))
+        met = threading.Barrier(APPENDERS)
+
+        def append(number: int) -> list[str]:
+            won = []
+            for key in keys:
+                met.wait()
+                first = number if fresh else 0  # even those who would begin at another seqno
+                request = step(key, None if fresh else 0, b"%d" % number, first)
+                if asyncio.run(handles[number].compare_and_set(request)) == Committed():
+                    won.append(key)
+            return won
+
+        with ThreadPoolExecutor(APPENDERS) as pool:
+            wins = list(pool.map(append, range(APPENDERS)))
+        assert sorted(key for won in wins for key in won) == sorted(keys)
+        for number, won in enumerate(wins):
+            for key in won:
+                head = asyncio.run(handles[0].head(key))
+                assert head == Versioned(number if fresh else 1, b"%d" % number)
+
+    def test_of_concurrent_appends_none_is_lost_while_others_truncate(self, open_consensus: OpenConsensus) -> None:
+        """Damage: an append that was acknowledged vanishes, or is there twice, because the history was truncated."""
+        asyncio.run(open_consensus().compare_and_set(step("k", None, b"", 1)))
+
+        async def append(consensus: Consensus, name: str) -> list[str]:
+            done: list[str] = []
+            while len(done) < ROUNDS:
+                head = await consensus.head("k")
+                assert head is not None
+                mark = f"{name}.{len(done)}"
+                try:
+                    data = head.data + b" " + mark.encode()
+                    committed = await consensus.compare_and_set(step("k", head.seqno, data)) == Committed()
+                except Indeterminate:  # so look for the witness
+                    head = await consensus.head("k")
+                    assert head is not None
+                    committed = mark in head.data.decode().split()
+                if committed:
+                    done.append(mark)
+            return done
+
+        async def truncate(consensus: Consensus) -> list[str]:
+            for _ in range(2 * ROUNDS):
+                head = await consensus.head("k")
+                assert head is not None
+                await consensus.truncate("k", head.seqno)
+            return []
+
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(asyncio.run, append(open_consensus(), name)) for name in "ab"]
+            calls += [pool.submit(asyncio.run, truncate(open_consensus())) for _ in range(2)]
+            done = [mark for call in calls for mark in call.result()]
+        head = asyncio.run(open_consensus().head("k"))
+        assert head is not None
+        assert sorted(head.data.decode().split()) == sorted(done)
+        assert head.seqno == 1 + len(done)
