@@ -158,7 +158,9 @@ def _stores(where: Location, release: list[Callable[[], object]]) -> tuple[Blob,
             release.append(directory.cleanup)
             return _stores(InFiles(Path(directory.name)), release)
         case InFiles(root):
-            return FileBlob(_writable(root) / BLOB), PartStore(root / BLOB)
+            blob = FileBlob(_writable(root) / BLOB)
+            blob.sweep(SystemClock().now_ms())
+            return blob, PartStore(root / BLOB)
 
 
 def _writable(root: Path) -> Path:
