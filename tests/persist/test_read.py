@@ -75,6 +75,25 @@ def test_a_time_that_is_none_is_refused(place, time):
         run_sync(reader(place).snapshot(time))
 
 
+def test_a_clock_that_is_set_back_does_not_prolong_a_wait(place):
+    """Damage: a reader with a timeout of a second polls, and beats, for as long as the clock was set back."""
+    place.append(place.writer(), 0, 1)
+    waiting = reader(place)
+    sleeps = 0
+
+    async def set_back():
+        nonlocal sleeps
+        sleeps += 1
+        place.clock.now -= 3_600_000 if sleeps == 1 else 0
+        assert sleeps < 20, "it does not end"
+        place.clock.meanwhile.append(set_back)
+
+    place.clock.now = 10_000_000
+    place.clock.meanwhile.append(set_back)
+    with pytest.raises(AsOfError, match="not complete at 5"):
+        run_sync(waiting.snapshot(5, timeout_s=0.2))
+
+
 def test_before_since_nothing_is_read_and_nobody_waits(place):
     """Damage: wrong rows after compaction; or a wait for what can never come."""
     place.append(place.writer(), 0, 9, [["a", 1, 1]])

@@ -20,6 +20,7 @@ from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, meet
 from strandline.persist.lease import Lease
 from strandline.persist.machine import Machine
+from strandline.persist.metrics import Metrics
 from strandline.persist.plane import Contents, Half
 from strandline.persist.state import ShardState
 from strandline.store.clock import Clock
@@ -48,6 +49,11 @@ class ReadHandle:
     def state(self) -> ShardState:
         """The newest state known here."""
         return self._machine.state
+
+    @property
+    def metrics(self) -> Metrics:
+        """The counters of this reader's process."""
+        return self._machine.metrics
 
     async def refresh(self) -> ShardState:
         """Fetch and return the newest state."""
@@ -176,12 +182,14 @@ class ReadHandle:
         await self._beat_if_due()
         if not self.state.upper <= Frontier(time):
             return self.state
-        begun, pause = self._clock.now_ms(), POLL_S_MIN
+        waited, pause, now = 0.0, POLL_S_MIN, self._clock.now_ms()
         told = await self._machine.subscribe()  # before it asks, so that nothing falls between
         try:
             state = await self.refresh()
             while state.upper <= Frontier(time):
-                left = None if timeout_s is None else timeout_s - (self._clock.now_ms() - begun) / 1000
+                before, now = now, self._clock.now_ms()
+                waited += max(0, now - before) / 1000  # a clock that is set back must not make this longer
+                left = None if timeout_s is None else timeout_s - waited
                 if left is not None and left <= 0:
                     raise AsOfError(f"{self.name!r} is not complete at {time} yet: its upper is {state.upper}")
                 notice = await told.next(pause if left is None else min(pause, left))
