@@ -28,10 +28,12 @@ SITES: Final = {
     "blob.get": READ,
     "blob.set": CHANGE,
     "blob.delete": CHANGE,
+    "blob.list": READ,
     "consensus.head": READ,
     "consensus.scan": READ,
     "consensus.compare_and_set": CHANGE,
     "consensus.compare_and_set_many": CHANGE,
+    "consensus.truncate": CHANGE,
     "clock.sleep": WAIT,
 }
 """Where persist does I/O, and what may become of it there."""

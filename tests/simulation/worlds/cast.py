@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from worlds.keepers import compact, turn_clocks
+from worlds.keepers import collect, compact, turn_clocks
 from worlds.persist import World
 from worlds.readers import hold, lease, listen, read
 from worlds.tries import under_epochs
@@ -30,7 +30,8 @@ CAST: Final[dict[str, tuple[int, Life]]] = {
     "s1": (8, hold),
     "s2": (8, hold),
     "h1": (6, lease),
-    "m1": (6, compact),
+    "m1": (7, compact),
+    "x1": (7, collect),
     "k1": (5, turn_clocks),
 }
 """Each user, and in one of how many histories it takes part: who needs much I/O is there less often."""

@@ -1,4 +1,4 @@
-"""Who looks after the shards of the world of persist, and who troubles them: compactors, clocks that go wrong."""
+"""Who looks after the shards of the world of persist: compactors and collectors; and who troubles them: clocks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import partial
 
 from strandline.persist.records import RecordMerger
 from strandline.testing.simulation import Fate, IoPoint
-from worlds.persist import LEASED, RECORDS, SKEWS_MS, World
-from worlds.tries import LOOKS, UNANSWERED, how_many
+from worlds.persist import LEASED, RECORDS, SHARDS, SKEWS_MS, SWEPT, World
+from worlds.tries import IDLE_S, LOOKS, UNANSWERED, how_many
 
 
 async def compact(world: World, name: str) -> None:
@@ -22,6 +22,25 @@ async def compact(world: World, name: str) -> None:
         except UNANSWERED:
             world.marks["compact: unanswered"] += 1
         await client.clock.sleep(0.02 * world.choose("wait", 4))
+
+
+async def collect(world: World, name: str) -> None:
+    """Collect a shard's garbage, now and then to a version that is long gone; sweep what was leaked."""
+    client = world.client(name)
+    for _ in range(2 * how_many(world, LOOKS)):
+        shard = world.one_of("shard", SHARDS)
+        try:
+            collector = await client.collector(shard)
+            if collector is None:
+                await client.clock.sleep(0.02)
+                continue
+            done = await collector.collect(world.choose("stale", 9) or None)
+            world.marks["collect: nothing" if done.nothing else "collect: some"] += 1
+            if shard in SWEPT and world.choose("sweep", 3) == 0:
+                world.marks["swept"] += bool(await collector.sweep())
+        except UNANSWERED:
+            world.marks["collect: unanswered"] += 1
+        await client.clock.sleep(world.one_of("idle", IDLE_S))
 
 
 async def turn_clocks(world: World, name: str) -> None:

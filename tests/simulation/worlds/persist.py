@@ -24,10 +24,11 @@ from laws.history import History, Update
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
 from strandline.errors import AsOfError, CorruptionError
-from strandline.persist import codec, holds, lease, machine, register, trace
+from strandline.persist import codec, collect, holds, lease, machine, register, trace
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Contents
 from strandline.persist.read import ReadHandle
+from strandline.persist.records import SCHEMA as RECORDS_SCHEMA
 from strandline.persist.records import RecordMerger
 from strandline.persist.register import Register
 from strandline.persist.state import ShardState
@@ -64,11 +65,17 @@ CALM_AFTER: Final = (80, 200, 400)
 """After how many steps the faults of a run end; which of these is part of the seed."""
 STEPS_MAX: Final = 4_000
 """L1: what has not ended by then never will (what runs need: docs/reliability.md)."""
-ROLLUPS_EVERY: Final = (2, 3, 5, 8)
+ROLLUPS_EVERY: Final = (2, 4, 8, 13)
 PATIENCE: Final = (64, 2, 1, 1)
 """How often persist tries before it gives up: its own patience, or next to none."""
 SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
 """By how much a clock may be wrong: less than `WRITER_MEMORY_MS`, beyond which persist promises less."""
+SWEPT: Final = (PLAIN, RECORDS)
+"""Shards whose parts nothing else ever names."""
+GRACES_MS: Final = (None, None, 0, 20, 3_600_000)
+"""How long parts outlive the last version that names them; None: nobody collects but who is there for it."""
+LEAKED_AFTER_MS: Final = (3_600_000, 86_400_000)
+"""After how long a part that nothing names is leaked: no pause and no clock of this world is wrong by more."""
 LEASES_MS: Final = (50, 1_000, 900_000)
 FANS: Final = (2, 3, 8)
 """How many batches of a size are merged into one."""
@@ -83,6 +90,8 @@ FOCI: Final = (
     "blob.set",
 )
 """The site that fails half the time in a run, or none: only repeated failure brings callers to unknown outcomes."""
+AFTERWARDS_MS: Final = 2 * 86_400_000
+COLLECTIONS_MAX: Final = 3
 ACKNOWLEDGED_MIN: Final = 2
 """W1: in every run somebody's task is done, or the run says nothing."""
 assert max(CALM_AFTER) < STEPS_MAX
@@ -117,6 +126,9 @@ class World:
         self.fan = FANS[-1]
         self.inline_bytes = INLINE_BYTES[-1]
         self.merging = True
+        self.grace_ms: int | None = None
+        self.leaked_after_ms = LEAKED_AFTER_MS[-1]
+        self.tidied = True  # whether it is looked, after the end, that nothing lies there that nobody names
         self.patience = patience
         self._seen: dict[tuple[PersistClient, str], ShardState] = {}
 
@@ -130,7 +142,15 @@ class World:
         self.clocks.append(clock)
         blob, consensus = SimBlob(self.places.blob), SimConsensus(self.places.consensus)
         merger = RecordMerger(blob) if self.merging else None
-        self.processes[name] = PersistClient(clock, self.ids, blob, consensus, merger, rollup_every=self.rollup_every)
+        self.processes[name] = PersistClient(
+            clock,
+            self.ids,
+            blob,
+            consensus,
+            merger,
+            rollup_every=self.rollup_every,
+            grace_ms=self.grace_ms,
+        )
         return self.processes[name]
 
     def register(self, client: PersistClient) -> Register:
@@ -198,6 +218,7 @@ class World:
             mock.patch.object(register, "RETRIES_MAX", self.patience),
             mock.patch.object(holds, "LEASE_MS", self.lease_ms),
             mock.patch.object(lease, "BEAT_MS", self.lease_ms // holds.BEATS_PER_LEASE),
+            mock.patch.object(collect, "LEAKED_AFTER_MS", self.leaked_after_ms),
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
         ):
@@ -231,6 +252,28 @@ class World:
         self.words.read((await self.register(client).read() or b"").split(), began)
         self.history.finish()
         self.places.check_all_there()
+        if self.tidied:
+            await self._tidy_up()
+
+    async def _tidy_up(self) -> None:
+        """Collect until there is nothing to collect, long after everything: what is left is named."""
+        clock = SimClock(self.simulation, AFTERWARDS_MS)
+        client = PersistClient(clock, self.ids, self.places.blob, self.places.consensus, grace_ms=0)
+        for shard in SWEPT:
+            if shard not in self.places.versions:
+                continue
+            schema, owner = ("rows", "") if shard == PLAIN else (RECORDS_SCHEMA, RECORDS_SCHEMA)
+            await client.writer(shard, self.fresh_epoch(), schema=schema, owner=owner)  # by now every lease is over
+            await client._machine(shard).roll_up()  # so that a rollup which was never named never will be
+            collector = await client.collector(shard)
+            assert collector is not None
+            for _ in range(COLLECTIONS_MAX):
+                done = await collector.collect()
+                if done.nothing:
+                    break
+            require("L1", done.nothing, f"collecting {shard} does not come to an end: {done}")
+            await collector.sweep()
+            self.places.check_no_garbage(shard)
 
     def unapplied(self) -> bool:
         """Tell whether some table lags behind the transactions, so that whoever opens them has work to do first."""
@@ -268,6 +311,9 @@ def play(seed: int, populate: Populate) -> World:
         world.lease_ms = world.one_of("lease", LEASES_MS)
         world.fan = world.one_of("fan", FANS)
         world.inline_bytes = world.one_of("inline bytes", INLINE_BYTES)
+        world.grace_ms = world.one_of("grace", GRACES_MS)
+        world.leaked_after_ms = world.one_of("leaked after", LEAKED_AFTER_MS)
+        world.tidied = world.choose("tidied", 3) == 0
         world.merging = world.choose("merging", 3) > 0
         populate(world)
         world.run()

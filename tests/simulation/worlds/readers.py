@@ -10,11 +10,9 @@ from strandline.persist.client import PersistClient
 from strandline.persist.read import ReadHandle
 from worlds.persist import LEASED, PLAIN, SHARDS, World
 from worlds.rows import SCHEMA, multiset
-from worlds.tries import LOOKS, UNANSWERED, at, how_many, until_answered
+from worlds.tries import IDLE_S, LOOKS, UNANSWERED, at, how_many, until_answered
 
 LISTENS_MAX: Final = 4
-IDLE_S: Final = (0, 0.02, 2, 1_000)
-"""How long a holder does nothing: up to longer than any lease."""
 
 
 def _process(world: World, name: str) -> PersistClient:

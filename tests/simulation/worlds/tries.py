@@ -18,6 +18,8 @@ APPENDS: Final = (3, 5, 7)
 COMMITS: Final = (2, 3)
 LOOKS: Final = (2, 3)
 """How many things a user has to do, by how much each of them takes; which of these is part of the seed."""
+IDLE_S: Final = (0, 0.02, 2, 1_000)
+"""How long somebody does nothing: up to longer than any lease."""
 
 Work: TypeAlias = Callable[[World, PersistClient, str, int], Coroutine[Any, Any, None]]
 
