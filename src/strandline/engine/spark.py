@@ -26,6 +26,7 @@ from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine import answers, inline
 from strandline.engine.failures import told
+from strandline.engine.held import hand_out
 from strandline.engine.merge import Rewriter
 from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
@@ -75,6 +76,10 @@ class SparkEngine:
     def spark_frame(self, rows: Rows) -> DataFrame:
         """Return ``rows`` as a lazy DataFrame: the way out to people who hold Spark in their hands."""
         return dataframe(unwrap(rows), self._session)
+
+    def hand_out(self, rows: Rows, check: Callable[[], None], give_back: Callable[[], None]) -> DataFrame:
+        """Return ``rows`` as a frame of a person's own; see `strandline.engine.held`."""
+        return hand_out(self.spark_frame(rows), check, give_back)
 
     def given(self, rows: DataFrame, schema: Schema, *, diff: int) -> Rows:
         """Return a person's DataFrame as updates at time 0 with ``diff``: columns by name, cast to ``schema``.
@@ -140,6 +145,10 @@ class SparkEngine:
     async def merge(self, contents: Contents, request: StageRequest) -> Staged:
         """See `Merger.merge`."""
         return await self._run(partial(self._rewriter.merge, contents, request))
+
+    async def verify(self, contents: Contents) -> int:
+        """See `Merger.verify`."""
+        return await self._run(partial(self._rewriter.verify, contents))
 
     async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
         """See `Engine.trim`."""

@@ -128,6 +128,21 @@ class Staged:
             raise InvalidUsage(f"a batch of {self.rows} updates cannot lie in parts of {[p.rows for p in self.parts]}")
 
 
+def as_batch(staged: Staged) -> Batch:
+    """Return the batch that ``staged`` is once it is in a shard alone."""
+    return Batch(
+        staged.lower,
+        staged.upper,
+        staged.since,
+        staged.parts,
+        staged.rows,
+        staged.diffs,
+        staged.digest,
+        staged.plain,
+        staged.errors,
+    )
+
+
 def narrowed(staged: Staged, lower: Frontier, upper: Frontier) -> tuple[Part, ...]:
     """Return the parts of ``staged`` as they show in ``[lower, upper)`` alone; nothing is rewritten.
 

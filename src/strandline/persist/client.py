@@ -8,7 +8,7 @@ Source: design page "persist" (handles, modes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,8 @@ from strandline.errors import Indeterminate, StoreError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.collect import DELETION_GRACE_MS, Collector
 from strandline.persist.compact import Compactor
+from strandline.persist.evolution import parse_schema
+from strandline.persist.inspect import Inspection, inspect
 from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.metrics import Metrics
@@ -119,14 +121,26 @@ class PersistClient:
         return outcomes
 
     async def compactor(self, shard: str, merger: Merger | None = None) -> Compactor | None:
-        """Return who compacts ``shard``, which is open already or opened now; None if it does not exist."""
+        """Return who compacts ``shard``, which is open already or opened now; None if it does not exist.
+
+        What is described as no columns at all is taken for records, or for values that are kept like records.
+        """
         if not await self._machine(shard).open(create=False):
             return None
         found = self._compactors[shard]
         if found.merger is None:
-            records = self._machines[shard].state.schema == SCHEMA
-            found.merger = merger or (RecordMerger(self.blob) if records else self._merger)
+            rows = parse_schema(self._machines[shard].state.schema) is not None
+            found.merger = (merger or self._merger) if rows else RecordMerger(self.blob)
         return found
+
+    def state_of(self, shard: str) -> ShardState:
+        """Return the newest state known here of a shard that is open."""
+        return self._machines[shard].state
+
+    async def inspect(self, shard: str, held: Collection[str] = ()) -> Inspection | None:
+        """Look at a shard, for people; None if it does not exist.  ``held``: see `Collector.sweep`."""
+        collector = await self.collector(shard)
+        return None if collector is None else await inspect(self._machines[shard], collector, self.blob, held)
 
     async def collector(self, shard: str) -> Collector | None:
         """Return who collects the garbage of ``shard``; None if it does not exist."""

@@ -150,7 +150,7 @@ class Collector:
         keys, mark = await self.leaked(held)
         if any(key.startswith(parts_prefix(self._machine.shard)) for key in keys):
             await self._machine.commit(partial(mark_swept, before_ms=mark))
-        named = await self._named()  # what was appended until the mark was set is named by now
+        named = await self.named()  # what was appended until the mark was set is named by now
         leaked = [key for key in keys if key not in named]
         for key in leaked:
             await self._blob.delete(key)
@@ -164,7 +164,7 @@ class Collector:
         if held is None and state.owner not in NAMED_HERE_ALONE:
             raise InvalidUsage(f"shard {shard!r} belongs to {state.owner!r}: say which parts that holds")
         mark = max(state.swept_ms, state.walltime_ms - LEAKED_AFTER_MS)
-        named = await self._named() | frozenset(held or ())
+        named = await self.named() | frozenset(held or ())
         newest = state.rollups[-1].seqno
         found = []
         for key in listed:
@@ -179,7 +179,7 @@ class Collector:
 
     async def _dead(self, kept: Rollup) -> tuple[list[str], list[Rollup], bool]:
         """Return the parts and the rollups that only versions before ``kept`` name, and whether there are any such."""
-        versions = await self._versions()
+        versions = await self.versions()
         diffs = [codec.decode_diff(self._machine.shard, v.seqno, v.data) for v in versions]
         if not diffs or diffs[0].seqno >= kept.seqno:
             return [], [], False
@@ -201,9 +201,9 @@ class Collector:
             return None
         return codec.restore(self._machine.shard, *codec.decode_rollup(self._machine.shard, rollup.key, data))
 
-    async def _named(self) -> frozenset[str]:
+    async def named(self) -> frozenset[str]:
         """Return every object that a living version, or a doomed list, names."""
-        versions = await self._versions()
+        versions = await self.versions()
         diffs = [codec.decode_diff(self._machine.shard, v.seqno, v.data) for v in versions]
         found = {key for diff in diffs for key in _keys(codec.parts_set(diff))}
         found |= {diff.rollup.key for diff in diffs} | {rollup.key for rollup in self._machine.state.rollups}
@@ -215,7 +215,8 @@ class Collector:
             found |= set(await self._doomed(key))
         return frozenset(found)
 
-    async def _versions(self) -> list[Versioned]:
+    async def versions(self) -> list[Versioned]:
+        """Return the versions that are in Consensus, oldest first."""
         found: list[Versioned] = []
         while True:
             start = found[-1].seqno + 1 if found else 0

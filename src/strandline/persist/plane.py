@@ -117,6 +117,13 @@ class Merger(Protocol):
         """
         ...
 
+    async def verify(self, contents: Contents) -> int:
+        """Read all that ``contents`` shows, every byte of its parts, and return the sum of its diffs.
+
+        Raises `CorruptionError` if a part is not as it was appended.
+        """
+        ...
+
 
 class Engine(Merger, Protocol):
     """Rows in, rows out.  Calls are async; the work runs on Spark.  Cancelling a call does not undo it."""

@@ -208,6 +208,16 @@ class RecordMerger:
     def __init__(self, blob: Blob) -> None:
         self._blob = blob
 
+    async def verify(self, contents: Contents) -> int:
+        """See `Merger.verify`."""
+        parts = [part for batch in contents.batches for part in batch.parts]
+        found = await read_records(self._blob, contents.shard, parts)
+        if not any(part.window for part in parts) and len(found) != sum(part.rows for part in parts):
+            raise CorruptionError(
+                f"shard {contents.shard!r}: a part holds {len(found)} records, not as many as appended"
+            )
+        return sum(record.diff for record in found)
+
     async def merge(self, contents: Contents, request: StageRequest) -> Staged:
         """See `Merger.merge`."""
         since = contents.advance

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier, join
-from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, InlinePart, Staged
+from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, InlinePart, Staged, as_batch
 from strandline.persist.state import ShardState
 
 _TIER_BITS: Final = 3
@@ -87,17 +87,7 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
     Raises `CorruptionError` if the output does not add up to what its inputs did: a part is not what it was, or a bug.
     """
     output = merge.output
-    merged = Batch(
-        output.lower,
-        output.upper,
-        output.since,
-        output.parts,
-        output.rows,
-        output.diffs,
-        output.digest,
-        output.plain,
-        output.errors,
-    )
+    merged = as_batch(output)
     at = next((n for n, batch in enumerate(state.batches) if batch.lower == output.lower), len(state.batches))
     if state.batches[at : at + 1] == (merged,):
         return state, Merged()

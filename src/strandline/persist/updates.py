@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
-from strandline.persist.batch import Batch, Staged
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.persist.batch import Staged, as_batch
 from strandline.persist.plane import Contents, Engine, Merger, StageRequest
 from strandline.persist.records import (
     Bounds,
@@ -177,19 +177,8 @@ class ValueCodec(Generic[V]):
 
 def contents_of(shard: str, schema: Schema, staged: Staged) -> Contents:
     """Return what a staged batch holds, to be read."""
-    batch = Batch(
-        staged.lower,
-        staged.upper,
-        MINIMUM,
-        staged.parts,
-        staged.rows,
-        staged.diffs,
-        staged.digest,
-        staged.plain,
-        staged.errors,
-    )
     lower = as_time(staged.lower)
-    return Contents(shard, schema, (batch,), lower, as_time(staged.upper), lower)
+    return Contents(shard, schema, (as_batch(staged),), lower, as_time(staged.upper), lower)
 
 
 def bounds_of(updates: Iterable[Update[Any]]) -> Bounds:

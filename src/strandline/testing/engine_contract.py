@@ -373,6 +373,21 @@ class EngineContract:
         self.run(body())
 
     @pytest.mark.parametrize("way", WAYS)
+    def test_verifying_reads_all_of_it(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a check of the store says that all is well, and has read nothing."""
+        mixed = pa.concat_tables([table([(1, "a", 1, 3)]), errors([("bad", 2, 1)])], promote_options="default")
+
+        async def body() -> None:
+            staged = await engine.stage(load(mixed, SCHEMA), request(way))
+            assert await engine.verify(contents(staged)) == 4
+            await engine.discard(staged)
+            if any(isinstance(part, BlobPart) for part in staged.parts):
+                with pytest.raises(CorruptionError, match="missing"):
+                    await engine.verify(contents(staged))
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
     def test_what_is_trimmed_shows_only_what_lies_within(self, engine: Engine, load: Load, way: str) -> None:
         """Damage: an append that was cut to its place brings in times that are not its own."""
         written = [(1, "a", 1, 1), (2, "b", 3, 2), (3, "c", 3, -1), (4, "d", 7, 1)]

@@ -121,6 +121,11 @@ class ListEngine:
         digest = sum((batch.digest for batch in contents.batches), NOTHING)
         return replace(_counted(kept, lower, upper, parts), digest=digest, since=Frontier(contents.advance))
 
+    async def verify(self, contents: Contents) -> int:
+        """See `Merger.verify`."""
+        found = listed(await self.read(replace(contents, half=Half.BOTH)))
+        return sum(row[DIFF] for row in found.rows)
+
     async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
         """See `Engine.trim`."""
         parts = narrowed(staged, lower, upper)

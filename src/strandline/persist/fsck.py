@@ -1,0 +1,199 @@
+"""Is everything that a location names there, and as it was written?  And what is there that nothing names?
+
+`check_shard` reads every byte of a shard: all living versions and their rollups (sealed, and following from each
+other), the laws of the newest state, every part (checksums, rows, the sum of diffs).  `check_location` does so for all
+shards, and finds objects that belong to none.  Both only look; `Findings` say what is wrong and whose move it is.  What
+is leaked can be removed (`Collector.sweep`); what is damaged or missing must be restored, or written anew by whoever
+can compute it.
+
+Trap: a part that is being staged is no leak; only what is older than any append (`collect.LEAKED_AFTER_MS`) is called
+one.
+
+Source: design page "persist" (inspect and repair: checksums, dangling, leaked; dry-run by default).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, unique
+
+from strandline.errors import CorruptionError
+from strandline.frontier.antichain import TIME_MAX
+from strandline.persist import codec
+from strandline.persist.batch import Batch, BlobPart, as_batch
+from strandline.persist.client import PersistClient
+from strandline.persist.compact import UNNAMED
+from strandline.persist.evolution import parse_schema
+from strandline.persist.invariants import check
+from strandline.persist.ledger import Ledger
+from strandline.persist.objects import shard_prefix
+from strandline.persist.plane import Contents, Half, Merger
+from strandline.persist.records import read_records
+from strandline.persist.register import version_key
+from strandline.persist.state import ShardState
+from strandline.persist.transactions import SHARD as TRANSACTIONS
+from strandline.store.consensus import Consensus
+from strandline.store.seal import Kind, unseal
+
+
+@unique
+class Fault(Enum):
+    """What is wrong with an object."""
+
+    DANGLING = "named, and not there"
+    DAMAGED = "not as it was written"
+    UNLAWFUL = "a state that breaks a law"
+    LEAKED = "there, and named by nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One object that is not as it should be.  ``what`` is a sentence for people."""
+
+    fault: Fault
+    shard: str
+    key: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a check found, and how much it looked at."""
+
+    found: tuple[Finding, ...] = ()
+    shards: int = 0
+    parts: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Findings) -> Findings:
+        return Findings(
+            self.found + other.found,
+            self.shards + other.shards,
+            self.parts + other.parts,
+            self.bytes + other.bytes,
+        )
+
+    @property
+    def harmful(self) -> tuple[Finding, ...]:
+        """Those that a read can meet: all but leaks."""
+        return tuple(finding for finding in self.found if finding.fault is not Fault.LEAKED)
+
+
+async def check_location(client: PersistClient, merger: Merger | None = None) -> Findings:
+    """Check every shard, and look for objects of none.  ``merger`` reads parts of rows (as in `PersistClient`)."""
+    everything = await client.blob.list("")
+    shards = await shards_of(client.consensus)
+    findings = Findings()
+    try:
+        held = await held_by_transactions(client) if TRANSACTIONS in shards else frozenset()
+    except CorruptionError:
+        held = frozenset(everything)  # nobody can say what they hold: call nothing leaked
+    for shard in shards:
+        findings += await check_shard(client, shard, merger, held=held)
+    known = tuple(shard_prefix(shard) for shard in await shards_of(client.consensus))  # now, and not when we began
+    strays = [key for key in everything if not key.startswith(known)]
+    return findings + Findings(tuple(Finding(Fault.LEAKED, "", key, f"{key} belongs to no shard") for key in strays))
+
+
+async def check_shard(
+    client: PersistClient, shard: str, merger: Merger | None = None, *, held: Collection[str] = frozenset()
+) -> Findings:
+    """Check one shard, which exists.  ``held``: parts that something else durable names."""
+    try:
+        compactor, collector = await client.compactor(shard, merger), await client.collector(shard)
+        assert compactor is not None
+        assert collector is not None
+        leaked, _ = await collector.leaked(held)
+        diffs = [codec.decode_diff(shard, v.seqno, v.data) for v in await collector.versions()]
+    except CorruptionError as error:
+        return Findings((Finding(Fault.DAMAGED, shard, shard, str(error)),), shards=1)
+    state = client.state_of(shard)
+    found = [*_unlawful(state), *await _bad_rollups(client, state, diffs)]
+    findings = Findings(tuple(found), shards=1)
+    for batch in state.batches:
+        findings += await _check_batch(client, state, batch, compactor.merger)
+    for staged in state.unsealed.values():
+        findings += await _check_batch(client, state, as_batch(staged), compactor.merger)
+    return findings + Findings(tuple(Finding(Fault.LEAKED, shard, key, f"{key} is named by nothing") for key in leaked))
+
+
+def _unlawful(state: ShardState) -> Iterator[Finding]:
+    blank = ShardState(state.shard, seqno=state.seqno - 1)
+    try:
+        check(blank, state)
+    except AssertionError as error:
+        yield Finding(Fault.UNLAWFUL, state.shard, state.shard, str(error))
+
+
+async def _bad_rollups(client: PersistClient, state: ShardState, diffs: Sequence[codec.Diff]) -> list[Finding]:
+    """Check that each rollup is there, and leads to the newest state by the versions after it."""
+    found = []
+    for rollup in state.rollups:
+        data = await client.blob.get(rollup.key)
+        if data is None:
+            found.append(Finding(Fault.DANGLING, state.shard, rollup.key, f"rollup {rollup.key} is missing"))
+            continue
+        try:
+            then = codec.restore(state.shard, *codec.decode_rollup(state.shard, rollup.key, data))
+            now = codec.apply(then, [diff for diff in diffs if then.seqno < diff.seqno <= state.seqno])
+        except CorruptionError as error:
+            found.append(Finding(Fault.DAMAGED, state.shard, rollup.key, str(error)))
+            continue
+        if now != state:
+            what = f"rollup {rollup.key} does not lead to version {state.seqno}"
+            found.append(Finding(Fault.DAMAGED, state.shard, rollup.key, what))
+    return found
+
+
+async def _check_batch(client: PersistClient, state: ShardState, batch: Batch, merger: Merger | None) -> Findings:
+    """Read all parts of a batch, one by one, and add up their diffs."""
+    schema = parse_schema(state.schema) or UNNAMED
+    found: list[Finding] = []
+    size = total = 0
+    for part in batch.parts:
+        if isinstance(part, BlobPart):
+            data = await client.blob.get(part.key)
+            if data is None:
+                found.append(Finding(Fault.DANGLING, state.shard, part.key, f"part {part.key} is missing"))
+                continue
+            size += len(data)
+        if merger is None:
+            continue
+        try:
+            one = Contents(state.shard, schema, (replace(batch, parts=(part,)),), 0, TIME_MAX, 0, Half.BOTH)
+            total += await merger.verify(one)
+        except CorruptionError as error:
+            found.append(Finding(Fault.DAMAGED, state.shard, getattr(part, "key", state.shard), str(error)))
+    if merger is not None and not found and total != batch.diffs:
+        what = f"the diffs of [{batch.lower}, {batch.upper}) add up to {total}; {batch.diffs} were appended"
+        found.append(Finding(Fault.DAMAGED, state.shard, state.shard, what))
+    return Findings(tuple(found), parts=len(batch.parts), bytes=size)
+
+
+async def shards_of(consensus: Consensus) -> list[str]:
+    """Return the keys of Consensus that are shards: all but registers."""
+    found = []
+    for key in await consensus.list_keys():
+        head = await consensus.head(key)
+        if head is not None and not _is_register(key, head.seqno, head.data):
+            found.append(key)
+    return found
+
+
+async def held_by_transactions(client: PersistClient) -> frozenset[str]:
+    """Return the parts that committed transactions name, and their shards do not yet."""
+    await client.compactor(TRANSACTIONS)
+    state = client.state_of(TRANSACTIONS)
+    records = [r for batch in state.batches for r in await read_records(client.blob, TRANSACTIONS, batch.parts)]
+    writes = Ledger().after(records, state.upper).writes.values()
+    parts = [part for write in writes for part in write.staged.parts if isinstance(part, BlobPart)]
+    return frozenset(key for part in parts for key in (part.key, part.sidecar) if key)
+
+
+def _is_register(key: str, seqno: int, data: bytes) -> bool:
+    try:
+        unseal(Kind.REGISTER, version_key(key, seqno), data)
+    except CorruptionError:
+        return False
+    return True

@@ -1,0 +1,129 @@
+"""A check of a location finds every damage that is planted, calls it by name, and calls nothing else damaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.frontier.antichain import Frontier
+from strandline.persist import machine
+from strandline.persist.batch import BlobPart
+from strandline.persist.collect import LEAKED_AFTER_MS
+from strandline.persist.fsck import Fault, Finding, check_location, check_shard, shards_of
+from strandline.persist.records import Record
+from strandline.persist.register import Register
+from strandline.persist.transactions import open_transactions
+from strandline.store.consensus import Versioned
+from strandline.testing.doubles import CountingIds
+from strandline.testing.simulation import run_sync
+
+
+def filled(place):
+    """A location with a shard of rows, one of records and a register."""
+    writer = place.writer(client=place.client(rollup_every=6))
+    for at in range(9):
+        staged = place.stage("s", at, at + 1, [[f"k{at}", at, 1]], inline=0 if at % 2 else 1 << 14)
+        run_sync(writer.compare_and_append([staged], Frontier(at), Frontier(at + 1)))
+    log = run_sync(place.client().records("log", 1))
+    for at, size in enumerate((3, 20_000, 5)):
+        run_sync(log.append([Record(b"x" * size, at, 1)], Frontier(at), Frontier(at + 1)))
+    run_sync(Register("catalog", place.clock, CountingIds("c"), place.consensus).update(lambda _: b"words"))
+    return writer
+
+
+def checked(place):
+    """Check the location in a process of its own."""
+    return run_sync(check_location(place.client(), place.engine))
+
+
+def test_a_sound_location_is_called_sound(place):
+    """Damage: an operator restores what is not broken."""
+    filled(place)
+    findings = checked(place)
+    assert (findings.found, findings.shards, findings.parts) == ((), 2, 12)
+    assert findings.bytes > 20_000
+    assert run_sync(shards_of(place.consensus)) == ["log", "s"]
+
+
+def test_every_missing_object_is_found(place):
+    """Damage: a part that is gone is found by the first read, months later."""
+    filled(place)
+    newest = {shard: place.state(shard).rollups[-1].key for shard in ("s", "log")}
+    for key in sorted(place.objects):
+        kept = place.objects.pop(key)
+        (finding,) = (f for f in checked(place).found if key in f.what)
+        needed = "/rollup/" in key and key == newest[finding.shard]
+        assert finding.fault is (Fault.DAMAGED if needed else Fault.DANGLING), key
+        place.objects[key] = kept
+    assert checked(place).found == ()
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: d + b"x", lambda d: d[:9] + bytes([d[9] ^ 4]) + d[10:]])
+def test_every_damaged_object_is_found(place, damage):
+    """Damage: a flipped bit is found by the first read, months later; or never."""
+    filled(place)
+    for key in sorted(place.objects):
+        kept = place.objects[key]
+        place.objects[key] = damage(kept)
+        assert {f.fault for f in checked(place).found} == {Fault.DAMAGED}, key
+        place.objects[key] = kept
+    for shard in ("s", "log"):
+        for index, version in enumerate(place.versions[shard]):
+            place.versions[shard][index] = Versioned(version.seqno, damage(version.data))
+            assert {f.fault for f in checked(place).harmful} == {Fault.DAMAGED}, (shard, version.seqno)
+            place.versions[shard][index] = version
+
+
+def test_parts_that_were_exchanged_are_found(place):
+    """Damage: a misdirected write gives one shard the rows of another, and every checksum is right."""
+    writer = filled(place)
+    one, other = (p.key for b in writer.state.batches[1:4:2] for p in b.parts if isinstance(p, BlobPart))
+    place.objects[one], place.objects[other] = place.objects[other], place.objects[one]
+    assert {f.key for f in checked(place).found} == {one, other}
+
+
+def test_leaks_and_strays_are_told_apart_from_damage(place):
+    """Damage: what is merely left over makes an alarm; or is never seen."""
+    writer = filled(place)
+    leaked = f"{writer.stage_prefix()}part"
+    run_sync(place.blob.set(leaked, b"leaked"))
+    run_sync(place.blob.set("nobody/parts/1-b/part", b"stray"))
+    place.clock.now += LEAKED_AFTER_MS + 1
+    place.append(writer, 9, 10)
+    fresh = f"{writer.stage_prefix()}part"
+    run_sync(place.blob.set(fresh, b"on its way"))
+    findings = checked(place)
+    assert findings.harmful == ()
+    assert {(f.shard, f.key) for f in findings.found} == {("s", leaked), ("", "nobody/parts/1-b/part")}
+
+
+def test_what_a_transaction_holds_is_no_leak(place):
+    """Damage: the rows of a committed transaction are swept before they are applied."""
+    client = place.client()
+    transactions = run_sync(open_transactions(client, 1))
+    writer = run_sync(transactions.register("t", place.schema.ddl))
+    staged = place.stage("t", 5, 6, [["a", 5, 1]], inline=0, prefix=writer.stage_prefix())
+    run_sync(transactions.commit(5, {"t": [staged]}, token="x"))
+    place.clock.now += LEAKED_AFTER_MS + 1
+    run_sync(writer.admit())
+    assert [f for f in checked(place).found if f.shard == "t"] == []
+    (part,) = staged.parts
+    run_sync(place.client().writer("t", 2, schema=place.schema.ddl, owner="transactions"))  # moves the walltime on
+    assert [f for f in checked(place).found if f.shard == "t"] == []
+    assert run_sync(check_shard(place.client(), "t", place.engine, held=())).found == (
+        Finding(Fault.LEAKED, "t", part.key, f"{part.key} is named by nothing"),
+    )
+
+
+def test_a_state_that_breaks_a_law_is_found(place, monkeypatch):
+    """Damage: a bug of ours that became durable is seen by nobody."""
+    writer = filled(place)
+    monkeypatch.setattr(machine, "check", lambda before, after: None)
+    run_sync(writer._machine.commit(lambda state: (broken(state), None)))
+    assert [f.fault for f in checked(place).found] == [Fault.UNLAWFUL]
+
+
+def broken(state):
+    """A state with a gap in it."""
+    return replace(state, batches=(*state.batches[:2], *state.batches[3:]))
