@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import CorruptionError, Indeterminate, Unavailable
-from strandline.persist.register import RETRIES_MAX, Register
+from strandline.persist.register import KEEP_VERSIONS, RETRIES_MAX, Register
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds
 from strandline.testing.simulation import run_sync
@@ -85,6 +85,15 @@ def test_a_truncated_witness_is_not_a_refusal(place):
     with pytest.raises(Indeterminate):
         run_sync(register(place).update(add(b"a")))
     assert run_sync(register(place, "c").read()) == b"abc"
+
+
+def test_old_versions_are_forgotten_and_enough_are_kept(place):
+    """Damage: a catalog that changes for a year fills the disk; or the witness of a change is gone at once."""
+    changing = register(place)
+    for _ in range(3 * KEEP_VERSIONS):
+        run_sync(changing.update(lambda body: b"a" if body != b"a" else b"b"))
+        kept = len(place.versions["catalog"])
+        assert min(KEEP_VERSIONS, place.versions["catalog"][-1].seqno + 1) <= kept <= 2 * KEEP_VERSIONS
 
 
 def test_another_registers_bytes_are_refused(place):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from strandline.environment.catalog import Catalog, Materialization
 from strandline.environment.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
-from strandline.materialize.log import RecoveryLog, peek
+from strandline.materialize.log import RecoveryLog, peek, register_of
 from strandline.materialize.runtime import Materialization as Task
 from strandline.materialize.task import Binding, MaterializationSpec
 from strandline.persist.client import PersistClient
@@ -50,5 +50,5 @@ async def start_task(
 
 async def reached(item: Materialization, client: PersistClient, catalog: Catalog) -> int:
     """Return the time before which the endpoint equals its collections, as the recovery log says; 0: nothing yet."""
-    progress = await peek(client.consensus, log_key(item))
+    progress = await peek(register_of(log_key(item), client.clock, client.ids, client.consensus))
     return progress.position.time(tuple(b.state_key for b in bindings(item, catalog)))

@@ -1,7 +1,7 @@
 """Registers: one small durable value under a Consensus key, changed by compare-and-set.
 
-For what is a value and no collection: the catalog, a task's recovery log.  Every change carries a fresh token, so that
-after an unknown outcome the writer recognises its own value in the head.
+For what is a value and no collection: the catalog, the names, a task's recovery log.  Every change carries a fresh
+token, so that after an unknown outcome the writer recognises its own version.  Old versions are forgotten now and then.
 
 Source: design pages "persist" (after an indeterminate CAS the writer looks for its own token) and "environment"
 (catalog: CAS + epoch).
@@ -10,6 +10,7 @@ Source: design pages "persist" (after an indeterminate CAS the writer looks for 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -21,13 +22,16 @@ from strandline.store.seal import Kind, seal, unseal
 
 RETRIES_MAX: Final = 64
 BACKOFF_S_MAX: Final = 1.0
+KEEP_VERSIONS: Final = 64
+"""So many versions are kept at least, that whoever was not told an outcome finds its own; at most twice as many."""
 
 
 class Register:
-    """The value under ``key``: bytes, or None before the first write."""
+    """The value under ``key``: bytes, or None before the first write.  ``kind`` is what its versions are sealed as."""
 
-    def __init__(self, key: str, clock: Clock, ids: Ids, consensus: Consensus) -> None:
+    def __init__(self, key: str, clock: Clock, ids: Ids, consensus: Consensus, *, kind: Kind = Kind.REGISTER) -> None:
         self.key = key
+        self._kind = kind
         self._clock = clock
         self._ids = ids
         self._consensus = consensus
@@ -50,8 +54,9 @@ class Register:
                 return body
             new = 0 if seqno is None else seqno + 1
             token = self._ids.fresh("t")
-            data = seal(Kind.REGISTER, version_key(self.key, new), msgspec.msgpack.encode((token, wanted)))
+            data = seal(self._kind, version_key(self.key, new), msgspec.msgpack.encode((token, wanted)))
             if await self._install(CompareAndSet(self.key, seqno, Versioned(new, data)), token):
+                await self._forget(new)
                 return wanted
         raise Unavailable(f"register {self.key!r}: no change in {RETRIES_MAX} attempts; too many writers at once")
 
@@ -70,6 +75,11 @@ class Register:
         if unknown is not None:
             raise Indeterminate(f"register {self.key!r}: a change may or may not have happened ({unknown})")
         raise Unavailable(f"register {self.key!r}: Consensus refuses; try again later")
+
+    async def _forget(self, seqno: int) -> None:
+        if seqno and seqno % KEEP_VERSIONS == 0:
+            with suppress(StoreError):  # housekeeping: the next one forgets more
+                await self._consensus.truncate(self.key, seqno - KEEP_VERSIONS + 1)
 
     async def _is_ours(self, seqno: int, token: str) -> bool:
         versions = await self._consensus.scan(self.key, seqno, 1)
@@ -90,7 +100,7 @@ class Register:
         raise Unavailable(f"register {self.key!r} cannot be read ({last}): try again later")
 
     def _decode(self, version: Versioned) -> tuple[str, bytes]:
-        return _decoder.decode(unseal(Kind.REGISTER, version_key(self.key, version.seqno), version.data))
+        return _decoder.decode(unseal(self._kind, version_key(self.key, version.seqno), version.data))
 
 
 def version_key(key: str, seqno: int) -> str:
