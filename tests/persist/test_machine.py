@@ -180,6 +180,21 @@ def test_an_append_that_lands_at_the_last_attempt_permitted_is_recognised(place)
     assert place.snapshot(0) == [["a", 0, 1]]
 
 
+def test_what_may_have_landed_stays_unknown_when_the_next_read_is_damaged(place):
+    """Damage: the caller takes an error of reading for a refusal, and deletes the parts that the shard names by now."""
+    writer = place.writer()
+    place.plan.append(UNREPORTED)
+    versions = place.versions["s"]
+
+    async def damage():
+        last = versions[-1]
+        versions[-1] = Versioned(last.seqno, last.data[:-1])
+
+    place.clock.meanwhile.append(damage)
+    with pytest.raises(Indeterminate, match="may or may not have happened"):
+        place.append(writer, 0, 1, [["a", 0, 1]])
+
+
 def test_refusals_alone_leave_nothing_unknown(place):
     """Damage: a store that is only full makes every caller stop and look."""
     writer = place.writer()

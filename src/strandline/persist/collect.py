@@ -183,17 +183,24 @@ class Collector:
         diffs = [codec.decode_diff(self._machine.shard, v.seqno, v.data) for v in versions]
         if not diffs or diffs[0].seqno >= kept.seqno:
             return [], [], False
-        first = diffs[0].seqno
         named = {diff.rollup.seqno: diff.rollup for diff in diffs}
         rollups = [rollup for seqno, rollup in named.items() if seqno < kept.seqno]
-        base = await self._state_at(named.get(first))
+        base = await self._first_state(sorted(rollups, key=lambda rollup: rollup.seqno))
         if base is None:
-            return [], rollups, True  # a collection before this one got as far as deleting where we begin
-        dead = [diff for diff in diffs[1:] if diff.seqno <= kept.seqno]
-        alive = diffs[1 + len(dead) :]
+            return [], rollups, True  # a collection before this one got as far as deleting where all of this began
+        dead = [diff for diff in diffs if base.seqno < diff.seqno <= kept.seqno]
+        alive = [diff for diff in diffs if diff.seqno > kept.seqno]
         seen = set(_keys(base.parts)).union(*(_keys(codec.parts_set(diff)) for diff in dead))
         still = set(_keys(codec.apply(base, dead).parts)).union(*(_keys(codec.parts_set(diff)) for diff in alive))
         return sorted(seen - still), rollups, True
+
+    async def _first_state(self, rollups: Iterable[Rollup]) -> ShardState | None:
+        """Return the state at the first rollup that is still there: what older ones led to was deleted before them."""
+        for rollup in rollups:
+            state = await self._state_at(rollup)
+            if state is not None:
+                return state
+        return None
 
     async def _state_at(self, rollup: Rollup | None) -> ShardState | None:
         data = None if rollup is None else await self._blob.get(rollup.key)

@@ -153,7 +153,7 @@ class Machine:
                 if after is self.state:
                     self.metrics.witness_hits += doubted
                     return answer  # the last attempt landed and only its answer was lost; or a refusal
-        except Unavailable as error:
+        except (Unavailable, CorruptionError) as error:
             if unknown is None:
                 raise
             raise Indeterminate(f"shard {self.shard!r}: a commit may or may not have happened ({error})") from error
