@@ -169,6 +169,11 @@ class Simulation:
         self.choices.append(value)
         return value
 
+    @property
+    def calm(self) -> bool:
+        """Whether faults are over."""
+        return self.steps > self._calm_after
+
     def spawn(self, name: str, start: Start) -> None:
         """Add an actor, and run its first incarnation up to its first I/O."""
         self._begin(name, start, 0)
@@ -216,7 +221,7 @@ class Simulation:
         return frozenset((step.site, step.fate) for step in self.trace if step.fate is not None)
 
     def _step(self) -> None:
-        calm = self.steps > self._calm_after
+        calm = self.calm
         if self._late and self._land(calm):
             return
         now = self.now_ms

@@ -111,6 +111,14 @@ class WatchedPlaces:
         held = min((v[1] for n, v in newest.items() if n.startswith("leased/")), default=first)
         require("holds", first <= max(held, before), f"{key} begins at version {first}; {held} is held")
 
+    def check_collected(self, key: str) -> None:
+        """Check, when all is collected, that nothing is there which versions once named and none names any more."""
+        first = self.versions[key][0].seqno
+        once = frozenset().union(*(_objects(flat) for flat in self.states[key]))
+        named = frozenset().union(*(_objects(flat) for flat in self.states[key][first - 1 :]))
+        left = sorted((once - named) & self.objects.keys())
+        require("P5", not left, f"{left} are left, and only forgotten versions named them")
+
     def check_no_garbage(self, key: str) -> None:
         """Check, when all is collected, that nothing of a shard is there which its newest versions do not name."""
         first = self.versions[key][0].seqno

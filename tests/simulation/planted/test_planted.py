@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import planted.upkeep  # its bugs are among those of `planted.bugs`
 from planted.bugs import BUGS, Bug
 from worlds.campaign import ASKED_FOR
 from worlds.cast import populate
@@ -28,6 +29,9 @@ def first_broken(bug: Bug) -> tuple[int, str] | None:
                 if law_of(error) in LAWS:
                     return seed, law_of(error)
     return None
+
+
+assert planted.upkeep.UNSEALED
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from strandline.errors import CorruptionError
 from worlds.keepers import collect, compact, turn_clocks
 from worlds.persist import World
 from worlds.readers import hold, lease, listen, read
@@ -30,6 +31,7 @@ CAST: Final[dict[str, tuple[int, Life]]] = {
     "s1": (8, hold),
     "s2": (8, hold),
     "h1": (6, lease),
+    "h2": (6, lease),
     "m1": (7, compact),
     "x1": (7, collect),
     "k1": (5, turn_clocks),
@@ -45,4 +47,15 @@ def populate(world: World) -> None:
     if not set(NEEDED) & set(there):
         there.append(world.one_of("needed", NEEDED))
     for name in there:
-        world.simulation.spawn(name, lambda _, name=name: CAST[name][1](world, name))
+        world.simulation.spawn(name, lambda _, name=name: _live(world, name))
+
+
+async def _live(world: World, name: str) -> None:
+    """Live; begin anew, as after a crash, when damaged bytes were refused."""
+    while True:
+        try:
+            return await CAST[name][1](world, name)
+        except CorruptionError:
+            if not world.damages:
+                raise
+            world.marks["damage refused"] += 1

@@ -24,7 +24,7 @@ from laws.history import History, Update
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
 from strandline.errors import AsOfError, CorruptionError
-from strandline.persist import codec, collect, holds, lease, machine, register, trace
+from strandline.persist import codec, collect, holds, lease, machine, records, register, trace
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Contents
 from strandline.persist.read import ReadHandle
@@ -35,7 +35,7 @@ from strandline.persist.state import ShardState
 from strandline.persist.transactions import SHARD as TRANSACTIONS
 from strandline.persist.transactions import open_transactions
 from strandline.store.unreliable import Choose
-from strandline.testing.choices import Seeded
+from strandline.testing.choices import FAULT, Seeded
 from strandline.testing.simulation import (
     Fate,
     SimBlob,
@@ -47,6 +47,7 @@ from strandline.testing.simulation import (
     run_sync,
 )
 from worlds.rows import SCHEMA, GoneError, multiset, updates_of
+from worlds.trouble import DAMAGES, MISDIRECTED, TroubledBlob, TroubledConsensus
 
 T = TypeVar("T")
 
@@ -79,8 +80,12 @@ LEAKED_AFTER_MS: Final = (3_600_000, 86_400_000)
 LEASES_MS: Final = (50, 1_000, 900_000)
 FANS: Final = (2, 3, 8)
 """How many batches of a size are merged into one."""
+INLINE_PART_BYTES: Final = (0, 16_384, 16_384)
+"""Up to how many bytes a part of records stays in the state."""
 INLINE_BYTES: Final = (100, 1_000, 200_000)
 """From how many inline bytes on a shard's parts are moved to Blob."""
+DAMAGE: Final = FAULT + "damage"
+PARTIAL: Final = FAULT + "partial listing"
 FOCI: Final = (
     "",
     "",
@@ -119,12 +124,14 @@ class World:
         self.processes: dict[str, PersistClient] = {}
         self.marks: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
+        self.damages = 0
         self.serial = 0
         self.newest_epoch = 1
         self.rollup_every = ROLLUPS_EVERY[0]
         self.lease_ms = LEASES_MS[-1]
         self.fan = FANS[-1]
         self.inline_bytes = INLINE_BYTES[-1]
+        self.inline_part_bytes = INLINE_PART_BYTES[-1]
         self.merging = True
         self.grace_ms: int | None = None
         self.leaked_after_ms = LEAKED_AFTER_MS[-1]
@@ -140,7 +147,8 @@ class World:
         """Start a process: a client that knows nothing yet."""
         clock = SimClock(self.simulation)
         self.clocks.append(clock)
-        blob, consensus = SimBlob(self.places.blob), SimConsensus(self.places.consensus)
+        blob = SimBlob(TroubledBlob(self.places.blob, self._damaged, self._listed))
+        consensus = SimConsensus(TroubledConsensus(self.places.consensus, self._damaged))
         merger = RecordMerger(blob) if self.merging else None
         self.processes[name] = PersistClient(
             clock,
@@ -152,6 +160,24 @@ class World:
             grace_ms=self.grace_ms,
         )
         return self.processes[name]
+
+    def _damaged(self, data: bytes) -> bytes:
+        """Return what a read gives: the bytes themselves, or damaged ones."""
+        kind = 0 if self.simulation.calm else self.choose(DAMAGE, len(DAMAGES) + 2)
+        if kind == 0 or not data:
+            return data
+        where = self.choose("where", 8 * len(data))
+        self.damages += 1
+        if kind - 1 < MISDIRECTED:
+            return DAMAGES[kind - 1](data, where)
+        others = sorted(self.places.objects.values()) or [b""]
+        return others[where % len(others)]
+
+    def _listed(self, keys: list[str]) -> list[str]:
+        """Return what a listing shows: all, or all but some."""
+        if self.simulation.calm or not self.choose(PARTIAL, 2):
+            return keys
+        return [key for key in keys if self.choose("seen", 2)]
 
     def register(self, client: PersistClient) -> Register:
         """Return the register of words, as ``client``'s process sees it."""
@@ -196,9 +222,19 @@ class World:
         """Read a shard at ``time`` and note what was there.  Raises what the handle and the Blob raise."""
         began = self.history.tick()
         contents = await handle.snapshot(time, timeout_s=timeout_s)
+        if handle._lease is not None and self.choose("dawdle", 2):
+            await handle.beat()  # between what is handed out and its being read, others collect
+            await client.clock.sleep(0.02)
         rows = multiset(await self.updates(client, handle, contents))
         self.history.read(contents.shard, time, rows, began)
         self.saw(client, handle.state)
+
+    def held(self, handle: ReadHandle) -> None:
+        """Check that a reader which was just told that it holds is among those that the shard knows."""
+        lease = handle._lease
+        assert lease is not None
+        known = lease._reader in handle.state.leased or handle.state.since.empty
+        require("holds", known, f"{lease._reader} was told that it holds {handle.state.shard}, which does not know it")
 
     async def updates(self, client: PersistClient, handle: ReadHandle, contents: Contents) -> list[Update]:
         """Return what ``contents`` names, and give it back.  Raises `AsOfError` if it was collected meanwhile."""
@@ -206,6 +242,9 @@ class World:
             return await updates_of(client.blob, contents)
         except GoneError as error:
             self.places.check_unnamed(contents.shard, error.key)
+            if handle._lease is not None:
+                await handle.beat()  # says so if the lease was lost
+                raise LawBrokenError("P5", f"{error}, and a lease holds it") from error
             self.marks["read: gone"] += 1
             raise AsOfError(str(error)) from error
         finally:
@@ -221,12 +260,15 @@ class World:
             mock.patch.object(collect, "LEAKED_AFTER_MS", self.leaked_after_ms),
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
+            mock.patch.object(records, "INLINE_PART_BYTES_MAX", self.inline_part_bytes),
         ):
             try:
                 self.simulation.drive()
             except StepBudgetExceeded as error:
                 raise LawBrokenError("L1", str(error)) from error
             except CorruptionError as error:
+                if self.damages:
+                    raise
                 raise LawBrokenError("P5", str(error)) from error
             run_sync(self._finish())
 
@@ -272,6 +314,7 @@ class World:
                 if done.nothing:
                     break
             require("L1", done.nothing, f"collecting {shard} does not come to an end: {done}")
+            self.places.check_collected(shard)
             await collector.sweep()
             self.places.check_no_garbage(shard)
 
@@ -310,6 +353,7 @@ def play(seed: int, populate: Populate) -> World:
         world.rollup_every = world.one_of("rollup every", ROLLUPS_EVERY)
         world.lease_ms = world.one_of("lease", LEASES_MS)
         world.fan = world.one_of("fan", FANS)
+        world.inline_part_bytes = world.one_of("inline part", INLINE_PART_BYTES)
         world.inline_bytes = world.one_of("inline bytes", INLINE_BYTES)
         world.grace_ms = world.one_of("grace", GRACES_MS)
         world.leaked_after_ms = world.one_of("leaked after", LEAKED_AFTER_MS)

@@ -108,6 +108,7 @@ async def lease_and_listen(world: World, name: str) -> None:
 
 async def compact_and_reopen(world: World, name: str) -> None:
     """Append batches, let go of the first times, merge all into one; open the shard anew and read it."""
+    world.inline_part_bytes = 0
 
     async def do(client: PersistClient) -> None:
         await _append_all(world, name, await _writer(world, client), 3)
