@@ -136,8 +136,12 @@ class Place:
 
     def rows(self, contents: Contents) -> list[list[Any]]:
         """Read ``contents``, consolidated: ``[k, time, diff]``."""
+        return run_sync(self.read_rows(contents))
+
+    async def read_rows(self, contents: Contents) -> list[list[Any]]:
+        """Read ``contents``, consolidated: ``[k, time, diff]``."""
         sums: dict[tuple[int, str], int] = {}
-        for row in listed(run_sync(self.engine.read(contents))).rows:
+        for row in listed(await self.engine.read(contents)).rows:
             at = (row["__time"], row["k"])
             sums[at] = sums.get(at, 0) + row["__diff"]
         return [[k, time, diff] for (time, k), diff in sorted(sums.items()) if diff]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.errors import CorruptionError, InvalidUsage
+from strandline.errors import ConfigError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, Frontier, join
 from strandline.persist import codec, invariants
 from strandline.persist.batch import NOTHING, BlobPart, Digest, InlinePart, Staged, Window
@@ -274,7 +274,7 @@ def test_a_future_format_is_refused_and_says_so():
         (lambda data: codec.decode_diff("s", 4, data), Kind.DIFF, "s/4"),
         (lambda data: codec.decode_rollup("s", "k", data), Kind.ROLLUP, "k"),
     ):
-        with pytest.raises(CorruptionError, match="use a newer strandline"):
+        with pytest.raises(ConfigError, match=f"strandline 0.{codec.FORMAT + 1} or later is needed"):
             decode(seal(kind, key, codec._encode(body)))
 
 

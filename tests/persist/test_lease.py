@@ -143,3 +143,19 @@ def test_whatever_becomes_of_the_registration_there_is_one_hold(place, outcome):
     assert len(place.state().leased) == 1
     run_sync(reader.close())
     assert place.state().leased == {}
+
+
+def test_a_reader_writes_leases_and_nothing_else(place):
+    """Damage: a process that may only read deletes what it takes for garbage, or writes parts."""
+    writer = place.writer()
+    for at in range(40):
+        place.append(writer, at, at + 1, [["a", at, 1]])
+    run_sync(writer._machine.roll_up())
+    run_sync(writer._machine.roll_up())
+    run_sync(writer._machine.roll_up())
+    objects, versions = dict(place.objects), len(place.versions["s"])
+    reader = leased(place, place.client(place.engine, grace_ms=0))
+    run_sync(reader.beat())
+    run_sync(reader.close())
+    assert place.objects == objects
+    assert len(place.versions["s"]) == versions + 3

@@ -152,7 +152,7 @@ def test_a_result_lands_once_and_only_in_the_place_of_its_inputs():
 
 def bounds(inputs):
     """How they are named."""
-    return " ".join(f"[{b.lower}, {b.upper})" for b in inputs)
+    return " ".join(f"[{b.lower.at}, {b.upper.at})" for b in inputs)
 
 
 @pytest.mark.parametrize("change", [{"diffs": 9}, {"digest": Digest(1, 2)}])

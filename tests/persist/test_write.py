@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.errors import FencedError, Indeterminate
+from strandline.errors import FencedError, Indeterminate, InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.machine import CAS_RETRIES_MAX
 from strandline.persist.state import Appended, Fenced, UpperMismatch
+from strandline.persist.write import Written
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
 
@@ -138,3 +139,38 @@ def test_a_history_starts_where_it_is_told_even_if_somebody_holds_the_beginning(
     assert run_sync(writer.open_at(5)) == Frontier(5)
     assert place.state().since == Frontier(5)
     assert run_sync(hold.downgrade(Frontier(3))) == Frontier(5)
+
+
+def redundantly(place, writer, lower, upper, *batches):
+    """Append definite data."""
+
+    async def trim(staged, low, high):
+        return await place.engine.trim(staged, place.schema, low, high)
+
+    return run_sync(writer.append(batches, Frontier(lower), Frontier(upper), trim))
+
+
+def test_definite_data_that_two_write_is_there_once(place):
+    """Damage: two replicas of one ingestion double every row; or the slower one can never go on."""
+    one, other = place.writer(), place.writer()
+    rows = [[f"k{at}", at, 1] for at in range(6)]
+    first = place.stage("s", 0, 4, rows[:4])
+    assert redundantly(place, one, 0, 4, first) == Written(Frontier(4), ())
+    early, across, late = (place.stage("s", a, b, rows[a:b], inline=0) for a, b in ((0, 2), (2, 5), (5, 6)))
+    assert redundantly(place, other, 0, 6, early, across, late) == Written(Frontier(6), (early,))
+    assert place.snapshot(5) == [[f"k{at}", 5, 1] for at in range(6)]
+    again = place.stage("s", 3, 6, rows[3:])
+    assert redundantly(place, one, 3, 6, again) == Written(Frontier(6), (again,))
+
+
+def test_definite_data_leaves_no_gap(place):
+    """Damage: what was never written counts as complete."""
+    with pytest.raises(InvalidUsage, match="leaves a gap after"):
+        redundantly(place, place.writer(), 2, 4)
+
+
+def test_a_fenced_writer_of_definite_data_is_told_so(place):
+    """Damage: a zombie believes that somebody else wrote its rows."""
+    writer = place.writer()
+    place.writer(epoch=2)
+    assert redundantly(place, writer, 0, 4) == Fenced(2)

@@ -49,6 +49,10 @@ class PersistClient:
         grace_ms: int | None = DELETION_GRACE_MS,
         notifier: Notifier | None = None,
     ) -> None:
+        """``merger`` reads and rewrites parts of rows: the engine; without it their batches are never merged.
+
+        ``grace_ms``: how long parts outlive the last version that names them; None: somebody else collects garbage.
+        """
         self.clock = clock
         self.ids = ids
         self.blob = blob
@@ -74,7 +78,7 @@ class PersistClient:
         """
         machine = await self._open(shard)
         await machine.commit(lambda state: describe(state, schema, owner))
-        self._compactors[shard].merger = self._merger if merger is None else merger
+        self._look_after(machine, self._merger if merger is None else merger)
         handle = WriteHandle(machine, self.ids, epoch, owner=owner)
         await handle.admit()
         return handle
@@ -152,6 +156,15 @@ class PersistClient:
     def _collector(self, machine: Machine, grace_ms: int) -> Collector:
         return Collector(machine, self.clock, self.ids, self.blob, self.consensus, grace_ms)
 
+    def _look_after(self, machine: Machine, merger: Merger | None) -> None:
+        """Compact and collect after commits from now on: only who writes does; a reader's beat deletes nothing."""
+        compactor = self._compactors[machine.shard]
+        compactor.merger = merger
+        if not machine.upkeep:
+            machine.upkeep.append(compactor.keep_up)
+            if self._grace_ms is not None:
+                machine.upkeep.append(self._collector(machine, self._grace_ms).keep_up)
+
     async def _open(self, shard: str) -> Machine:
         machine = self._machine(shard)
         await machine.open()
@@ -171,9 +184,6 @@ class PersistClient:
             )
             self._machines[shard] = machine
             self._compactors[shard] = Compactor(machine, self.blob)
-            machine.upkeep.append(self._compactors[shard].keep_up)
-            if self._grace_ms is not None:
-                machine.upkeep.append(self._collector(machine, self._grace_ms).keep_up)
         return self._machines[shard]
 
 

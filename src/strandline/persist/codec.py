@@ -4,7 +4,8 @@ A state is a flat map of entries (``batch/<lower>``, ``writer/<name>``, …).  A
 set and removed and names the newest rollup; a *rollup* is the full map at one seqno.  So the state at a seqno is the
 newest rollup plus the diffs after it, and a reader that has version n needs only the diffs after n.
 
-Bodies are MessagePack.  `FORMAT` is raised when an older reader would misread; a reader refuses a newer format by name.
+Bodies are MessagePack.  `FORMAT` is raised when an older reader would misread, to the minor release that does so:
+format n is read by strandline 0.n and later.  A reader refuses a newer format, and says which version is needed.
 
 Source: design page "persist" (Consensus holds diffs; Blob holds rollups; every diff names the newest rollup).
 """
@@ -18,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from strandline.errors import CorruptionError
+from strandline.errors import ConfigError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Batch, BlobPart, Digest, InlinePart, Part, Staged, Window
 from strandline.persist.state import Certificate, Critical, Leased, Rollup, ShardState, Writer
@@ -194,8 +195,9 @@ def decode_rollup(shard: str, key: str, data: bytes) -> tuple[int, dict[str, Any
 
 def _refuse_future(shard: str, written: int) -> None:
     if written > FORMAT:
-        raise CorruptionError(
-            f"shard {shard!r} was written in format {written}, this one reads up to {FORMAT}: use a newer strandline"
+        raise ConfigError(
+            f"shard {shard!r} was written in format {written}, this version reads up to {FORMAT}: "
+            f"strandline 0.{written} or later is needed"
         )
 
 

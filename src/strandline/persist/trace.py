@@ -163,4 +163,4 @@ def _closed(batches: tuple[Batch, ...]) -> tuple[Batch, ...]:
 
 
 def _bounds(batches: Sequence[Batch]) -> str:
-    return " ".join(f"[{batch.lower}, {batch.upper})" for batch in batches)
+    return " ".join(f"[{b.lower.at}, {'' if b.upper.empty else b.upper.at})" for b in batches)

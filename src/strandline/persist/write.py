@@ -12,17 +12,36 @@ Source: design page "persist" (handles).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from strandline.errors import FencedError
+from strandline.errors import FencedError, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, Staged
 from strandline.persist.machine import Command, Machine
-from strandline.persist.state import Append, AppendOutcome, Fenced, ShardState, admit, append, open_at
+from strandline.persist.state import (
+    Append,
+    Appended,
+    AppendOutcome,
+    Fenced,
+    ShardState,
+    UpperMismatch,
+    admit,
+    append,
+    open_at,
+)
 from strandline.store.clock import Ids
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """All of it is durable, by whomever.  ``unused``: batches of ours that are in no shard: the caller's to discard."""
+
+    upper: Frontier
+    unused: tuple[Staged, ...]
 
 
 class WriteHandle:
@@ -89,6 +108,39 @@ class WriteHandle:
         outcome = await self._machine.commit(lambda state: append(state, request))
         self.settled(request)
         return outcome
+
+    async def append(
+        self,
+        staged: Sequence[Staged],
+        lower: Frontier,
+        upper: Frontier,
+        trim: Callable[[Staged, Frontier, Frontier], Awaitable[Staged]],
+    ) -> Written | Fenced:
+        """Make definite data of ``[lower, upper)`` durable, which others may be writing at the same time.
+
+        What others have appended already is cut off ours (``trim`` is `Engine.trim`), so each update is there once.
+
+        Raises:
+            InvalidUsage: the shard's upper is before ``lower``: something would be missing in between.
+            Indeterminate: it may have happened; ask again.
+        """
+        while True:
+            actual = self.state.upper
+            if actual < lower:
+                raise InvalidUsage(f"shard {self.shard!r}: data of [{lower}, {upper}) leaves a gap after {actual}")
+            unused = tuple(batch for batch in staged if batch.upper <= actual)
+            if upper <= actual:
+                return Written(actual, unused)
+            rest = [batch for batch in staged if not batch.upper <= actual]
+            cut = [b if actual <= b.lower else await trim(b, actual, b.upper) for b in rest]
+            match await self.compare_and_append([b for b in cut if b.parts], actual, upper):
+                case Appended(reached):
+                    empty = tuple(whole for whole, part in zip(rest, cut, strict=True) if not part.parts)
+                    return Written(reached, unused + empty)
+                case Fenced() as outcome:
+                    return outcome
+                case UpperMismatch():
+                    continue  # somebody else wrote some of it meanwhile
 
     def request(
         self,

@@ -3,7 +3,7 @@
 A block is a command, perhaps rows below it, ``----``, and the answer; a blank line ends it, ``#`` starts a comment.
 
     open w1 epoch=1              a writer, in a process of its own   (process=p shares one)
-    append w1 0 1 token=A        rows below: ``k time diff``; to ``-`` closes
+    append w1 0 1 token=A        rows below: ``k time diff``; to ``-`` closes; blob=1: as an object of its own
     close p                      the process is gone; so are its handles
     hold c0 epoch=1              register a critical reader, or take it over
     downgrade c0 5 | expire c0   ``-`` is the empty frontier
@@ -13,6 +13,15 @@ A block is a command, perhaps rows below it, ``----``, and the answer; a blank l
     later 60                     the clock moves on, by seconds
     overdue w1                   drop the leased readers that nobody has heard of
     refresh w1                   what this handle sees after fetching
+    read r1 3 | again r1         what a reader is given to read; reading it (again); done r1 gives it back
+    listen l1 0 | next l1        follow the shard from there | what is new since
+    plan k1 | merge k1           a compactor makes up its mind to merge everything, and does it
+    rollup w1                    write a rollup now
+    gc k1 to=9                   collect what only versions before that name   (without to: all that is dead)
+    sweep k1                     delete what was leaked
+    finalize k1                  delete what nobody can read or write any more
+    evolve w1 `k` string, ...    give the shard another schema
+    stored                       how many parts lie in Blob
     shard | batches | rollups | snapshot 3 | versions     what a fresh process sees
     fates lost late done         what becomes of the next attempts to change something
     meanwhile | <command>        what somebody does while the next one waits
@@ -25,14 +34,16 @@ Source: craft page "style" (14: state machines are tested by scripts that read l
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.persist.evolution import evolve
 from strandline.persist.holds import expire_overdue
 from strandline.persist.state import Appended, Fenced, UpperMismatch
+from strandline.persist.trace import Merged, Stale, everything
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
 
@@ -85,6 +96,9 @@ class Conversation:
         self._processes: dict[str, Any] = {}
         self._handles: dict[str, tuple[str, Any]] = {}  # by name: its process, and itself
         self._overheard: list[str] = []
+        self._given: dict[str, Any] = {}
+        self._listening: dict[str, Any] = {}
+        self._plans: dict[str, Any] = {}
 
     def answer(self, said: tuple[str, ...]) -> str:
         """Do what is said; return what comes of it."""
@@ -124,9 +138,12 @@ class Conversation:
             self._processes.pop(of, None)
         return f"gone: {' '.join(gone)}"
 
-    async def _do_append(self, name: str, lower: str, upper: str, token: str | None = None, rows: Any = ()) -> str:
+    async def _do_append(
+        self, name: str, lower: str, upper: str, token: str | None = None, blob: str | None = None, rows: Any = ()
+    ) -> str:
         bound = int(lower) + 10**6 if upper == "-" else int(upper)
-        staged = [self._place.stage("s", int(lower), bound, rows)] if rows else []
+        inline = 1 << 14 if blob is None else 0
+        staged = [self._place.stage("s", int(lower), bound, rows, inline=inline)] if rows else []
         append = self._handles[name][1].compare_and_append(staged, frontier(lower), frontier(upper), token=token)
         match await append:
             case Appended(now):
@@ -175,6 +192,69 @@ class Conversation:
         dropped = await self._handles[name][1]._machine.commit(expire_overdue)
         return f"{len(dropped)} dropped"
 
+    async def _do_read(self, name: str, as_of: str) -> str:
+        self._given[name] = await self._handles[name][1].snapshot(int(as_of), timeout_s=0)
+        return f"of v{self._given[name].seqno}"
+
+    async def _do_again(self, name: str) -> str:
+        return _shown(await self._place.read_rows(self._given[name]))
+
+    async def _do_done(self, name: str) -> str:
+        self._handles[name][1].release(self._given.pop(name))
+        return "noted"
+
+    async def _do_listen(self, name: str, as_of: str) -> str:
+        reader = await self._place.client().reader("s", self._place.schema, "s")
+        self._listening[name] = reader.listen(int(as_of))
+        return "listening"
+
+    async def _do_next(self, name: str) -> str:
+        contents, frontier = await anext(self._listening[name])
+        return f"{_shown(await self._place.read_rows(contents))}\nup to {frontier}"
+
+    async def _do_plan(self, name: str) -> str:
+        client = self._processes.setdefault(name, self._place.client(self._place.engine, grace_ms=0))
+        compactor = await client.compactor("s")
+        self._plans[name] = replace(everything(await compactor._machine.refresh()), inline_bytes_max=0)
+        return " ".join(f"[{b.lower.at},{b.upper.at})" for b in self._plans[name].inputs)
+
+    async def _do_merge(self, name: str) -> str:
+        compactor = await self._processes[name].compactor("s")
+        match await compactor.carry_out(self._plans.pop(name)):
+            case Merged():
+                return "merged"
+            case Stale(why):
+                return f"stale: {why}"
+        raise AssertionError("a merge has two outcomes")
+
+    async def _do_rollup(self, name: str) -> str:
+        machine = self._handles[name][1]._machine
+        await machine.refresh()
+        await machine.roll_up()
+        return f"rollup of v{machine.state.rollups[-1].seqno}"
+
+    async def _collector(self, name: str) -> Any:
+        client = self._processes.setdefault(name, self._place.client(self._place.engine, grace_ms=0))
+        return await client.collector("s")
+
+    async def _do_gc(self, name: str, to: str | None = None) -> str:
+        done = await (await self._collector(name)).collect(None if to is None else int(to))
+        return f"{done.parts} parts, {done.rollups} rollups, {done.versions} versions"
+
+    async def _do_sweep(self, name: str) -> str:
+        return f"{len(await (await self._collector(name)).sweep())} swept"
+
+    async def _do_finalize(self, name: str) -> str:
+        return f"{await (await self._collector(name)).finalize()} deleted"
+
+    async def _do_evolve(self, name: str, *words: str) -> str:
+        schema = " ".join(words)
+        await self._handles[name][1]._machine.commit(lambda state: evolve(state, schema))
+        return self._place.state().schema
+
+    async def _do_stored(self) -> str:
+        return f"{sum('/parts/' in key for key in self._place.objects)} parts"
+
     async def _do_refresh(self, name: str) -> str:
         return describe(await self._handles[name][1].refresh())
 
@@ -191,7 +271,7 @@ class Conversation:
         return f"named {' '.join(str(r.seqno) for r in self._place.state().rollups)}; stored {' '.join(there)}"
 
     async def _do_snapshot(self, as_of: str) -> str:
-        return "\n".join(f"{k} {time} {diff:+}" for k, time, diff in self._place.snapshot(int(as_of))) or "nothing"
+        return _shown(self._place.snapshot(int(as_of)))
 
     async def _do_versions(self) -> str:
         return " ".join(f"v{version.seqno}" for version in self._place.versions["s"])
@@ -210,6 +290,10 @@ class Conversation:
         for rollup in old:
             self._place.objects.pop(rollup.key, None)
         return f"{await self._place.consensus.truncate('s', newest.seqno)} versions collected"
+
+
+def _shown(rows: Any) -> str:
+    return "\n".join(f"{k} {time} {diff:+}" for k, time, diff in rows) or "nothing"
 
 
 def describe(state: Any) -> str:
