@@ -263,6 +263,33 @@ def test_an_older_epoch_is_fenced_and_does_nothing(place):
     assert read(reader, 2) == []
 
 
+def test_a_dropped_collection_is_closed_and_its_name_means_another_one(place):
+    """Damage: who has the old one open writes into the new one, or into nothing without being told."""
+    process = client(place)
+    old, reader = opened(place, "n", process=process)
+    resolved(old.write([("a", 1, 1)]))
+    assert run_sync(process.drop("n"))
+    assert not run_sync(process.drop("n"))
+    with pytest.raises(InvalidUsage, match=r"sealed up to \[\]"):
+        resolved(old.write([("b", 2, 1)]))
+    with pytest.raises(AsOfError):
+        read(reader, 5)
+    new, reader = opened(place, "n", codec=rows)
+    resolved(new.seal(3))
+    assert read(reader, 2) == []
+
+
+def test_an_older_client_drops_nothing(place):
+    """Damage: an environment that was succeeded throws away what its successor writes."""
+    old = client(place)
+    new, reader = opened(place, "n", process=client(place, epoch=2))
+    with pytest.raises(FencedError):
+        run_sync(old.drop("n"))
+    resolved(new.write([("a", 1, 1)]))
+    resolved(new.seal(2))
+    assert read(reader, 1) == [("a", 1)]
+
+
 # ---- when the store does not answer
 
 

@@ -309,6 +309,24 @@ class StreamClient:
         assert reader is not None, f"{name!r} was opened for writing a moment ago"
         return StreamWriter(self._line, self._client.ids, writer, codec, name), StreamReader(reader, codec)
 
+    async def drop(self, name: str) -> bool:
+        """Close the collection ``name``, let go of all of it, and let the name mean nothing; tell whether it did.
+
+        Whoever still has it open finds it closed; a reader with a lease keeps what it holds.  Raises `InvalidUsage` if
+        it is not a stream.
+        """
+        named = (await self._names.all()).get(name)
+        if named is None:
+            return False
+        writer = await self._client.writer(named.shard, self._epoch, schema=named.schema, owner=OWNER)
+        end = (Seal(EMPTY), Allow(EMPTY))
+        asked = (writer.state.seqno, writer.state.upper)
+        request = Pour(self._client.ids.fresh("w"), self._client.ids.fresh("t"), self._epoch, asked, end)
+        if isinstance(outcome := await writer.commit(partial(pour, request=request)), Fenced):
+            raise fenced(writer.shard, outcome, self._epoch)
+        await self._names.drop(name)
+        return True
+
     def clone(self) -> StreamClient:
         """Return another client of the same line: its calls and this one's are in one order."""
         if self._line.stopped:
