@@ -12,7 +12,8 @@ from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsag
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist import machine
 from strandline.persist.client import PersistClient
-from strandline.persist.stream import RUN_CALLS_MAX, StreamClient
+from strandline.persist.line import RUN_CALLS_MAX
+from strandline.persist.stream import StreamClient
 from strandline.persist.updates import RowCodec, Update, ValueCodec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Outcome

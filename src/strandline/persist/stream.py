@@ -6,13 +6,10 @@ Calls take effect in the order in which they were made, over all collections of 
 collection that are pending next to each other share one commit.  A call is resolved when its effect is durable: a
 written update, although it is in no read before its time is sealed.
 
-Nothing runs by itself.  Whoever awaits a call drives the line of calls until that one is resolved; who comes second
-waits, and takes over if the first one is cancelled.  So a call that nobody awaits is done when a later one is awaited,
-or by `stop`.
-
-When the store does not answer, whoever drives is told (`Indeterminate`, `Unavailable`) and the line stands: awaiting
-any call tries the same commit again, with the same token, before anything that was called later.  So nothing is ever
-skipped or done twice; and a process that gives up leaves a prefix of its calls.
+Nothing runs by itself: whoever awaits does what is in line (`line.py`).  When the store does not answer, whoever drives
+is told (`Indeterminate`, `Unavailable`); awaiting any call tries the same commit again, with the same token, before
+anything that was called later.  So nothing is ever skipped or done twice; and a process that gives up leaves a prefix
+of its calls.  A call that nobody awaits is done with a later one, or by `stop`.
 
 Trap: times are the caller's.  A write at a time that is sealed, by whomever, is refused (`InvalidUsage`) and the calls
 behind it go on.  Sealing is monotone: sealing less than is sealed does nothing.
@@ -22,16 +19,16 @@ Source: design page "persist" (the stream client).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from strandline.errors import FencedError, InvalidUsage, Stopped, StrandlineError
+from strandline.errors import FencedError, InvalidUsage, Stopped
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
 from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
+from strandline.persist.line import Call, Line, Run
 from strandline.persist.names import KEY, Names
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
@@ -39,100 +36,11 @@ from strandline.persist.state import Fenced
 from strandline.persist.unsealed import OWNER, Allow, Pour, Poured, Refused, Seal, Step, Straddling, Write, hold, pour
 from strandline.persist.updates import Codec, Update, bounds_of, contents_of
 from strandline.persist.write import WriteHandle, fenced
-from strandline.store.clock import Clock, Ids
+from strandline.store.clock import Ids
 
 V = TypeVar("V")
-
-RUN_CALLS_MAX: Final = 256
-"""How many calls share one commit at most."""
-PAUSE_S_MIN: Final = 0.001
-PAUSE_S_MAX: Final = 0.05
-"""How long the second who awaits sleeps before it looks again."""
-assert PAUSE_S_MIN <= PAUSE_S_MAX
-
-
-class Call:
-    """Something asked of a client.  Awaiting it returns when it is done and durable; it may be awaited again.
-
-    Raises:
-        InvalidUsage: it is refused, for good: it writes at a time that is sealed, or what the codec does not take.
-        FencedError: a newer epoch has taken over.
-        Indeterminate: it may have happened, or may yet; await it again to learn.
-        Unavailable: it did not happen yet; await it again to try.
-    """
-
-    def __init__(
-        self, line: _Line, run: Callable[[list[Call]], _Run], step: Seal | Allow | tuple[Update[Any], ...]
-    ) -> None:
-        self.run = run
-        self.step = step
-        self.done = False
-        self.refusal: StrandlineError | None = None
-        self._line = line
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._line.drive(self).__await__()
-
-    def settle(self, refusal: StrandlineError | None = None) -> None:
-        """Take note of its outcome."""
-        self.done = True
-        self.refusal = refusal
-
-
-class _Run(Protocol):
-    """Calls that share a commit."""
-
-    async def go(self) -> None:
-        """Settle them all, or raise and be tried again."""
-        ...
-
-
-class _Line:
-    """The calls of a client and its clones, in order; one of those who await drives it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._calls: deque[Call] = deque()
-        self._run: _Run | None = None
-        self._driven = False
-        self.stopped = False
-        self.clones = 1
-
-    def enqueue(self, call: Call) -> Call:
-        """Take a call.  Raises `Stopped`."""
-        if self.stopped:
-            raise Stopped("this stream client was stopped: it takes no new calls")
-        self._calls.append(call)
-        return call
-
-    async def drive(self, call: Call | None = None) -> None:
-        """Do what is in line until ``call`` is done (None: everything), and raise its refusal."""
-        pause = PAUSE_S_MIN
-        while not (call.done if call is not None else self._idle):
-            if self._driven:
-                await self._clock.sleep(pause)
-                pause = min(2 * pause, PAUSE_S_MAX)
-                continue
-            self._driven = True
-            try:
-                if self._run is None:
-                    self._run = self._next()
-                await self._run.go()
-                self._run = None
-            finally:
-                self._driven = False
-        if call is not None and call.refusal is not None:
-            raise call.refusal
-
-    @property
-    def _idle(self) -> bool:
-        return self._run is None and not self._calls
-
-    def _next(self) -> _Run:
-        together = [self._calls.popleft()]
-        while self._calls and self._calls[0].run == together[0].run and len(together) < RUN_CALLS_MAX:
-            together.append(self._calls.popleft())
-        return together[0].run(together)
+Asked: TypeAlias = Seal | Allow | tuple[Update[Any], ...]
+"""What a call is about: updates to write, or a step of its own."""
 
 
 @dataclass
@@ -142,13 +50,13 @@ class _Commit(Generic[V]):
     writer: WriteHandle
     codec: Codec[V]
     ids: Ids
-    calls: list[Call]
+    calls: list[Call[Asked]]
     request: Pour
     mine: dict[int, list[Write]] = field(default_factory=dict)
     """By the index of a call: what was staged for it."""
 
     async def go(self) -> None:
-        """See `_Run.go`."""
+        """See `Run.go`."""
         await self._stage()
         while steps := self._steps():
             request = replace(self.request, steps=tuple(step for _, step in steps))
@@ -221,7 +129,7 @@ class _Commit(Generic[V]):
 class StreamWriter(Generic[V]):
     """Writes one collection.  Opened by `StreamClient.create_or_load`."""
 
-    def __init__(self, line: _Line, ids: Ids, writer: WriteHandle, codec: Codec[V], name: str) -> None:
+    def __init__(self, line: Line, ids: Ids, writer: WriteHandle, codec: Codec[V], name: str) -> None:
         self._line = line
         self._ids = ids
         self._writer = writer
@@ -234,7 +142,7 @@ class StreamWriter(Generic[V]):
         """What is sealed, as far as is known here."""
         return self._writer.state.upper
 
-    def write(self, updates: Iterable[Update[V] | tuple[V, int, int]]) -> Call:
+    def write(self, updates: Iterable[Update[V] | tuple[V, int, int]]) -> Call[Asked]:
         """Write updates, at any times that are not sealed: all or none.  Raises `InvalidUsage` for what is no time."""
         given = tuple(Update(*update) for update in updates)
         for update in given:
@@ -242,18 +150,18 @@ class StreamWriter(Generic[V]):
                 raise InvalidUsage(f"{self.name!r}: time {update.time} of an update is not within 0 <= t < 2**63 - 1")
         return self._enqueue(given)
 
-    def seal(self, upper: int | None) -> Call:
+    def seal(self, upper: int | None) -> Call[Asked]:
         """Complete all times before ``upper`` (None: all there are; the collection is closed)."""
         return self._enqueue(Seal(EMPTY if upper is None else Frontier(upper)))
 
-    def allow_compaction(self, since: int) -> Call:
+    def allow_compaction(self, since: int) -> Call[Asked]:
         """Give up telling times before ``since`` apart; readers that hold them still can."""
         return self._enqueue(Allow(Frontier(since)))
 
-    def _enqueue(self, step: Seal | Allow | tuple[Update[V], ...]) -> Call:
+    def _enqueue(self, step: Asked) -> Call[Asked]:
         return self._line.enqueue(Call(self._line, self._run, step))
 
-    def _run(self, calls: list[Call]) -> _Run:
+    def _run(self, calls: list[Call[Asked]]) -> Run:
         state = self._writer.state
         asked = (state.seqno, state.upper)
         request = Pour(self._memory, self._ids.fresh("t"), self._writer.epoch, asked, ())
@@ -283,10 +191,10 @@ class StreamReader(Generic[V]):
 class StreamClient:
     """Streams of one location, under one epoch.  A context manager: the last clone to leave stops it."""
 
-    def __init__(self, client: PersistClient, epoch: int, *, line: _Line | None = None) -> None:
+    def __init__(self, client: PersistClient, epoch: int, *, line: Line | None = None) -> None:
         self._client = client
         self._epoch = epoch
-        self._line = _Line(client.clock) if line is None else line
+        self._line = Line(client.clock) if line is None else line
         self._names = Names(Register(KEY, client.clock, client.ids, client.consensus), client.ids)
         self._left = False
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from planted.bugs import Bug
 from strandline.errors import InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist import multi, stream, unsealed
+from strandline.persist import line, multi, stream, unsealed
 from strandline.persist.names import Named, Names
 from strandline.persist.state import ShardState
 from strandline.persist.transactions import Transactions
@@ -34,7 +34,7 @@ def bug(mistake: str, *places: tuple[Any, str]) -> Callable[[Any], Any]:
 # ---- the line of calls -----------------------------------------------------------------------------------------------
 
 
-@bug("seals overtake the writes that were called before them", (stream._Line, "_next"))
+@bug("seals overtake the writes that were called before them", (line.Line, "_next"))
 def seals_first(self: Any) -> Any:
     """Do what seals first."""
     calls = sorted(self._calls, key=lambda call: not isinstance(call.step, Seal))
@@ -43,10 +43,10 @@ def seals_first(self: Any) -> Any:
     return _next(self)
 
 
-_next = stream._Line._next
+_next = line.Line._next
 
 
-@bug("a run that gets no answer is given up, and the line goes on", (stream._Line, "drive"))
+@bug("a run that gets no answer is given up, and the line goes on", (line.Line, "drive"))
 async def failed_run_skipped(self: Any, call: Any = None) -> None:
     """Forget what could not be done."""
     try:
@@ -56,7 +56,7 @@ async def failed_run_skipped(self: Any, call: Any = None) -> None:
         raise
 
 
-_drive = stream._Line.drive
+_drive = line.Line.drive
 
 
 @bug("a call counts as done when it is sent, not when it is durable", (stream._Commit, "_stage"))
