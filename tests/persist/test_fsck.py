@@ -15,12 +15,13 @@ from strandline.persist.records import Record
 from strandline.persist.register import Register
 from strandline.persist.transactions import open_transactions
 from strandline.store.consensus import Versioned
+from strandline.store.seal import Kind
 from strandline.testing.doubles import CountingIds
 from strandline.testing.simulation import run_sync
 
 
 def filled(place):
-    """A location with a shard of rows, one of records and a register."""
+    """A location with a shard of rows, one of records and two registers."""
     writer = place.writer(client=place.client(rollup_every=6))
     for at in range(9):
         staged = place.stage("s", at, at + 1, [[f"k{at}", at, 1]], inline=0 if at % 2 else 1 << 14)
@@ -28,7 +29,9 @@ def filled(place):
     log = run_sync(place.client().records("log", 1))
     for at, size in enumerate((3, 20_000, 5)):
         run_sync(log.append([Record(b"x" * size, at, 1)], Frontier(at), Frontier(at + 1)))
-    run_sync(Register("catalog", place.clock, CountingIds("c"), place.consensus).update(lambda _: b"words"))
+    for key, kind in (("catalog", Kind.REGISTER), ("materialization/m", Kind.CHECKPOINT)):
+        register = Register(key, place.clock, CountingIds("c"), place.consensus, kind=kind)
+        run_sync(register.update(lambda _: b"words"))
     return writer
 
 

@@ -15,6 +15,7 @@ Source: design page "persist" (inspect and repair: checksums, dangling, leaked; 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, unique
 
@@ -192,8 +193,8 @@ async def held_by_transactions(client: PersistClient) -> frozenset[str]:
 
 
 def _is_register(key: str, seqno: int, data: bytes) -> bool:
-    try:
-        unseal(Kind.REGISTER, version_key(key, seqno), data)
-    except CorruptionError:
-        return False
-    return True
+    for kind in (Kind.REGISTER, Kind.CHECKPOINT):  # a recovery log is a register too
+        with suppress(CorruptionError):
+            unseal(kind, version_key(key, seqno), data)
+            return True
+    return False
