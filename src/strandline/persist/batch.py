@@ -195,4 +195,8 @@ class Batch:
     @property
     def inline_bytes(self) -> int:
         """Bytes of the state that this batch's inline parts take."""
-        return sum(p.size for p in self.parts if isinstance(p, InlinePart))
+        total = 0
+        for part in self.parts:
+            if isinstance(part, InlinePart):
+                total += len(part.data)
+        return total

@@ -13,6 +13,7 @@ Source: design page "persist" (Consensus holds diffs; Blob holds rollups; every 
 from __future__ import annotations
 
 import operator
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
@@ -108,46 +109,43 @@ def apply(state: ShardState, diffs: Sequence[Diff]) -> ShardState:
 
 
 def _changed(state: ShardState, seqno: int, changes: Entries) -> ShardState:
-    groups: dict[str, dict[str, Any]] = {name: {} for name in ("", "batch", "rollup", *_MAPS)}
+    single: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         group, slash, rest = name.partition("/")
-        groups[group if slash else ""][rest if slash else name] = value
-    single = groups[""]
-    fields: dict[str, Any] = {name: single[name] for name in _SCALARS if name in single}
-    fields |= {name: Frontier(single[name]) for name in _FRONTIERS if name in single}
-    if "schemas" in single:
-        fields["schemas"] = tuple(single["schemas"])
-    if "digest" in single:
-        fields["digest"] = Digest(*single["digest"])
-    if "certificate" in single:
-        fields["certificate"] = _unpack_certificate(single["certificate"])
-    for group, each in _MAPS.items():
-        fields[each.field] = _merged(getattr(state, each.field), groups[group], each.unpack)
-    rollups = {str(r.seqno): r for r in state.rollups}
-    rollups |= {name: Rollup(int(name), key) for name, key in groups["rollup"].items()}
-    rollups = {name: r for name, r in rollups.items() if r.key is not _ABSENT}
-    return replace(
-        state,
-        seqno=seqno,
-        batches=_merged_batches(state.batches, {int(lower): value for lower, value in groups["batch"].items()}),
-        rollups=tuple(sorted(rollups.values(), key=lambda r: r.seqno)) if groups["rollup"] else state.rollups,
-        **fields,
-    )
+        if slash:
+            groups.setdefault(group, {})[rest] = value
+        else:
+            single[name] = value
+    fields = {name: _SINGLE.get(name, _as_it_is)(value) for name, value in single.items()}
+    for group, values in groups.items():
+        if group in _MAPS:
+            each = _MAPS[group]
+            fields[each.field] = _merged(getattr(state, each.field), values, each.unpack)
+        elif group == "batch":
+            fields["batches"] = _merged_batches(state.batches, {int(lower): value for lower, value in values.items()})
+        else:
+            fields["rollups"] = _merged_rollups(state.rollups, {int(seqno): key for seqno, key in values.items()})
+    return replace(state, seqno=seqno, **fields)
+
+
+def _merged_rollups(before: tuple[Rollup, ...], changes: Mapping[int, Any]) -> tuple[Rollup, ...]:
+    kept = [rollup for rollup in before if rollup.seqno not in changes]
+    fresh = [Rollup(seqno, key) for seqno, key in changes.items() if key is not _ABSENT]
+    return tuple(sorted(kept + fresh, key=lambda rollup: rollup.seqno))
 
 
 def _merged(before: Mapping[str, T], changes: Entries, unpack: Callable[[Any], T]) -> Mapping[str, T]:
-    if not changes:
-        return before
     kept = {name: value for name, value in before.items() if name not in changes}
     return kept | {name: unpack(value) for name, value in changes.items() if value is not _ABSENT}
 
 
 def _merged_batches(before: tuple[Batch, ...], changes: Mapping[int, Any]) -> tuple[Batch, ...]:
-    if not changes:
-        return before
-    kept = [batch for batch in before if batch.lower.at not in changes]
-    fresh = [_unpack_batch(value) for value in changes.values() if value is not _ABSENT]
-    return tuple(sorted(kept + fresh, key=_lower))
+    fresh = sorted((_unpack_batch(value) for value in changes.values() if value is not _ABSENT), key=_lower)
+    first = min(changes)  # most changes are at the end
+    untouched = bisect_left(before, first, key=_lower)
+    kept = [batch for batch in before[untouched:] if _lower(batch) not in changes]
+    return (*before[:untouched], *sorted(kept + fresh, key=_lower))
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -300,3 +298,14 @@ _MAPS: Final[dict[str, _Map[Any]]] = {
     "critical": _Map("criticals", lambda c: [c.since.at, c.opaque], lambda v: Critical(Frontier(v[0]), v[1])),
     "leased": _Map("leased", lambda h: [h.since.at, h.seqno, h.beat_ms], lambda v: Leased(Frontier(v[0]), v[1], v[2])),
 }
+
+_SINGLE: Final[dict[str, Callable[[Any], Any]]] = {
+    "schemas": tuple,
+    "digest": lambda v: Digest(*v),
+    "certificate": _unpack_certificate,
+    **dict.fromkeys(_FRONTIERS, Frontier),
+}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 
 from strandline.errors import Indeterminate, InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time, join, meet
-from strandline.persist.batch import NOTHING, Batch, BlobPart, Digest, InlinePart, Part, Staged
+from strandline.persist.batch import NOTHING, Batch, BlobPart, Digest, Part, Staged, as_batch
 from strandline.persist.objects import named_time, parts_prefix
 
 FIRST_SEQNO: Final = 1
@@ -115,8 +115,12 @@ class ShardState:
     @property
     def inline_bytes(self) -> int:
         """Bytes of the state taken by inline parts."""
-        unsealed = (p for staged in self.unsealed.values() for p in staged.parts)
-        return sum(b.inline_bytes for b in self.batches) + sum(p.size for p in unsealed if isinstance(p, InlinePart))
+        total = 0
+        for batch in self.batches:
+            total += batch.inline_bytes
+        for staged in self.unsealed.values():
+            total += as_batch(staged).inline_bytes
+        return total
 
     @property
     def parts(self) -> Iterator[Part]:
