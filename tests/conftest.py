@@ -14,7 +14,7 @@ import postgres_server as postgres
 import s3_server as s3
 from strandline.engine.session import build
 
-# The contracts' assertions show their values, as a test module's do; several rooms import them, so they are named first.
+# The assertions of the contracts show their values, as those of a test module do.  Several rooms import them.
 pytest.register_assert_rewrite("strandline.testing.blob_contract", "strandline.testing.consensus_contract")
 
 

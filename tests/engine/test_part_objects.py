@@ -12,7 +12,7 @@ import pytest
 from s3_server import S3Server
 from strandline.engine import inline
 from strandline.engine.footers import Range
-from strandline.engine.part_objects import ObjectParts
+from strandline.engine.part_objects import REQUESTS_MAX, ObjectParts
 from strandline.errors import CorruptionError, Indeterminate, Unavailable
 from strandline.store.objects import ObjectLocation
 
@@ -40,6 +40,19 @@ def test_a_part_is_described_checked_and_loaded(location: ObjectLocation) -> Non
     assert (written.times, written.diffs, written.part.rows) == (Range(10, 12), Range(1, 1), 3)
     assert parts.load(written.part)["id"].to_pylist() == [10, 11, 12]
     assert parts.uri("s/1") == "s3a://bucket/x/s/1"
+
+
+def test_many_parts_are_checked_in_their_order_and_one_that_is_missing_is_told(location: ObjectLocation) -> None:
+    """Damage: a plan mixes up the parts' times; or a missing part among many is overlooked."""
+    parts = ObjectParts(location, "")
+    written = [parts.write(f"s/many/{number}", parquet(1 + number)) for number in range(REQUESTS_MAX + 3)]
+    wanted = [each.part for each in written]
+    assert parts.check_all(wanted) == written
+    assert parts.check_all(wanted[:1]) == written[:1]
+    assert parts.check_all([]) == []
+    parts.delete(wanted[5])
+    with pytest.raises(CorruptionError, match="s/many/5 is missing"):
+        parts.check_all(wanted)
 
 
 def test_a_written_prefix_is_described_without_its_leftovers(location: ObjectLocation) -> None:

@@ -118,3 +118,26 @@ def test_a_missing_part_is_refused_and_deleting_it_again_is_fine(tmp_path: Path)
         store.check(part)
     with pytest.raises(CorruptionError, match="missing"):
         store.check(BlobPart("s/never", 10, 1, 0, ""))
+
+
+def test_what_is_loaded_is_what_was_written_or_is_refused(tmp_path: Path) -> None:
+    """Damage: compaction rewrites a damaged page as if it were rows."""
+    store = PartStore(tmp_path)
+    part = store.write("s/1/part-a.parquet", updates(50)).part
+    path = tmp_path / part.key
+    whole = path.read_bytes()
+    table = store.load(part)
+    assert table.num_rows == 50
+    assert store.check_all([part, part]) == [store.check(part)] * 2
+    footer = int.from_bytes(whole[-8:-4], "little") + 8
+    refused: list[str] = []
+    for at in range(len(whole) - footer):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << (at % 8)
+        path.write_bytes(damaged)
+        try:
+            assert store.load(part) == table
+        except CorruptionError as error:
+            refused.append(str(error))
+    assert refused
+    assert all(part.key in words for words in refused)

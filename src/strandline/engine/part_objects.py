@@ -10,8 +10,10 @@ Source: design page "the map" (decision 3: on s3a parts are written to fresh pat
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import obstore
 import pyarrow as pa
@@ -23,7 +25,9 @@ from strandline.errors import Indeterminate, Unavailable
 from strandline.persist.batch import BlobPart
 from strandline.store.objects import READ_RETRIES_MAX, ObjectLocation
 
-_ABSENT = (FileNotFoundError, exceptions.NotFoundError)
+REQUESTS_MAX: Final = 16
+"""At a time, of one read."""
+_ABSENT: Final = (FileNotFoundError, exceptions.NotFoundError)
 
 
 class ObjectParts:
@@ -64,6 +68,13 @@ class ObjectParts:
             return footers.check(part, None, partial(self._read, part.key))
         except (exceptions.BaseError, OSError) as error:
             raise Unavailable(f"part {part.key} cannot be read: {_told(error)}") from error
+
+    def check_all(self, parts: Sequence[BlobPart]) -> list[Described]:
+        """Check each, several at a time: a check is two requests, and their time is all waiting."""
+        if len(parts) < 2:
+            return [self.check(part) for part in parts]
+        with ThreadPoolExecutor(min(len(parts), REQUESTS_MAX), thread_name_prefix="strandline-check") as pool:
+            return list(pool.map(self.check, parts))
 
     def load(self, part: BlobPart) -> pa.Table:
         """Return all of a part that was checked; `CorruptionError` for a damaged page."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,10 @@ class Parts(Protocol):
 
     def check(self, part: BlobPart) -> Described:
         """Return what the part's footer says; `CorruptionError` unless it is the part that was appended."""
+        ...
+
+    def check_all(self, parts: Sequence[BlobPart]) -> list[Described]:
+        """Check each, side by side where that saves time."""
         ...
 
     def load(self, part: BlobPart) -> pa.Table:
@@ -101,6 +106,10 @@ class PartStore:
             return footers.check(part, path.stat().st_size, partial(_read, path))
         except FileNotFoundError:
             return footers.check(part, None, partial(_read, path))
+
+    def check_all(self, parts: Sequence[BlobPart]) -> list[Described]:
+        """Check each: one after the other, since a local read is shorter than a thread's start."""
+        return [self.check(part) for part in parts]
 
     def load(self, part: BlobPart) -> pa.Table:
         """Return all of a part that was checked; `CorruptionError` for a damaged page."""

@@ -44,7 +44,7 @@ class Scanner:
         blobs = _blobs(contents)
         if not blobs:
             return Local(small, contents.plain)
-        scan = self._shown(contents, [self.store.check(part) for part in blobs])
+        scan = self._shown(contents, self.store.check_all(blobs))
         if scan is None:
             return Local(small, contents.plain)
         if small.num_rows:
@@ -55,8 +55,8 @@ class Scanner:
         """Return the distinct times of the updates, ascending; a job runs only for parts that hold several."""
         found = set(_decoded(contents)[TIME].to_pylist())
         several = []
-        for part in _blobs(contents):
-            described = self.store.check(part)
+        for described in self.store.check_all(_blobs(contents)):
+            part = described.part
             exact = described.times.least == described.times.greatest and part.window is None
             if not exact or described.errors is None or contents.half is Half.BOTH:
                 several.append(described)
