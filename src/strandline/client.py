@@ -9,9 +9,11 @@ Source: design page "the public face" (Python).
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -21,8 +23,9 @@ from strandline.compute.explain import Explanation
 from strandline.environment import definitions, inquiry, statements
 from strandline.environment.apply import Applied, apply
 from strandline.environment.catalog import Materialization
-from strandline.environment.config import config_from
+from strandline.environment.config import Mode, config_from
 from strandline.environment.core import Core
+from strandline.environment.holding import Hold
 from strandline.environment.inquiry import Verification
 from strandline.environment.loop import LoopThread
 from strandline.environment.progress import progress
@@ -32,6 +35,8 @@ from strandline.environment.tenure import lives
 from strandline.environment.wiring import Assembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
+from strandline.persist.definite import read_definitely
+from strandline.persist.holds import BEAT_MS
 from strandline.persist.plane import Rows
 
 if TYPE_CHECKING:
@@ -41,6 +46,18 @@ Data: TypeAlias = "DataFrame | pa.Table | Sequence[Mapping[str, Any]]"
 T = TypeVar("T")
 
 
+def _mode(text: str | None, *, read_only: bool) -> Mode:
+    """Return the mode that is asked for.  Raises `InvalidUsage` for one that there is not, or two at once."""
+    modes = [mode.value for mode in Mode]
+    if text is None:
+        return Mode.READ if read_only else Mode.FULL
+    if text not in modes:
+        raise InvalidUsage(f"there is no mode {text!r}; there are {', '.join(modes)}")
+    if read_only and text == Mode.FULL.value:
+        raise InvalidUsage("read_only and mode='full' contradict each other; leave one out")
+    return Mode(text)
+
+
 def open(  # noqa: A001  # the public name is `strandline.open`
     location: str,
     *,
@@ -48,6 +65,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
     consensus: str | None = None,
     read_only: bool = False,
     config: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Environment:
     """Open the environment at ``location`` (``file:///path`` or ``memory://``) and return it; a context manager.
 
@@ -55,22 +73,25 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         location: where collections are kept.
         spark: a session to work beside (its conf is not changed); None builds one from ``config["spark"]``.
         consensus: None (SQLite inside a file location) or ``sqlite:///path``.
-        read_only: take nothing over, write nothing.
+        read_only: take nothing over, write no data: ``mode="read"``.
         config: see `strandline.environment.config.Config`.
+        mode: ``full`` (the default), ``read`` (leases and notices, no data) or ``independent`` (no write at all and no
+            connection: nobody notices, and nothing is held for it); see `strandline.environment.config.Mode`.
 
     Raises:
         ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
             old.
     """
-    settings = config_from(config)
+    settings, wanted = config_from(config), _mode(mode, read_only=read_only)
     assembly = assemble(location, spark=spark, consensus=consensus, config=settings)
     loop = LoopThread()
     try:
-        core = loop.run(Core.open(assembly, settings, read_only=read_only))
+        core = loop.run(Core.open(assembly, settings, wanted))
     except BaseException:
         loop.stop()
         assembly.close()
         raise
+    loop.repeat(assembly.clock, BEAT_MS / 1000, core.beat)
     return Environment(core, assembly, loop)
 
 
@@ -149,6 +170,7 @@ class Environment:
         self._loop = loop
         self._turn = threading.RLock()
         self._closed = False
+        self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +184,10 @@ class Environment:
             if self._closed:
                 return
             self._closed = True
+            for hold in list(self._holds):
+                hold.close()
             try:
+                self._loop.quiet()
                 self._loop.run(self._core.close())
             finally:
                 self._loop.stop()
@@ -256,8 +281,9 @@ class Environment:
 
     def query(self, sql: str, as_of: int | None = None) -> DataFrame:
         """Return the answer to ``sql`` over collections at one time (default: the latest complete for all)."""
-        _, rows = self._run(inquiry.query(self._core, sql, as_of))
-        return self._core.engine.spark_frame(rows)
+        hold = Hold()
+        _, rows = self._run(inquiry.query(self._core, sql, as_of, hold))
+        return self._hand_out(rows, hold)
 
     def collection(self, name: str) -> Collection:
         """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""
@@ -323,22 +349,35 @@ class Environment:
         return next((stage for stage in state if not stage.ok), found)
 
     def _snapshot(self, name: str, as_of: int | None) -> DataFrame:
-        async def read() -> Any:
-            reader = await self._core.reader(name)
-            time = as_of if as_of is not None else await inquiry.latest([reader])
-            rows = await self._core.engine.read(await reader.snapshot(time, timeout_s=0))
-            return await self._core.engine.multiset(rows, reader.schema)
+        hold = Hold()
 
-        return self._core.engine.spark_frame(self._run(read()))
+        async def read() -> Any:
+            reader = await self._core.holding_reader(name)
+            time = as_of if as_of is not None else await inquiry.latest([reader])
+            return await self._core.engine.multiset(
+                await inquiry.snapshot(self._core, reader, time, hold), reader.schema
+            )
+
+        return self._hand_out(self._run(read()), hold)
 
     def _changes(self, name: str, lower: int, upper: int) -> DataFrame:
-        async def read() -> Any:
-            reader = await self._core.reader(name)
-            whole = Frontier(lower) == reader.state.since
-            wanted = await (reader.history(upper) if whole else reader.changes(lower, upper))
-            return await self._core.engine.read(wanted)
+        hold = Hold()
 
-        return self._core.engine.spark_frame(self._run(read()))
+        async def read() -> Any:
+            reader = await self._core.holding_reader(name)
+            whole = Frontier(lower) == reader.state.since
+            plan = partial(reader.history, upper) if whole else partial(reader.changes, lower, upper)
+            contents, rows = await read_definitely(self._core.engine, reader, plan)
+            hold.take(reader, contents)
+            return rows
+
+        return self._hand_out(self._run(read()), hold)
+
+    def _hand_out(self, rows: Rows, hold: Hold) -> DataFrame:
+        """Return rows as a person's frame; what they lie in is held until nothing uses it, or this is closed."""
+        self._holds.add(hold)
+        loop = self._loop
+        return self._core.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
 
     def _change(self, name: str, rows: Data, *, deletes: bool) -> Change:
         table = self._core.table(name)
@@ -386,8 +425,9 @@ class Environment:
         engine = self._core.engine
 
         async def read() -> Rows:
-            _, rows = await inquiry.query(self._core, sql, None)
-            found = engine.spark_frame(rows)
+            hold = Hold()
+            _, rows = await inquiry.query(self._core, sql, None, hold)
+            found = self._hand_out(rows, hold)
             return engine.given(shape(found) if shape else found, table.schema, diff=-1 if deletes else 1)
 
         return Statement(table, read, deletes)

@@ -51,9 +51,11 @@ LONG = 60
 NOTICE = Notice("s", 7, b"diff")
 
 
-def serving(file, **counters):
+async def serving(file, **counters):
     """Serve at ``file``."""
-    return PushServer.serve(file, CountingIds("server"), lambda: counters)
+    server = PushServer(file, CountingIds("server"))
+    await server.serve(lambda: counters)
+    return server
 
 
 def listening(file, clock=None):
@@ -283,7 +285,7 @@ def test_a_listener_that_does_not_read_is_told_no_more_and_slows_nobody_down(tmp
         def write(self, data):
             self.written += len(data)
 
-    server = PushServer(tmp_path / "push", "t", CountingIds(), dict)
+    server = PushServer(tmp_path / "push", CountingIds())
     listener, transport = _Listener(server), Full()
     listener._transport = transport
     server.listeners.add(listener)
@@ -307,7 +309,8 @@ class Writer:
     async def open(self):
         """Open the shard for writing."""
         consensus = SQLiteConsensus(self.root / "consensus.db")
-        self.server = await PushServer.serve(self.root / "push", SystemIds(), dict)
+        self.server = PushServer(self.root / "push", SystemIds())
+        await self.server.serve(dict)
         blob = FileBlob(self.root / "blob")
         self.engine = ListEngine(blob)
         client = PersistClient(SystemClock(), SystemIds(), blob, consensus, notifier=self.server)
@@ -380,7 +383,8 @@ def test_readers_of_a_killed_writer_go_on_by_polling(tmp_path):
             "from strandline.persist.push import PushServer\n"
             "from strandline.store.system import SystemClock, SystemIds\n"
             "async def main():\n"
-            "    server = await PushServer.serve(pathlib.Path(sys.argv[1]), SystemIds(), dict)\n"
+            "    server = PushServer(pathlib.Path(sys.argv[1]), SystemIds())\n"
+            "    await server.serve(dict)\n"
             "    print('serving', flush=True)\n"
             "    await SystemClock().sleep(600)\n"
             "asyncio.run(main())\n"

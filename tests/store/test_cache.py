@@ -195,3 +195,12 @@ def test_a_directory_that_cannot_be_made_is_refused_when_the_cache_is_opened(tmp
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot be made"):
         FileCache(tmp_path / "file" / "cache", PLENTY)
+
+
+def test_a_directory_that_others_can_write_is_refused(tmp_path):
+    """Damage: another user of the machine puts rows of his own where ours are read."""
+    shared = tmp_path / "cache"
+    shared.mkdir()
+    shared.chmod(0o770)
+    with pytest.raises(ConfigError, match="can be written by others"):
+        FileCache(shared, PLENTY)

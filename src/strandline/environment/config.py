@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,19 @@ from strandline.errors import ConfigError
 
 TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
+CACHE_BYTES_DEFAULT: Final = 256 << 20
+
+
+class Mode(Enum):
+    """What an environment may do at its location."""
+
+    FULL = "full"
+    """All of it: the one that writes."""
+    READ = "read"
+    """No data, but leases: what it reads is held for it.  It is told of new versions."""
+    INDEPENDENT = "independent"
+    """Nothing that anybody else could notice: no write, no connection.  What it reads is protected by the time that
+    passes before garbage is deleted; what is gone is `AsOfError`."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +42,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``deployment`` names who writes: restarts of one deployment succeed each other without an operator.  ``reentrant``
     false: a dead holder must be released by an operator.  ``take_over``: fence whoever holds the location now.
     ``tick_ms``: the interval of ``strandline run``.
+    ``cache_bytes``: how much of an object store is kept in local files (0: nothing), in ``cache`` if that is said.
     ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
     ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
     ``secret_access_key``, ``session_token``; what is not said is taken from the environment variables that the store's
@@ -38,12 +53,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reentrant: bool = True
     take_over: bool = False
     tick_ms: int = TICK_MS_DEFAULT
+    cache: str | None = None
+    cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, str] = {}
     storage: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         if self.tick_ms < 1:
             raise ConfigError(f"tick_ms is {self.tick_ms}; it must be at least 1")
+        if self.cache_bytes < 0:
+            raise ConfigError(f"cache_bytes is {self.cache_bytes}; it must not be negative (0: no cache)")
 
 
 def config_from(settings: Mapping[str, Any] | None) -> Config:

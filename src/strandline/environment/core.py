@@ -34,20 +34,30 @@ from strandline.environment.catalog import (
     Table,
     View,
 )
-from strandline.environment.config import Config
+from strandline.environment.config import Config, Mode
 from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
 from strandline.environment.oracle import Oracle
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, admit
 from strandline.environment.wiring import Assembly, driver, side_by_side
-from strandline.errors import ConfigError, FencedError, InvalidUsage, StrandlineError
+from strandline.errors import (
+    AsOfError,
+    ConfigError,
+    FencedError,
+    InvalidUsage,
+    StoreError,
+    StrandlineError,
+    Unavailable,
+)
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.runtime import Materialization as Task
 from strandline.persist.client import PersistClient
 from strandline.persist.ledger import dated
 from strandline.persist.names import KEY as NAMES
 from strandline.persist.names import Names
+from strandline.persist.notify import LocalNotifier, Notifier, Polling
+from strandline.persist.push import PushClient, PushServer
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
 from strandline.persist.transactions import Transactions, open_transactions
@@ -56,6 +66,7 @@ from strandline.sources.file_sequence import FileSequence
 from strandline.sources.files import FileReader
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
+from strandline.store.reading import ReadingBlob, ReadingConsensus
 
 HISTORY = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
@@ -75,37 +86,52 @@ class Writing:
 
 
 class Core:
-    """An environment of one location.  ``writing`` is None when it was opened to read only."""
+    """An environment of one location.  ``writing`` is None unless its mode is full."""
 
-    def __init__(self, assembly: Assembly, client: PersistClient, catalogs: CatalogStore, config: Config) -> None:
+    def __init__(
+        self, assembly: Assembly, client: PersistClient, catalogs: CatalogStore, config: Config, mode: Mode
+    ) -> None:
         self.assembly = assembly
         self.engine = assembly.engine
         self.client = client
         self.catalogs = catalogs
         self.config = config
+        self.mode = mode
         self.writing: Writing | None = None
         self.problems: dict[str, str] = {}
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
+        self._held: dict[str, ReadHandle] = {}
 
     @classmethod
-    async def open(cls, assembly: Assembly, config: Config, *, read_only: bool) -> Core:
+    async def open(cls, assembly: Assembly, config: Config, mode: Mode) -> Core:
         """Open a location.
 
         Raises:
             ConfigError: somebody else holds it (named), and ``config.take_over`` is not set.
         """
-        client = PersistClient(assembly.clock, assembly.ids, assembly.blob, assembly.consensus)
-        catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, assembly.consensus))
-        core = cls(assembly, client, catalogs, config)
-        if read_only:
+        blob, consensus = assembly.blob, assembly.consensus
+        if mode is Mode.INDEPENDENT:
+            blob, consensus = ReadingBlob(blob), ReadingConsensus(consensus)
+        notifier = _notifier(assembly, mode)
+        client = PersistClient(assembly.clock, assembly.ids, blob, consensus, assembly.engine, notifier=notifier)
+        catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus))
+        core = cls(assembly, client, catalogs, config, mode)
+        if mode is not Mode.FULL:
             await catalogs.read()
-        else:
-            await core._take_over()
+            return core
+        await core._take_over()
+        if isinstance(notifier, PushServer):
+            await notifier.serve(client.metrics.counts)
         return core
 
     async def close(self) -> None:
-        """Let go of the location, so that the next environment need not ask."""
+        """Let go of the location, so that the next environment need not ask, and of what was held for reading."""
+        with suppress(StoreError, Unavailable):  # a lease that cannot be given up ends by itself
+            for reader in self._held.values():
+                await reader.close()
+        if isinstance(self.client.notifier, PushServer | PushClient):
+            self.client.notifier.close()
         if self.writing is None:
             return
         for task in self.writing.tasks.values():
@@ -135,11 +161,41 @@ class Core:
         if key not in self._readers:
             reader = await self.client.reader(item.shard, item.schema, item.name)
             if reader is None:
-                raise ConfigError(
-                    f"collection {item.name!r} is defined and was never opened for writing; run the environment once"
-                )
+                raise _unopened(item)
             self._readers[key] = reader
         return self._readers[key]
+
+    async def holding_reader(self, name: str) -> ReadHandle:
+        """Return a reading handle of a collection that holds what it hands out, where this mode may hold anything.
+
+        Raises as `reader`.
+        """
+        if self.mode is Mode.INDEPENDENT:
+            return await self.reader(name)
+        item = self.catalog.collection(name)
+        known = self._held.get(item.shard)
+        if known is not None:
+            try:
+                await known.beat()
+            except AsOfError:  # this process slept for longer than its lease
+                del self._held[item.shard]
+            else:
+                return known
+        reader = await self.client.leased_reader(item.shard, item.schema, item.name)
+        if reader is None:
+            raise _unopened(item)
+        self._held[item.shard] = reader
+        return reader
+
+    async def beat(self) -> None:
+        """Show that the readers that hold something are there."""
+        for shard, reader in list(self._held.items()):
+            try:
+                await reader.beat()
+            except AsOfError:
+                self._held.pop(shard, None)
+            except StrandlineError:
+                continue  # the next beat may come through
 
     # ---- opening -----------------------------------------------------------------------------------------------------
 
@@ -328,6 +384,24 @@ class Core:
 
 def _with_item(item: Item, catalog: Catalog) -> Catalog:
     return msgspec.structs.replace(catalog, items={**catalog.items, item.name.lower(): item})
+
+
+def _unopened(item: Collected) -> ConfigError:
+    return ConfigError(
+        f"collection {item.name!r} is defined and was never opened for writing; run the environment once"
+    )
+
+
+def _notifier(assembly: Assembly, mode: Mode) -> Notifier:
+    match mode:
+        case Mode.FULL if assembly.address is not None:
+            return PushServer(assembly.address, assembly.ids)
+        case Mode.FULL:
+            return LocalNotifier()
+        case Mode.READ if assembly.address is not None:
+            return PushClient(assembly.address, assembly.clock, assembly.ids)
+        case _:
+            return Polling(assembly.clock)
 
 
 def _released(catalog: Catalog) -> Catalog:

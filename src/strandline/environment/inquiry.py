@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,10 +25,13 @@ from strandline.compute.stage import full_plan
 from strandline.environment.catalog import Materialization, Source, View, unknown
 from strandline.environment.core import Core
 from strandline.environment.dataflows import define
+from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
 from strandline.environment.wiring import driver
 from strandline.errors import AsOfError, InvalidUsage
+from strandline.persist.definite import read_definitely
 from strandline.persist.plane import Half, Rows
+from strandline.persist.push import PushClient
 from strandline.persist.read import ReadHandle
 
 ERRORS_SUFFIX: Final = "_errors"
@@ -65,17 +69,19 @@ class Verification:
         return "\n".join(lines)
 
 
-async def query(core: Core, sql: str, as_of: int | None) -> tuple[Schema, Rows]:
+async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> tuple[Schema, Rows]:
     """Return plain Spark's answer to ``sql`` over the collections it names, all at one time, as plain rows.
+
+    What it reads is kept by ``hold``.
 
     Raises:
         AsOfError: not every collection can be read at ``as_of``.
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
     names = relations_of(core, sql)
-    handles = {name: await _handle(core, name) for name in names}
+    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
     time = as_of if as_of is not None else await latest(handle for handle in handles.values())
-    relations = {name: await _multiset(core, name, handles[name], time) for name in names}
+    relations = {name: await _multiset(core, name, handles[name], time, hold) for name in names}
     schema, rows = await core.engine.query(sql, relations, time=time)
     return schema, await core.engine.multiset(rows, schema)
 
@@ -125,9 +131,10 @@ async def verify(core: Core, name: str, as_of: int | None) -> Verification:
     time = as_of if as_of is not None else await latest([reader])
     # A view is only ever ahead of its inputs because somebody else wrote to it: then what is known of them has to do.
     known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
-    relations = {name: await _multiset(core, name, handle, known) for name, handle in handles.items()}
+    unheld = Hold()
+    relations = {name: await _multiset(core, name, handle, known, unheld) for name, handle in handles.items()}
     _, wanted = await core.engine.query(view.sql, relations, time=time)
-    stored = await core.engine.read(await reader.snapshot(time, timeout_s=0))
+    stored = await snapshot(core, reader, time, unheld)
     return await _compare(core, view.name, view.schema, stored, wanted, time)
 
 
@@ -151,10 +158,9 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
         time = as_of if as_of is not None else await latest([reader])
         known = time if as_of is not None else min(time, await latest(inputs)) if inputs else time
         plan = full_plan(stage)
-        frozen = {each: await handles[each].snapshot(known, timeout_s=0) for each in sorted(frames(plan))}
-        read = {name: await core.engine.read(contents) for name, contents in frozen.items()}
+        read = {each: await snapshot(core, handles[each], known, Hold()) for each in sorted(frames(plan))}
         wanted = await core.engine.evaluate(plan, read, origin=known)
-        stored = await core.engine.read(await reader.snapshot(time, timeout_s=0))
+        stored = await snapshot(core, reader, time, Hold())
         found.append(await _compare(core, reader.name, stage.schema, stored, wanted, time))
     return found
 
@@ -178,7 +184,7 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
     found = []
     for binding in bindings(item, core.catalog):
         reader = await core.reader(binding.collection)
-        wanted = await core.engine.read(await reader.snapshot(position - 1, timeout_s=0))
+        wanted = await snapshot(core, reader, position - 1, Hold())
         rows = await endpoint.contents(binding)
         stored = await core.engine.local(rows, reader.schema, time=position - 1, diff=1)
         found.append(
@@ -205,8 +211,12 @@ async def status(core: Core) -> dict[str, Any]:
             **await _source_status(core, name, item),
             "problem": core.problems.get(name),
         }
+    notifier = core.client.notifier
     return {
         "epoch": catalog.epoch,
+        "mode": core.mode.value,
+        "persist": core.client.metrics.counts(),
+        "writer_persist": await _writers(notifier) if isinstance(notifier, PushClient) else None,
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
@@ -215,6 +225,12 @@ async def status(core: Core) -> dict[str, Any]:
             if isinstance(item, Materialization)
         },
     }
+
+
+async def _writers(push: PushClient) -> dict[str, int] | None:
+    """Return what the process that writes has met, if it can be asked."""
+    await push.connect()
+    return push.counters
 
 
 async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
@@ -239,7 +255,7 @@ async def _errors(core: Core, name: str) -> dict[str, Any]:
     upper = (await reader.refresh()).upper.at
     if not upper or not any(b.errors for b in reader.state.batches):
         return {"rows": 0, "first": []}
-    _, rows = await _multiset(core, name + ERRORS_SUFFIX, reader, upper - 1)
+    _, rows = await _multiset(core, name + ERRORS_SUFFIX, reader, upper - 1, Hold())
     found = await core.engine.collect(rows)
     return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
 
@@ -266,21 +282,27 @@ async def _compare(core: Core, name: str, schema: Schema, stored: Rows, wanted: 
     return Verification(name, time, left.missing, left.extra, left.sample)
 
 
-async def _handle(core: Core, name: str) -> ReadHandle:
-    return await core.reader(_base(core, name))
-
-
 def _base(core: Core, name: str) -> str:
     if core.catalog.find(name) is None and name.endswith(ERRORS_SUFFIX):
         return name.removesuffix(ERRORS_SUFFIX)
     return name
 
 
-async def _multiset(core: Core, name: str, handle: ReadHandle, time: int) -> tuple[Schema, Rows]:
+async def snapshot(core: Core, handle: ReadHandle, time: int, hold: Hold, half: Half = Half.OK) -> Rows:
+    """Return the updates that a collection's contents at ``time`` sum up to; what they lie in is kept by ``hold``.
+
+    Raises `AsOfError` if it cannot be read at ``time``.
+    """
+    contents, rows = await read_definitely(core.engine, handle, partial(handle.snapshot, time, timeout_s=0, half=half))
+    hold.take(handle, contents)
+    return rows
+
+
+async def _multiset(core: Core, name: str, handle: ReadHandle, time: int, hold: Hold) -> tuple[Schema, Rows]:
     if _base(core, name) == name:
-        rows = await core.engine.read(await handle.snapshot(time, timeout_s=0))
+        rows = await snapshot(core, handle, time, hold)
         return handle.schema, await core.engine.multiset(rows, handle.schema)
-    rows = await core.engine.read(await handle.snapshot(time, timeout_s=0, half=Half.ERR))
+    rows = await snapshot(core, handle, time, hold, Half.ERR)
     fields = tuple((c.name, f"CAST(get_json_object(`error`, '$.{c.name}') AS {c.type})") for c in ERRORS)
     told = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
     return ERRORS, await core.engine.multiset(told, ERRORS)

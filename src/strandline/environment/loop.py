@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
+
+from strandline.store.clock import Clock
 
 T = TypeVar("T")
 
@@ -17,13 +21,38 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="strandline", daemon=True)
         self._thread.start()
+        self._repeating: list[Future[None]] = []
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Return what ``call`` returns, or raise what it raises."""
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
+    def soon(self, call: Callable[[], object]) -> None:
+        """Have ``call`` made in the thread, from any other; not at all once that has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
+    def repeat(self, clock: Clock, seconds: float, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Make ``call``, which raises nothing, every so many seconds until `stop`."""
+
+        async def forever() -> None:
+            while True:
+                await clock.sleep(seconds)
+                await call()
+
+        self._repeating.append(asyncio.run_coroutine_threadsafe(forever(), self._loop))
+
+    def quiet(self) -> None:
+        """End what is repeated."""
+        for each in self._repeating:
+            each.cancel()
+            with suppress(CancelledError):
+                each.result()
+        self._repeating.clear()
+
     def stop(self) -> None:
-        """End the thread; nothing may be running."""
+        """End the thread; nothing may be running but what is repeated."""
+        self.quiet()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -17,6 +17,7 @@ import os
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -44,6 +45,7 @@ from strandline.materialize.driver import Driver
 from strandline.materialize.drivers.duckdb import DuckDBDriver
 from strandline.materialize.drivers.duckdb_file import DuckDBFile
 from strandline.store.blob import Blob
+from strandline.store.cache import CachedBlob, FileCache
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
 from strandline.store.file import FileBlob
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BLOB: Final = "blob"
 """Where a location's objects are, below it."""
+PUSH: Final = "push"
+"""Where a location in files has the address of whoever tells of new versions."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Assembly:
     analyst: SparkAnalyst
     files: SparkFiles
     processes: Processes
+    address: Path | None
+    """Where the process that writes says how to be told of new versions; None: only in the process itself."""
     release: tuple[Callable[[], object], ...]
 
     def close(self) -> None:
@@ -93,6 +99,7 @@ def assemble(location: str, *, spark: SparkSession | None, consensus: str | None
     store, close = _consensus(places.consensus_of(consensus, where), where)
     release.append(close)
     blob, parts = _stores(where, release)
+    blob = _cached(blob, where, config)
     wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
     session = build(wanted) if spark is None else adopt(spark, wanted)
     if isinstance(where, ObjectLocation):
@@ -110,6 +117,7 @@ def assemble(location: str, *, spark: SparkSession | None, consensus: str | None
         SparkAnalyst(session),
         SparkFiles(session),
         SystemProcesses(),
+        where.root / PUSH if isinstance(where, InFiles) else None,
         tuple(release),
     )
 
@@ -161,6 +169,17 @@ def _stores(where: Location, release: list[Callable[[], object]]) -> tuple[Blob,
             blob = FileBlob(_writable(root) / BLOB)
             blob.sweep(SystemClock().now_ms())
             return blob, PartStore(root / BLOB)
+
+
+def _cached(blob: Blob, where: Location, config: Config) -> Blob:
+    """Return ``blob`` behind a cache of local files, if it is far away and a cache is wanted."""
+    if not isinstance(where, ObjectLocation) or not config.cache_bytes:
+        return blob
+    place = blake2b(where.url.encode(), digest_size=8).hexdigest()
+    shared = Path(tempfile.gettempdir(), f"strandline-cache-{os.getuid()}-{place}")
+    return CachedBlob(
+        blob, FileCache(shared if config.cache is None else Path(config.cache, place), config.cache_bytes)
+    )
 
 
 def _writable(root: Path) -> Path:

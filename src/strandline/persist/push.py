@@ -126,32 +126,26 @@ def proof(token: str, who: str, server_nonce: str, client_nonce: str) -> bytes:
 
 
 class PushServer:
-    """The `Notifier` of the process that writes: tells its own readers, and all processes that listen.
+    """The `Notifier` of the process that writes: tells its own readers and, once it serves, all that listen."""
 
-    Opened by `serve`.
-    """
-
-    def __init__(self, file: Path, token: str, ids: Ids, counters: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, file: Path, ids: Ids) -> None:
         self.local = LocalNotifier()
-        self.token = token
+        self.token = ids.fresh("push")
         self.ids = ids
-        self.counters = counters
+        self.counters: Callable[[], Mapping[str, int]] = dict
         self.listeners: set[_Listener] = set()
         self._file = file
         self._written = b""
         self._server: asyncio.Server | None = None
 
-    @classmethod
-    async def serve(cls, file: Path, ids: Ids, counters: Callable[[], Mapping[str, int]]) -> PushServer:
-        """Begin to serve, and say where in ``file``.  Where that cannot be done, only this process is told."""
-        service = cls(file, ids.fresh("push"), ids, counters)
+    async def serve(self, counters: Callable[[], Mapping[str, int]]) -> None:
+        """Let others listen, and say where; they are told ``counters``.  Failing, only this process is told."""
+        self.counters = counters
         with contextlib.suppress(OSError):
-            loop = asyncio.get_running_loop()
-            service._server = await loop.create_server(lambda: _Listener(service), _HOST, 0)
-            port = service._server.sockets[0].getsockname()[1]
-            service._written = msgspec.json.encode(Address(port, service.token))
-            _write_private(file, service._written)
-        return service
+            self._server = await asyncio.get_running_loop().create_server(lambda: _Listener(self), _HOST, 0)
+            port = self._server.sockets[0].getsockname()[1]
+            self._written = msgspec.json.encode(Address(port, self.token))
+            _write_private(self._file, self._written)
 
     def publish(self, notice: Notice) -> None:
         """Tell everybody who listens, here and in other processes."""

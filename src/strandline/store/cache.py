@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import stat
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class CacheCounts:
 class FileCache:
     """Sealed entries in the files of ``root``, which is made if it is not there.  Its calls block.
 
-    Raises `ConfigError` if ``root`` cannot be made.
+    Raises `ConfigError` if ``root`` cannot be made, or others than this user may write it.
     """
 
     def __init__(self, root: Path, budget_bytes: int) -> None:
@@ -64,6 +65,11 @@ class FileCache:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise ConfigError(f"the cache's directory {str(root)!r} cannot be made: {error.strerror}") from error
+        told = root.stat()
+        if told.st_uid != os.getuid() or told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigError(
+                f"the cache's directory {str(root)!r} can be written by others: they could put rows into it"
+            )
         self._root = root
         self._budget = budget_bytes
         self._lock = threading.Lock()

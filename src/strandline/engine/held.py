@@ -1,0 +1,49 @@
+"""Frames handed out to people: plain DataFrames that know how long what they read is held.
+
+A frame and all that are derived from it share one session object, made for them (the same session of Spark behind it).
+When the last of them is collected by Python, so is that object, and the hold is given back.  Trap: a join takes its
+session from its left side alone; the right side is held as long as its own frame lives.
+
+Once its environment is closed a frame refuses to be used.  What was derived from it before is not stopped: that reads
+the right rows, or fails because a part is not there any more.
+
+Why private names: PySpark has no public way to say which frames descend from which; ``_session`` is what a frame and
+its descendants share, in classic and Connect alike.
+
+Source: design page "persist" (modes and locks).
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+
+def hand_out(frame: DataFrame, check: Callable[[], None], give_back: Callable[[], None]) -> DataFrame:
+    """Return ``frame`` as a person's own: ``check`` is asked before each use, ``give_back`` called after the last.
+
+    That is called once, by whichever thread collects the frame.
+    """
+    own: Any = frame.select("*")
+    session = copy.copy(frame.sparkSession)
+    own._session = session  # noqa: SLF001  # see above
+    weakref.finalize(session, give_back)
+    own._strandline_check = check  # noqa: SLF001  # ours
+    own.__class__ = _checked(type(frame))
+    found: DataFrame = own
+    return found
+
+
+def _checked(kind: Any) -> Any:
+    """Return the class of frames of ``kind`` that ask before they are used."""
+
+    def asking(frame: Any, name: str) -> Any:
+        if not name.startswith("_"):
+            object.__getattribute__(frame, "_strandline_check")()
+        return kind.__getattribute__(frame, name)
+
+    return type(kind.__name__, (kind,), {"__getattribute__": asking, "__doc__": kind.__doc__})
