@@ -11,6 +11,7 @@ import pytest
 from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage, Stopped, StoreError, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist import machine
+from strandline.persist.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.client import PersistClient
 from strandline.persist.line import RUN_CALLS_MAX
 from strandline.persist.stream import StreamClient
@@ -111,6 +112,17 @@ def test_calls_that_are_pending_together_share_one_commit(place):
         write.write([("x", 50 + n, 1)])
     resolved(write.seal(51))
     assert versions(place, write) == before + 3, "a run is bounded"
+
+
+def test_what_is_kept_in_the_state_is_bounded_also_for_many_calls_in_one_commit(place):
+    """Damage: the state of a stream grows to megabytes, and every commit and every reader pays for it."""
+    write, reader = opened(place, "n")
+    for n in range(60):
+        write.write([(f"{n:05}" * 2_000, 5, 1)])
+    resolved(write.allow_compaction(0))
+    assert 0 < write._writer.state.inline_bytes <= INLINE_SHARD_BYTES_MAX
+    resolved(write.seal(6))
+    assert len(read(reader, 5)) == 60
 
 
 def test_calls_over_several_collections_take_effect_in_their_order(place):

@@ -17,7 +17,7 @@ from strandline.persist.ledger import TOKEN_LIFE_MS, Ledger, dated
 from strandline.persist.machine import CAS_RETRIES_MAX
 from strandline.persist.plane import StageRequest
 from strandline.persist.records import consolidate
-from strandline.persist.transactions import LET_GO_EVERY, CommittedAt, TimeTaken, open_transactions
+from strandline.persist.transactions import TIDY_EVERY, CommittedAt, TimeTaken, open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Outcome
 from strandline.testing.choices import Seeded
@@ -453,7 +453,8 @@ def test_a_retry_in_time_is_the_same_commit_and_one_too_late_is_an_error(place):
     assert commit(place, txns, last, token, x="a") == CommittedAt(1_005)
     assert commit(place, transactions(place), last, token, x="a") == CommittedAt(1_005)
     for process in (txns, transactions(place)):
-        run_sync(process.advance(last))  # the first to append after its life withdraws it
+        run_sync(process.advance(last))
+        process._tidied_at -= TIDY_EVERY  # the first to tidy after its life withdraws it
         run_sync(process.advance(last + 1))
         with pytest.raises(InvalidUsage, match="too late: tokens are remembered for 15 minutes"):
             commit(place, process, last + 9, token, x="a")
@@ -472,12 +473,12 @@ def test_what_is_live_is_bounded_however_long_it_goes_on(place):
     """Damage: the log of transactions grows with every statement that was ever executed."""
     txns = opened(place, "x")
     step = TOKEN_LIFE_MS // 10
-    for n in range(1, 100):
+    for n in range(1, 5 * TIDY_EVERY):
         time = n * step
         commit(place, txns, time, dated(f"t{n}", time), x="a")
         run_sync(txns.apply())
     known = run_sync(txns._known(txns._log.state))
-    assert len(known.tokens) <= 11
+    assert len(known.tokens) <= 11 + TIDY_EVERY
     assert len(known.writes) <= 2
     assert place.state("transactions").since > Frontier(10 * step), "its past may be compacted"
     assert Ledger().after(run_sync(txns._log.contents()), txns.upper) == known, "read from scratch it is the same"
@@ -486,7 +487,7 @@ def test_what_is_live_is_bounded_however_long_it_goes_on(place):
 def test_letting_go_of_the_past_fails_no_commit(place):
     """Damage: a commit that is durable is reported as failed, because housekeeping after it was."""
     txns = opened(place, "x")
-    txns._let_go_at -= LET_GO_EVERY
+    txns._tidied_at -= TIDY_EVERY
     place.plan.extend([Outcome.DONE, *[Outcome.LOST] * CAS_RETRIES_MAX])
     assert commit(place, txns, 5, "one", x="a") == CommittedAt(5)
 

@@ -118,7 +118,9 @@ class _Draft:
         for member, pairs in self.changes.items():
             if pairs:
                 updates = [Update(value, time, diff) for value, diff in pairs]
-                writes[member.writer.shard] = [await member.codec.stage(member.writer, updates, bounds)]
+                room = member.writer.inline_room
+                staged = await member.codec.stage(member.writer, updates, bounds, inline_bytes_max=room)
+                writes[member.writer.shard] = [staged]
         return {shard: batches for shard, batches in writes.items() if batches[0].parts}
 
     async def discard(self, writes: Writes) -> None:

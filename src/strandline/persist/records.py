@@ -121,7 +121,8 @@ class RecordShard:
                 raise InvalidUsage(
                     f"shard {self.shard!r}: a record at {record.time} does not lie in [{expected}, {new})"
                 )
-        batch = await stage_records(self._blob, self._writer, records, (expected, new))
+        room = self._writer.inline_room
+        batch = await stage_records(self._blob, self._writer, records, (expected, new), inline_bytes_max=room)
         staged = [batch] if batch.parts else []
         outcome = await self._writer.compare_and_append(staged, expected, new, token=token)
         if isinstance(outcome, UpperMismatch):
@@ -146,10 +147,12 @@ class RecordShard:
         return consolidate(records)
 
 
-async def stage_records(blob: Blob, writer: WriteHandle, records: Iterable[Record], bounds: Bounds) -> Staged:
+async def stage_records(
+    blob: Blob, writer: WriteHandle, records: Iterable[Record], bounds: Bounds, *, inline_bytes_max: int
+) -> Staged:
     """Write one batch: into the state if it is small and there is room, else into an object of its own."""
     net = consolidate(records)
-    parts = await write_records(blob, net, writer.stage_prefix(), inline_bytes_max=writer.inline_room)
+    parts = await write_records(blob, net, writer.stage_prefix(), inline_bytes_max=inline_bytes_max)
     diffs = sum(r.diff for r in net)
     return Staged(*bounds, parts, len(net), diffs, digest(net), plain=all(r.diff == 1 for r in net))
 

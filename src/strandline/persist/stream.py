@@ -26,7 +26,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from strandline.errors import FencedError, InvalidUsage, Stopped
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
-from strandline.persist.batch import Staged
+from strandline.persist.batch import InlinePart, Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.line import Call, Line, Run
 from strandline.persist.names import KEY, Names
@@ -54,6 +54,8 @@ class _Commit(Generic[V]):
     request: Pour
     mine: dict[int, list[Write]] = field(default_factory=dict)
     """By the index of a call: what was staged for it."""
+    inline: int = 0
+    """Bytes of inline parts that are staged and not in the state yet."""
 
     async def go(self) -> None:
         """See `Run.go`."""
@@ -92,11 +94,14 @@ class _Commit(Generic[V]):
         """Stage updates, those before ``at`` apart from those after."""
         before = [update for update in updates if not at.beyond(update.time)]
         after = [update for update in updates if at.beyond(update.time)]
-        return [
-            Write(self.ids.fresh("u"), await self.codec.stage(self.writer, each, bounds_of(each)))
-            for each in (before, after)
-            if each
-        ]
+        written = []
+        for each in (before, after):
+            if each:
+                room = max(0, self.writer.inline_room - self.inline)
+                staged = await self.codec.stage(self.writer, each, bounds_of(each), inline_bytes_max=room)
+                self.inline += sum(part.size for part in staged.parts if isinstance(part, InlinePart))
+                written.append(Write(self.ids.fresh("u"), staged))
+        return written
 
     def _steps(self) -> list[tuple[int, Step]]:
         """Return what is left to do, each with the index of its call."""

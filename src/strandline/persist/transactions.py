@@ -42,8 +42,8 @@ SHARD: Final = "transactions"
 OWNER: Final = "transactions"
 HOLD: Final = "transactions"
 """The critical reader of the transactions shard: whoever keeps it."""
-LET_GO_EVERY: Final = 64
-"""The shard's past is let go of once in so many versions."""
+TIDY_EVERY: Final = 64
+"""Expired tokens are withdrawn, and the shard's past is let go of, once in so many versions."""
 APPLY_RETRIES_MAX: Final = 64
 
 
@@ -97,7 +97,7 @@ class Transactions:
         self._epoch = epoch
         self._writers: dict[str, WriteHandle] = {}
         self._ledger = Ledger()
-        self._let_go_at = log.state.seqno
+        self._tidied_at = log.state.seqno
         self._applied: set[bytes] = set()  # write records applied here that the log may still hold
 
     @property
@@ -262,11 +262,14 @@ class Transactions:
         known = await self._known(state)
         self._applied &= known.writes.keys()  # the rest was withdrawn already, by whomever
         withdrawn = frozenset(self._applied)
-        tidy = [Record(data, _at(state.upper), -1) for data in (*sorted(withdrawn), *known.expired())]
+        due = state.seqno >= self._tidied_at + TIDY_EVERY
+        expired = known.expired() if due else []
+        tidy = [Record(data, _at(state.upper), -1) for data in (*sorted(withdrawn), *expired)]
         match await self._log.append([*records, *tidy], state.upper, Frontier(new)):
             case Appended():
                 self._applied -= withdrawn
-                await self._let_go()
+                if due:
+                    await self._let_go()
                 return True
             case UpperMismatch():
                 return False
@@ -274,12 +277,11 @@ class Transactions:
                 raise fenced(self._log.shard, outcome, self._epoch)
 
     async def _let_go(self) -> None:
-        """Let go of the log's past now and then, so that compaction can drop what cancels out; failing does no harm."""
+        """Let go of the log's past, so that compaction can drop what cancels out; failing does no harm."""
         state = self._log.state
-        if state.seqno >= self._let_go_at + LET_GO_EVERY:
-            self._let_go_at = state.seqno
-            with suppress(StoreError, Unavailable, FencedError):  # what was appended is durable all the same
-                await self._hold.downgrade(Frontier(_at(state.upper) - 1))
+        self._tidied_at = state.seqno
+        with suppress(StoreError, Unavailable, FencedError):  # what was appended is durable all the same
+            await self._hold.downgrade(Frontier(_at(state.upper) - 1))
 
     # ---- the data shards ---------------------------------------------------------------------------------------------
 

@@ -68,8 +68,13 @@ class Codec(Protocol[V]):
         """Who rewrites what it wrote, in compaction."""
         ...
 
-    async def stage(self, writer: WriteHandle, updates: Iterable[Update[V]], bounds: Bounds) -> Staged:
-        """Write one batch of ``bounds``, within which all times lie; durable, and in no shard yet."""
+    async def stage(
+        self, writer: WriteHandle, updates: Iterable[Update[V]], bounds: Bounds, *, inline_bytes_max: int
+    ) -> Staged:
+        """Write one batch of ``bounds``, within which all times lie; durable, and in no shard yet.
+
+        ``inline_bytes_max``: how much room there is for it in the shard's state.
+        """
         ...
 
     async def read(self, contents: Contents) -> list[Update[V]]:
@@ -96,7 +101,14 @@ class RowCodec:
         """The schema."""
         return self.schema.ddl
 
-    async def stage(self, writer: WriteHandle, updates: Iterable[Update[Mapping[str, Any]]], bounds: Bounds) -> Staged:
+    async def stage(
+        self,
+        writer: WriteHandle,
+        updates: Iterable[Update[Mapping[str, Any]]],
+        bounds: Bounds,
+        *,
+        inline_bytes_max: int,
+    ) -> Staged:
         """See `Codec.stage`.  Raises `InvalidUsage` naming the column that is missing, unknown or of another type."""
         alike: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
         for update in updates:
@@ -113,7 +125,7 @@ class RowCodec:
             upper=as_time(bounds[1]),
             prefix=writer.stage_prefix(),
             small=True,
-            inline_bytes_max=writer.inline_room,
+            inline_bytes_max=inline_bytes_max,
         )
         together = await self._engine.union(self.schema, frames, advance=0, negate=[False] * len(frames))
         return await self._engine.stage(together, request)
@@ -149,10 +161,12 @@ class ValueCodec(Generic[V]):
         self.name = f"value:{name}"
         self.words = words
 
-    async def stage(self, writer: WriteHandle, updates: Iterable[Update[V]], bounds: Bounds) -> Staged:
+    async def stage(
+        self, writer: WriteHandle, updates: Iterable[Update[V]], bounds: Bounds, *, inline_bytes_max: int
+    ) -> Staged:
         """See `Codec.stage`.  Raises `InvalidUsage` naming a value that cannot be encoded."""
         records = [Record(self._bytes(value), time, diff) for value, time, diff in updates]
-        return await stage_records(self._blob, writer, records, bounds)
+        return await stage_records(self._blob, writer, records, bounds, inline_bytes_max=inline_bytes_max)
 
     async def read(self, contents: Contents) -> list[Update[V]]:
         """See `Codec.read`."""
