@@ -68,6 +68,20 @@ def test_collecting_twice_does_nothing_the_second_time(place):
     assert len(place.versions["s"]) == versions
 
 
+def test_a_survey_says_what_a_collection_would_do_and_does_nothing(place):
+    """Damage: a dry run deletes; or it shows something else than what is done."""
+    writer = busy(place, 2 * FAN, grace_ms=None)
+    run_sync(writer._machine.roll_up())
+    objects, versions = dict(place.objects), list(place.versions["s"])
+    dead = run_sync(collector(place).survey())
+    assert (place.objects, place.versions["s"]) == (objects, versions)
+    done = run_sync(collector(place).collect())
+    assert (len(dead.parts), dead.versions) == (done.parts, done.versions) == (2 * FAN, len(versions) - 2)
+    assert objects.keys() - place.objects.keys() == {*dead.parts, *(rollup.key for rollup in dead.rollups)}
+    assert run_sync(place.client().collector("nowhere")) is None
+    assert run_sync(collector(place).survey(1)) is None
+
+
 def test_what_a_leased_reader_was_given_stays(place):
     """Damage: a job fails, or reads garbage, because its parts were collected while it ran."""
     writer = busy(place, FAN - 1)

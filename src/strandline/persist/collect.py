@@ -19,7 +19,7 @@ Source: design page "persist" (maintenance: GC; details: GC order, leak audit; m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -71,6 +71,16 @@ class Collected:
         return self == Collected()
 
 
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """What only versions before ``kept`` name: ``versions`` of them are still in Consensus."""
+
+    kept: Rollup
+    parts: tuple[str, ...] = ()
+    rollups: tuple[Rollup, ...] = ()
+    versions: int = 0
+
+
 class Collector:
     """Collects one shard's garbage.  ``grace_ms`` 0: nobody reads without a hold."""
 
@@ -99,26 +109,45 @@ class Collector:
         await self._machine.refresh()
         return await self._collect(to)
 
+    async def survey(self, to: int | None = None) -> Dead | None:
+        """Return what `collect` would let go of, and change nothing; None if there is no rollup to go by."""
+        kept = _kept(await self._machine.refresh(), to)
+        return None if kept is None else await self._dead(kept)
+
     async def _collect(self, to: int | None) -> Collected:
         await self._change(expire_overdue)
-        state = self._machine.state
-        bound = min(seqno_held(state), state.seqno if to is None else to)
-        kept = next((rollup for rollup in reversed(state.rollups) if rollup.seqno <= bound), None)
+        kept = _kept(self._machine.state, to)
         if kept is None:
             return Collected()
         dropped = await self._change(partial(drop_rollups, before=kept.seqno))
-        parts, rollups, old = await self._dead(kept)
+        dead = await self._dead(kept)
         deleted = doomed = 0
-        if self._grace_ms and parts:
-            doomed = await self._doom(parts)
+        if self._grace_ms and dead.parts:
+            doomed = await self._doom(dead.parts)
         else:
-            deleted = await self._delete(parts)
-        gone = {rollup.seqno: rollup for rollup in (*rollups, *dropped)}
+            deleted = await self._delete(dead.parts)
+        gone = {rollup.seqno: rollup for rollup in (*dead.rollups, *dropped)}
         for seqno in sorted(gone, reverse=True):
             await self._blob.delete(gone[seqno].key)
-        versions = await self._consensus.truncate(self._machine.shard, kept.seqno) if old else 0
+        versions = await self._consensus.truncate(self._machine.shard, kept.seqno) if dead.versions else 0
         deleted += await self._delete_doomed()
-        return Collected(deleted, doomed, len(dropped), versions)
+        done = Collected(deleted, doomed, len(dropped), versions)
+        self._machine.metrics.gc_runs += not done.nothing
+        return done
+
+    async def preview(self) -> Collected:
+        """Return what `collect` would find to do now, and do none of it.  ``parts``: those that would go at once."""
+        state = await self._machine.refresh()
+        bound = min(seqno_held(expire_overdue(state)[0]), state.seqno)
+        kept = next((rollup for rollup in reversed(state.rollups) if rollup.seqno <= bound), None)
+        if kept is None:
+            return Collected()
+        parts, _, _ = await self._dead(kept)
+        due = sum([len(await self._doomed(key)) for key in await self._due()])
+        doomed, at_once = (len(parts), due) if self._grace_ms else (0, len(parts) + due)
+        rollups = sum(rollup.seqno < kept.seqno for rollup in state.rollups)
+        versions = sum(version.seqno < kept.seqno for version in await self.versions())
+        return Collected(at_once, doomed, rollups, versions)
 
     async def _change(self, command: Command[T]) -> T:
         """Commit ``command``, unless what is known here says that it changes nothing: then it need not be asked."""
@@ -152,8 +181,7 @@ class Collector:
             await self._machine.commit(partial(mark_swept, before_ms=mark))
         named = await self.named()  # what was appended until the mark was set is named by now
         leaked = [key for key in keys if key not in named]
-        for key in leaked:
-            await self._blob.delete(key)
+        await self._delete(leaked)
         return leaked
 
     async def leaked(self, held: Collection[str] | None = None) -> tuple[list[str], int]:
@@ -177,22 +205,22 @@ class Collector:
 
     # ---- what is dead ------------------------------------------------------------------------------------------------
 
-    async def _dead(self, kept: Rollup) -> tuple[list[str], list[Rollup], bool]:
-        """Return the parts and the rollups that only versions before ``kept`` name, and whether there are any such."""
+    async def _dead(self, kept: Rollup) -> Dead:
         versions = await self.versions()
         diffs = [codec.decode_diff(self._machine.shard, v.seqno, v.data) for v in versions]
         if not diffs or diffs[0].seqno >= kept.seqno:
-            return [], [], False
+            return Dead(kept)
         named = {diff.rollup.seqno: diff.rollup for diff in diffs}
-        rollups = [rollup for seqno, rollup in named.items() if seqno < kept.seqno]
-        base = await self._first_state(sorted(rollups, key=lambda rollup: rollup.seqno))
+        rollups = tuple(sorted((r for seqno, r in named.items() if seqno < kept.seqno), key=lambda r: r.seqno))
+        count = kept.seqno - diffs[0].seqno
+        base = await self._first_state(rollups)
         if base is None:
-            return [], rollups, True  # a collection before this one got as far as deleting where all of this began
+            return Dead(kept, (), rollups, count)  # one before this got as far as deleting where all of this began
         dead = [diff for diff in diffs if base.seqno < diff.seqno <= kept.seqno]
         alive = [diff for diff in diffs if diff.seqno > kept.seqno]
         seen = set(_keys(base.parts)).union(*(_keys(codec.parts_set(diff)) for diff in dead))
         still = set(_keys(codec.apply(base, dead).parts)).union(*(_keys(codec.parts_set(diff)) for diff in alive))
-        return sorted(seen - still), rollups, True
+        return Dead(kept, tuple(sorted(seen - still)), rollups, count)
 
     async def _first_state(self, rollups: Iterable[Rollup]) -> ShardState | None:
         """Return the state at the first rollup that is still there: what older ones led to was deleted before them."""
@@ -235,26 +263,38 @@ class Collector:
     # ---- deleting ----------------------------------------------------------------------------------------------------
 
     async def _delete(self, keys: Iterable[str]) -> int:
-        return sum([await self._blob.delete(key) for key in keys])
+        count = sum([await self._blob.delete(key) for key in keys])
+        self._machine.metrics.parts_deleted += count
+        return count
 
-    async def _doom(self, keys: list[str]) -> int:
+    async def _doom(self, keys: Sequence[str]) -> int:
         due = max(self._machine.state.walltime_ms, self._clock.now_ms()) + self._grace_ms
         key = f"{doomed_prefix(self._machine.shard)}{due}-{self._ids.fresh('d')}"
         await self._blob.set(key, seal(Kind.DOOMED, key, _encode(keys)))
         return len(keys)
 
     async def _delete_doomed(self) -> int:
-        prefix, count = doomed_prefix(self._machine.shard), 0
-        for key in await self._blob.list(prefix):
-            due = named_time(prefix, key)
-            if due is not None and due <= self._clock.now_ms():
-                count += await self._delete(await self._doomed(key))
-                await self._blob.delete(key)
+        count = 0
+        for key in await self._due():
+            count += await self._delete(await self._doomed(key))
+            await self._blob.delete(key)
         return count
+
+    async def _due(self) -> list[str]:
+        """Return the lists of doomed objects whose time has come."""
+        prefix, now = doomed_prefix(self._machine.shard), self._clock.now_ms()
+        dated = ((named_time(prefix, key), key) for key in await self._blob.list(prefix))
+        return [key for due, key in dated if due is not None and due <= now]
 
     async def _doomed(self, key: str) -> list[str]:
         data = await self._blob.get(key)
         return [] if data is None else _decode(unseal(Kind.DOOMED, key, data))
+
+
+def _kept(state: ShardState, to: int | None) -> Rollup | None:
+    """Return the newest rollup that is neither after ``to`` nor after a version that somebody holds."""
+    bound = min(seqno_held(state), state.seqno if to is None else to)
+    return next((rollup for rollup in reversed(state.rollups) if rollup.seqno <= bound), None)
 
 
 def _keys(parts: Iterable[Part]) -> Iterable[str]:

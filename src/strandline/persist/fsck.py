@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, unique
+from typing import Final
 
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import TIME_MAX
@@ -32,10 +33,13 @@ from strandline.persist.objects import shard_prefix
 from strandline.persist.plane import Contents, Half, Merger
 from strandline.persist.records import read_records
 from strandline.persist.register import version_key
-from strandline.persist.state import ShardState
+from strandline.persist.state import FIRST_SEQNO, ShardState
 from strandline.persist.transactions import SHARD as TRANSACTIONS
 from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind, unseal
+
+_FIRST_ROLLUP: Final = f"/rollup/{FIRST_SEQNO}-"
+"""What is written before its shard exists: of a shard that does not, it may be one that is being created."""
 
 
 @unique
@@ -93,7 +97,7 @@ async def check_location(client: PersistClient, merger: Merger | None = None) ->
     for shard in shards:
         findings += await check_shard(client, shard, merger, held=held)
     known = tuple(shard_prefix(shard) for shard in await shards_of(client.consensus))  # now, and not when we began
-    strays = [key for key in everything if not key.startswith(known)]
+    strays = [key for key in everything if not key.startswith(known) and _FIRST_ROLLUP not in key]
     return findings + Findings(tuple(Finding(Fault.LEAKED, "", key, f"{key} belongs to no shard") for key in strays))
 
 

@@ -30,6 +30,7 @@ from strandline.persist.state import (
     ShardState,
     append,
     compare_and_downgrade,
+    refuse_swept,
     register_critical,
     remember,
 )
@@ -127,6 +128,7 @@ def pour(state: ShardState, request: Pour) -> tuple[ShardState, Outcome]:
     for index, step in enumerate(request.steps):
         match step:
             case Write(name, staged):
+                refuse_swept(state, staged)
                 if not upper <= staged.lower:
                     return state, Refused(index, upper)
                 unsealed |= _cut({name: staged}, request.pieces)
