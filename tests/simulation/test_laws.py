@@ -134,7 +134,7 @@ def test_a_good_history_breaks_none() -> None:
     asked(history, "unknown", 1, epoch=1)
     history.tell(asked(history, "refused", 1, epoch=1), Answer.NO)
     history.tell(asked(history, "b", 2, "s", "t", epoch=2), Answer.YES)
-    history.read_whole("s", [Update(b"a@0", 0, 1), Update(b"b@2", 2, 1)], 3, before)
+    history.read_whole("s", [Update(b"a@0", 0, 1), Update(b"b@2", 2, 1)], [0, 2], before)
     seen(history, 2, "b@2", shard="t")
     history.finish()
     assert history.acknowledged == 2

@@ -21,7 +21,7 @@ Trap: an answer that never came says nothing; such an attempt may be in reads or
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -144,10 +144,9 @@ class History:
         if shard in self._by_shard:
             self._check_attempts(shard, time, content, began)
 
-    def read_whole(self, shard: str, updates: Iterable[Update], upper: int, began: int) -> None:
-        """Note a read of all updates before ``upper``: of the contents at each time where they change."""
+    def read_whole(self, shard: str, updates: Iterable[Update], times: Sequence[int], began: int) -> None:
+        """Note a read of all updates there are, as reads at each of ``times``, which ascend."""
         ordered = sorted(updates, key=lambda u: u.time)
-        times = sorted({u.time for u in ordered if u.time < upper} | ({upper - 1} if upper else set()))
         content: Counter[bytes] = Counter()
         position = 0
         for time in times:
@@ -161,7 +160,7 @@ class History:
         raise LawBrokenError("holds", f"{shard} is held at {time} and cannot be read there: {why}")
 
     def finish(self) -> None:
-        """Check what needs the end: `read_whole` of every shard has been noted, by a reader that came afterwards."""
+        """Check what needs the end: every shard has been read, by a reader that came afterwards."""
         for shard, attempts in self._by_shard.items():
             there = sorted((a for a in attempts if self._landed(shard, a)), key=lambda a: a.lower)
             for earlier, later in pairwise(there):

@@ -6,7 +6,7 @@ from functools import partial
 
 from strandline.persist.records import RecordMerger
 from strandline.testing.simulation import Fate, IoPoint
-from worlds.persist import LEASED, RECORDS, SHARDS, SKEWS_MS, SWEPT, World
+from worlds.persist import LEASED, PLAIN, RECORDS, SHARDS, SKEWS_MS, SWEPT, World
 from worlds.tries import IDLE_S, LOOKS, UNANSWERED, how_many
 
 
@@ -28,7 +28,7 @@ async def collect(world: World, name: str) -> None:
     """Collect a shard's garbage, now and then to a version that is long gone; sweep what was leaked."""
     client = world.client(name)
     for _ in range(2 * how_many(world, LOOKS)):
-        shard = world.one_of("shard", SHARDS)
+        shard = world.one_of("shard", (*SHARDS, PLAIN, PLAIN))
         try:
             collector = await client.collector(shard)
             if collector is None:
@@ -36,7 +36,7 @@ async def collect(world: World, name: str) -> None:
                 continue
             done = await collector.collect(world.choose("stale", 9) or None)
             world.marks["collect: nothing" if done.nothing else "collect: some"] += 1
-            if shard in SWEPT and world.choose("sweep", 3) == 0:
+            if shard in SWEPT and world.choose("sweep", 2):
                 world.marks["swept"] += bool(await collector.sweep())
         except UNANSWERED:
             world.marks["collect: unanswered"] += 1

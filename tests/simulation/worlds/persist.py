@@ -85,6 +85,10 @@ INLINE_PART_BYTES: Final = (0, 16_384, 16_384)
 INLINE_BYTES: Final = (100, 1_000, 200_000)
 """From how many inline bytes on a shard's parts are moved to Blob."""
 DAMAGE: Final = FAULT + "damage"
+DAWDLES_S: Final = (0, 0.02, 0.2, 2)
+"""How long it may take from one step of a user to its next."""
+DAMAGES_MAX: Final = 3
+"""How many reads of a history are damaged at most: each makes a user begin anew."""
 PARTIAL: Final = FAULT + "partial listing"
 FOCI: Final = (
     "",
@@ -124,6 +128,7 @@ class World:
         self.processes: dict[str, PersistClient] = {}
         self.marks: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
+        self.troubled = False  # whether reads may be damaged, and listings have holes
         self.damages = 0
         self.serial = 0
         self.newest_epoch = 1
@@ -163,8 +168,10 @@ class World:
 
     def _damaged(self, data: bytes) -> bytes:
         """Return what a read gives: the bytes themselves, or damaged ones."""
-        kind = 0 if self.simulation.calm else self.choose(DAMAGE, len(DAMAGES) + 2)
-        if kind == 0 or not data:
+        if not self.troubled or self.simulation.calm or self.damages == DAMAGES_MAX or not data:
+            return data
+        kind = self.choose(DAMAGE, len(DAMAGES) + 2)
+        if kind == 0:
             return data
         where = self.choose("where", 8 * len(data))
         self.damages += 1
@@ -175,7 +182,7 @@ class World:
 
     def _listed(self, keys: list[str]) -> list[str]:
         """Return what a listing shows: all, or all but some."""
-        if self.simulation.calm or not self.choose(PARTIAL, 2):
+        if not self.troubled or self.simulation.calm or not self.choose(PARTIAL, 2):
             return keys
         return [key for key in keys if self.choose("seen", 2)]
 
@@ -223,11 +230,17 @@ class World:
         began = self.history.tick()
         contents = await handle.snapshot(time, timeout_s=timeout_s)
         if handle._lease is not None and self.choose("dawdle", 2):
-            await handle.beat()  # between what is handed out and its being read, others collect
-            await client.clock.sleep(0.02)
+            await self._dawdle(client, handle)
         rows = multiset(await self.updates(client, handle, contents))
         self.history.read(contents.shard, time, rows, began)
         self.saw(client, handle.state)
+
+    async def _dawdle(self, client: PersistClient, handle: ReadHandle) -> None:
+        """Beat between what is handed out and its being read, while others compact and collect."""
+        await client.clock.sleep(self.one_of("dawdle", DAWDLES_S))
+        await handle.refresh()
+        await handle.beat()
+        await client.clock.sleep(self.one_of("dawdle", DAWDLES_S))
 
     def held(self, handle: ReadHandle) -> None:
         """Check that a reader which was just told that it holds is among those that the shard knows."""
@@ -287,9 +300,12 @@ class World:
             since, upper = handle.state.since.at, handle.state.upper.at
             assert since is not None
             assert upper is not None
-            for time in sorted({since, upper - 1, *times}):
-                if since <= time < upper:
-                    await self.read(client, handle, time, timeout_s=0)
+            began = self.history.tick()
+            found = await self.updates(client, handle, await handle.history(upper)) if since < upper else []
+            readable = [time for time in sorted({since, upper - 1, *times}) if since <= time < upper]
+            self.history.read_whole(shard, found, readable, began)
+            if readable:
+                await self.read(client, handle, readable[len(readable) // 2], timeout_s=0)
         began = self.words.began()
         self.words.read((await self.register(client).read() or b"").split(), began)
         self.history.finish()
@@ -357,7 +373,8 @@ def play(seed: int, populate: Populate) -> World:
         world.inline_bytes = world.one_of("inline bytes", INLINE_BYTES)
         world.grace_ms = world.one_of("grace", GRACES_MS)
         world.leaked_after_ms = world.one_of("leaked after", LEAKED_AFTER_MS)
-        world.tidied = world.choose("tidied", 3) == 0
+        world.troubled = True
+        world.tidied = world.choose("tidied", 4) == 0
         world.merging = world.choose("merging", 3) > 0
         populate(world)
         world.run()

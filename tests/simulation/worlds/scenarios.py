@@ -123,6 +123,25 @@ async def compact_and_reopen(world: World, name: str) -> None:
     await _read_anew(world, name, PLAIN)
 
 
+async def collect_and_reopen(world: World, name: str) -> None:
+    """Append, merge, let rollups grow old, collect what is dead twice, sweep; open the shard anew and read it."""
+    world.inline_part_bytes, world.rollup_every, world.grace_ms = 0, 3, 0
+
+    async def do(client: PersistClient) -> None:
+        await _append_all(world, name, await _writer(world, client), 2)
+        compactor = await client.compactor(PLAIN, RecordMerger(client.blob))
+        collector = await client.collector(PLAIN)
+        assert compactor is not None
+        assert collector is not None
+        await compactor.whole()
+        await collector.collect()
+        await collector.collect()
+        await collector.sweep()
+
+    await _persevere(world, name, do)
+    await _read_anew(world, name, PLAIN)
+
+
 async def keep_and_find_records(world: World, name: str) -> None:
     """Append records, each once, found by looking for it."""
     await under_epochs(keep_records, world, name)
@@ -148,6 +167,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     hold_and_let_go,
     lease_and_listen,
     compact_and_reopen,
+    collect_and_reopen,
     keep_and_find_records,
     commit_apply_and_reopen,
     update_a_register,

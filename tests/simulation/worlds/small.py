@@ -31,6 +31,7 @@ from strandline.testing.exploration import Arrived, Exploration
 from strandline.testing.simulation import Fate, IoPoint, SimBlob, SimConsensus, run_sync
 from worlds.persist import PLAIN, World
 from worlds.rows import SCHEMA, stage
+from worlds.tries import until_answered
 
 FATES: Final = (Fate.DONE, Fate.LATE, Fate.LOST, Fate.REFUSED, Fate.CRASH_BEFORE, Fate.CRASH_LATE)
 EPOCH: Final = 1
@@ -73,7 +74,9 @@ class SmallWorld(World):
         incarnation = self._clients[name] = self._clients.get(name, 0) + 1
         blob, consensus = _Either(self, 0), _Either(self, 1)
         ids = CountingIds(f"{name}{incarnation}")
-        return PersistClient(HandClock(), ids, blob, consensus, RecordMerger(blob), rollup_every=ROLLUP_EVERY)
+        return PersistClient(
+            HandClock(), ids, blob, consensus, RecordMerger(blob), rollup_every=ROLLUP_EVERY, grace_ms=0
+        )
 
     def store(self, which: int) -> Blob | Consensus:
         """Return a store itself while somebody opens, else the simulated one."""
@@ -87,7 +90,7 @@ class SmallWorld(World):
         if incarnation:
             seat = await IoPoint("restart", (seat.name,), lambda: self._restart(seat.name), (Fate.DONE,))
         while self.done[seat.name] < self.operations:
-            await do(self, seat)
+            await until_answered(lambda seat=seat: do(self, seat))
             self.done[seat.name] += 1
 
     def _restart(self, name: str) -> Seat:
@@ -186,6 +189,14 @@ async def compact(world: SmallWorld, seat: Seat) -> None:
     await compactor.whole()
 
 
+async def collect(world: SmallWorld, seat: Seat) -> None:
+    """Write a rollup, and collect all before it."""
+    await seat.client._machine(PLAIN).roll_up()
+    collector = await seat.client.collector(PLAIN)
+    assert collector is not None
+    await collector.collect()
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """Who there is, how often each does its thing, and how many faults a history meets at most."""
@@ -209,6 +220,7 @@ CHANGES: Final = frozenset({"blob.set", "blob.delete", "consensus.compare_and_se
 
 _WRITERS: Final[dict[str, Doing]] = {"a": append, "b": append}
 _ONE: Final[dict[str, Doing]] = {"a": append, "c": compact}
+_LOOKING_AFTER: Final[dict[str, Doing]] = {"c": compact, "x": collect, "r": read}
 _ALL: Final[dict[str, Doing]] = {**_WRITERS, "c": compact, "r": read}
 MODELS: Final = (
     Model(_ONE, 1, 2),
@@ -216,6 +228,7 @@ MODELS: Final = (
     Model({**_ONE, "r": read}, 1, 1),
     Model(_ALL, 1, 0),
     Model(_ONE, 3, 0),
+    Model({"a": append, "x": collect, "r": read}, 1, 0),
 )
 """What takes seconds."""
 MODELS_LONG: Final = (
@@ -226,5 +239,7 @@ MODELS_LONG: Final = (
     Model(_WRITERS, 2, 1),
     Model(_ONE, 2, 1),
     Model({**_WRITERS, "r": read}, 2, 0),
+    Model({"a": append, "x": collect}, 1, 1),
+    Model({"a": append, **_LOOKING_AFTER}, 1, 0),
 )
 """What takes minutes.  Three operations of all four users, with two faults, are more than can be made: see the docs."""

@@ -18,7 +18,7 @@ from strandline.persist.records import Record
 from strandline.persist.state import Appended, AppendOutcome, Fenced, UpperMismatch
 from strandline.persist.transactions import CommittedAt, TimeTaken, Transactions, open_transactions
 from strandline.persist.write import WriteHandle
-from worlds.persist import PLAIN, RECORDS, TABLES, World
+from worlds.persist import DAWDLES_S, PLAIN, RECORDS, TABLES, World
 from worlds.rows import discard, stage
 from worlds.tries import APPENDS, COMMITS, UNANSWERED, at, how_many
 
@@ -43,6 +43,8 @@ async def write(world: World, client: PersistClient, name: str, epoch: int) -> N
             ]
         except UNANSWERED:
             continue  # nobody knows of these objects
+        if staged and world.choose("dawdle", 8) == 0:
+            await client.clock.sleep(world.one_of("dawdle", DAWDLES_S))
         attempt = world.history.ask(purpose, {PLAIN: [u for b in batches for u in b]}, lower, upper, epoch)
         outcome = await append(world, client, writer, staged, attempt)
         if isinstance(outcome, Appended):
@@ -111,7 +113,8 @@ async def keep_records(world: World, client: PersistClient, name: str, epoch: in
             held = await records.contents()
             lower = at(records.upper)
             updates = [Update(r.data, r.time, r.diff) for r in held]
-            world.history.read_whole(RECORDS, updates, lower, began)
+            times = sorted({u.time for u in updates if u.time < lower} | {lower - 1} - {-1})
+            world.history.read_whole(RECORDS, updates, times, began)
             known = [u for u in updates if u.row.startswith(f"{purpose}/".encode())]
             if known:
                 world.marks["record: found"] += 1
