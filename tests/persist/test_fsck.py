@@ -10,6 +10,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist import machine
 from strandline.persist.batch import BlobPart
 from strandline.persist.collect import LEAKED_AFTER_MS
+from strandline.persist.evolution import evolve
 from strandline.persist.fsck import Fault, Finding, check_location, check_shard, shards_of
 from strandline.persist.records import Record
 from strandline.persist.register import Register
@@ -42,7 +43,8 @@ def checked(place):
 
 def test_a_sound_location_is_called_sound(place):
     """Damage: an operator restores what is not broken."""
-    filled(place)
+    writer = filled(place)
+    run_sync(writer._machine.commit(lambda state: evolve(state, "`k` string, `n` int")))
     findings = checked(place)
     assert (findings.found, findings.shards, findings.parts) == ((), 2, 12)
     assert findings.bytes > 20_000
