@@ -201,6 +201,18 @@ def test_a_stale_request_of_a_slow_process_harms_nothing(place):
     assert len(place.snapshot(4 * FAN - 1)) == 4 * FAN
 
 
+def test_a_damaged_old_rollup_stops_neither_appends_nor_collections(place):
+    """Damage: an append that is durable is reported as an error, because of an object that nobody reads any more."""
+    writer = busy(place, 4, rollup_every=10**6)
+    place.objects[place.state().rollups[0].key] = b"damaged"
+    for at in range(4, 8):
+        run_sync(writer._machine.roll_up())
+        append(place, writer, at)
+    assert place.versions["s"][0].seqno > 1
+    assert b"damaged" not in place.objects.values()
+    assert len(place.snapshot(7)) == 8
+
+
 # ---- what was leaked
 
 

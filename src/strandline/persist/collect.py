@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from strandline.errors import InvalidUsage, StoreError, Unavailable
+from strandline.errors import CorruptionError, InvalidUsage, StoreError, Unavailable
 from strandline.persist import codec
 from strandline.persist.batch import BlobPart, Part
 from strandline.persist.holds import LEASE_MS, expire_overdue, seqno_held
@@ -93,13 +93,22 @@ class Collector:
         self._blob = blob
         self._consensus = consensus
         self._grace_ms = grace_ms
+        self.problem = ""
 
     async def keep_up(self) -> None:
-        """Collect, if new rollups have made that worth while, as far as the stores let us."""
+        """Collect, if new rollups have made that worth while, as far as the stores let us.
+
+        Whoever committed is not told: its commit is done.  ``problem`` says what is damaged and stands in the way.
+        """
         if len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
             return
-        with suppress(StoreError, Unavailable):
+        try:
             await self._collect(None)
+            self.problem = ""
+        except (StoreError, Unavailable):
+            return
+        except CorruptionError as error:
+            self.problem = str(error)
 
     async def collect(self, to: int | None = None) -> Collected:
         """Collect everything before version ``to`` (default: all that is dead).
@@ -136,18 +145,14 @@ class Collector:
         return done
 
     async def preview(self) -> Collected:
-        """Return what `collect` would find to do now, and do none of it.  ``parts``: those that would go at once."""
-        state = await self._machine.refresh()
-        bound = min(seqno_held(expire_overdue(state)[0]), state.seqno)
-        kept = next((rollup for rollup in reversed(state.rollups) if rollup.seqno <= bound), None)
-        if kept is None:
-            return Collected()
-        parts, _, _ = await self._dead(kept)
+        """Return what `collect` would do now, and do none of it; leases that are overdue count as held."""
+        dead = await self.survey()
         due = sum([len(await self._doomed(key)) for key in await self._due()])
-        doomed, at_once = (len(parts), due) if self._grace_ms else (0, len(parts) + due)
-        rollups = sum(rollup.seqno < kept.seqno for rollup in state.rollups)
-        versions = sum(version.seqno < kept.seqno for version in await self.versions())
-        return Collected(at_once, doomed, rollups, versions)
+        if dead is None:
+            return Collected()
+        parts = len(dead.parts)
+        deleted, doomed = (due, parts) if self._grace_ms else (due + parts, 0)
+        return Collected(deleted, doomed, len(dead.rollups), dead.versions)
 
     async def _change(self, command: Command[T]) -> T:
         """Commit ``command``, unless what is known here says that it changes nothing: then it need not be asked."""
@@ -223,11 +228,15 @@ class Collector:
         return Dead(kept, tuple(sorted(seen - still)), rollups, count)
 
     async def _first_state(self, rollups: Iterable[Rollup]) -> ShardState | None:
-        """Return the state at the first rollup that is still there: what older ones led to was deleted before them."""
+        """Return the state at the first rollup that is still there: what older ones led to was deleted before them.
+
+        What a damaged one led to is leaked, until it is swept; it must not keep everything after it for ever.
+        """
         for rollup in rollups:
-            state = await self._state_at(rollup)
-            if state is not None:
-                return state
+            with suppress(CorruptionError):
+                state = await self._state_at(rollup)
+                if state is not None:
+                    return state
         return None
 
     async def _state_at(self, rollup: Rollup | None) -> ShardState | None:
