@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from strandline.errors import InvalidUsage
 from strandline.persist.records import RecordMerger
 from strandline.testing.simulation import Fate, IoPoint
 from worlds.persist import LEASED, PLAIN, RECORDS, SHARDS, SKEWS_MS, SWEPT, World
-from worlds.tries import IDLE_S, LOOKS, UNANSWERED, how_many
+from worlds.tries import IDLE_S, LOOKS, UNANSWERED, how_many, too_old
 
 
 async def compact(world: World, name: str) -> None:
@@ -21,6 +22,9 @@ async def compact(world: World, name: str) -> None:
             world.marks[f"compact: {type(outcome).__name__}"] += 1
         except UNANSWERED:
             world.marks["compact: unanswered"] += 1
+        except InvalidUsage as error:
+            if not too_old(error):
+                raise
         await client.clock.sleep(0.02 * world.choose("wait", 4))
 
 

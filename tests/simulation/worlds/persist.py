@@ -76,7 +76,7 @@ SWEPT: Final = (PLAIN, RECORDS)
 GRACES_MS: Final = (None, None, 0, 20, 3_600_000)
 """How long parts outlive the last version that names them; None: nobody collects but who is there for it."""
 LEAKED_AFTER_MS: Final = (3_600_000, 86_400_000)
-"""After how long a part that nothing names is leaked: no pause and no clock of this world is wrong by more."""
+"""After how long a part that nothing names is leaked; a writer that pauses for longer is refused, and stages anew."""
 LEASES_MS: Final = (50, 1_000, 900_000)
 FANS: Final = (2, 3, 8)
 """How many batches of a size are merged into one."""

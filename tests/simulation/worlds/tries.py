@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeAlias
 
-from strandline.errors import Determinate, FencedError, Indeterminate, Unavailable
+from strandline.errors import Determinate, FencedError, Indeterminate, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from worlds.persist import ACKNOWLEDGED_MIN, World
@@ -47,6 +47,11 @@ async def until_answered(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         except UNANSWERED:
             continue
     raise AssertionError(f"{work} was tried {TRIES_MAX} times")
+
+
+def too_old(error: InvalidUsage) -> bool:
+    """Tell whether an append was refused because its parts were begun so long ago that they may have been swept."""
+    return "so long ago" in str(error)
 
 
 def how_many(world: World, many: Sequence[int]) -> int:

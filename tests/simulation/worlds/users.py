@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laws.history import Answer, Attempt, Update
-from strandline.errors import FencedError, Indeterminate, Unavailable
+from strandline.errors import FencedError, Indeterminate, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
@@ -20,7 +20,7 @@ from strandline.persist.transactions import CommittedAt, TimeTaken, Transactions
 from strandline.persist.write import WriteHandle
 from worlds.persist import DAWDLES_S, PLAIN, RECORDS, TABLES, World
 from worlds.rows import discard, stage
-from worlds.tries import APPENDS, COMMITS, UNANSWERED, at, how_many
+from worlds.tries import APPENDS, COMMITS, UNANSWERED, at, how_many, too_old
 
 # ---- writers ---------------------------------------------------------------------------------------------------------
 
@@ -79,6 +79,12 @@ async def append(
         await leave_alone(client, staged)
         await client.clock.sleep(0.05 * world.choose("wait", 4))
         return None
+    except InvalidUsage as error:
+        if not too_old(error):
+            raise
+        world.marks["append: too old"] += 1
+        world.history.tell(attempt, Answer.NO)
+        return None
     except Unavailable:
         outcome = UpperMismatch(Frontier(attempt.lower))  # none of its tries happened: refused like any other
         world.marks["append: unavailable"] += 1
@@ -123,7 +129,13 @@ async def keep_records(world: World, client: PersistClient, name: str, epoch: in
             upper = lower + 1 + world.choose("advance", 2)
             wanted = [Update(world.row(purpose, lower), lower, 1)]
             attempt = world.history.ask(purpose, {RECORDS: wanted}, lower, upper, epoch)
-            outcome = await records.append([Record(*u) for u in wanted], Frontier(lower), Frontier(upper))
+            try:
+                outcome = await records.append([Record(*u) for u in wanted], Frontier(lower), Frontier(upper))
+            except InvalidUsage as error:
+                if not too_old(error):
+                    raise
+                world.history.tell(attempt, Answer.NO)
+                continue
             world.marks[f"record: {type(outcome).__name__}"] += 1
             world.history.tell(attempt, Answer.YES if isinstance(outcome, Appended) else Answer.NO)
             if isinstance(outcome, Fenced):
