@@ -19,7 +19,7 @@ Whoever makes ``v/<n>`` has won version n, if n - 1 was the head.  That it *was*
 
 The head is found from what this process has seen, or the hint, or the marker, or the first version, by reading forward.
 
-Cost on a quiet key: a compare-and-set is two reads and one create, a head three reads.
+Cost on a quiet key: a compare-and-set is two reads and one create, a head three reads, a scan of what is new two.
 
 Source: design page "persist" (object store by conditional put; scenario ``truncated_witness``).
 """
@@ -29,8 +29,8 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from strandline.errors import Determinate, Indeterminate, InvalidUsage, StoreError
 from strandline.store.blob import ObjectStore
@@ -38,12 +38,14 @@ from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Mism
 from strandline.store.keys import SEGMENT_CHARS_MAX
 from strandline.store.seal import Kind, seal, unseal
 
+T = TypeVar("T")
 Outcome: TypeAlias = "Committed | Mismatch | StoreError"
-Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, Outcome]]], Awaitable[list[Outcome]]]
 
 ROOT: Final = "consensus"
 HINT_EVERY: Final = 16
 """Every so many versions the hint is written: a reader that knows nothing reads this many objects."""
+WINDOW_MAX: Final = 16
+"""How many versions are asked for at once by a reader that has found the ones before."""
 RESTARTS_MAX: Final = 100
 """How often a reader begins again because versions were truncated before its eyes."""
 SEQNO_DIGITS: Final = len(str(SEQNO_MAX))
@@ -56,19 +58,33 @@ _PLAIN: Final = re.compile(r"[a-z0-9-]")
 _ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
 
 
-async def one_by_one(calls: Sequence[Coroutine[Any, Any, Outcome]]) -> list[Outcome]:
-    """Run the calls, each after the one before."""
-    return [await call for call in calls]
+class Together(Protocol):
+    """Runs several calls, side by side where one may, and returns what each returned."""
+
+    async def __call__(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Run the calls."""
+        ...
+
+
+async def one_by_one(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run the calls, each after the one before; after one that raises none is begun."""
+    try:
+        return [await call for call in calls]
+    finally:
+        for call in calls:
+            call.close()
 
 
 class ObjectConsensus:
-    """A `Consensus` in the objects below ``root``.  ``together`` runs several calls, side by side where one may."""
+    """A `Consensus` in the objects below ``root``."""
 
     def __init__(self, objects: ObjectStore, root: str = ROOT, together: Together = one_by_one) -> None:
         self._objects = objects
         self._root = root
         self._together = together
-        self._seen: dict[str, int] = {}  # by path, the newest seqno that this process has seen as a version
+        # By path: the newest seqno that this process has seen as a version, and the first version, which never changes.
+        self._seen: dict[str, int] = {}
+        self._firsts: dict[str, Versioned] = {}
 
     async def head(self, key: str) -> Versioned | None:
         """Return the newest version, or None if the key was never set."""
@@ -77,8 +93,7 @@ class ObjectConsensus:
         for _ in range(RESTARTS_MAX):
             if newest is None and (newest := await self._oldest(path)) is None:
                 return None
-            while (following := await self._get(path, newest.seqno + 1)) is not None:
-                newest = following
+            newest = [newest, *await self._consecutive(path, newest.seqno + 1, SEQNO_MAX)][-1]
             if await self._marker(path) <= newest.seqno + 1:
                 self._saw(path, newest.seqno)
                 return newest
@@ -130,16 +145,14 @@ class ObjectConsensus:
         first = await self._get_first(path)
         if first is None or start > SEQNO_MAX:
             return []
+        lower = max(start, first.seqno)
         for _ in range(RESTARTS_MAX):
-            lower = max(start, await self._marker(path) or first.seqno)
             versions = [first] if lower == first.seqno and limit else []
-            while len(versions) < limit:
-                following = await self._get(path, lower + len(versions))
-                if following is None:
-                    break
-                versions.append(following)
-            if await self._marker(path) <= lower:
+            versions += await self._consecutive(path, lower + len(versions), limit - len(versions))
+            marker = await self._marker(path)
+            if marker <= lower:
                 return versions
+            lower = marker  # what was read below it may be garbage
         raise Determinate(f"key {key!r}: what was read was truncated {RESTARTS_MAX} times")
 
     async def truncate(self, key: str, seqno: int) -> int:
@@ -205,6 +218,19 @@ class ObjectConsensus:
                 return found
         raise Determinate(f"{path}: the oldest version was truncated {RESTARTS_MAX} times while it was read")
 
+    async def _consecutive(self, path: str, start: int, limit: int) -> list[Versioned]:
+        """Return the versions made later than the first from ``start`` up to the first absence, or so many of them."""
+        versions: list[Versioned] = []
+        window = 1
+        while len(versions) < limit:
+            seqnos = range(start + len(versions), start + min(len(versions) + window, limit))
+            for version in await self._together([self._get(path, seqno) for seqno in seqnos]):
+                if version is None:
+                    return versions
+                versions.append(version)
+            window = min(2 * window, WINDOW_MAX)
+        return versions
+
     async def _is_version(self, path: str, seqno: int) -> bool:
         if await self._get(path, seqno) is not None:
             return True
@@ -224,8 +250,12 @@ class ObjectConsensus:
         return 0 if data is None else _unsealed(name, data).seqno
 
     async def _get_first(self, path: str) -> Versioned | None:
-        data = await self._objects.get(_first(path))
-        return None if data is None else _unsealed(_first(path), data)
+        if path not in self._firsts:
+            data = await self._objects.get(_first(path))
+            if data is None:
+                return None
+            self._firsts[path] = _unsealed(_first(path), data)
+        return self._firsts[path]
 
     async def _get(self, path: str, seqno: int) -> Versioned | None:
         """Return the version that was made later than the first, if it is there."""
