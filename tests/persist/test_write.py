@@ -163,6 +163,17 @@ def test_definite_data_that_two_write_is_there_once(place):
     assert redundantly(place, one, 3, 6, again) == Written(Frontier(6), (again,))
 
 
+def test_a_shard_gets_another_schema_from_its_newest_writer_only(place):
+    """Damage: a zombie takes back a column that its successor has added."""
+    old, new = place.writer(epoch=1), place.writer(epoch=2)
+    run_sync(new.evolve("`k` string, `n` int"))
+    with pytest.raises(FencedError):
+        run_sync(old.evolve("`k` string"))
+    assert place.state().schema == "`k` string, `n` int"
+    with pytest.raises(InvalidUsage, match="cannot become"):
+        run_sync(new.evolve("`k` int, `n` int"))
+
+
 def test_definite_data_leaves_no_gap(place):
     """Damage: what was never written counts as complete."""
     with pytest.raises(InvalidUsage, match="leaves a gap after"):

@@ -218,14 +218,16 @@ def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcom
         return state, UpperMismatch(state.upper)
     _refuse_impossible(state, request)
     batch = _combine(request)
+    writers, forgotten = _remembered(state, request)
     after = replace(
         state,
         epoch=request.epoch,
         upper=request.new,
         digest=state.digest + batch.digest,
         batches=_push(state.batches, batch),
+        writers=writers,
+        forgotten=forgotten,
     )
-    after = remember(after, request)
     if request.certify:
         after = replace(after, certificate=Certificate(request.certify, request.new, after.digest))
     return after, Appended(request.new)
@@ -425,10 +427,15 @@ def _push(batches: Sequence[Batch], batch: Batch) -> tuple[Batch, ...]:
 
 def remember(state: ShardState, request: Append) -> ShardState:
     """Keep this request's token as its writer's last; no more than `WRITERS_MAX` writers are remembered."""
+    writers, forgotten = _remembered(state, request)
+    return replace(state, writers=writers, forgotten=forgotten)
+
+
+def _remembered(state: ShardState, request: Append) -> tuple[dict[str, Writer], Frontier]:
     kept = {name: writer for name, writer in state.writers.items() if name != request.writer}
     forgotten = state.forgotten
     while len(kept) >= WRITERS_MAX:
         oldest = min(kept, key=lambda name: (as_time(kept[name].upper), kept[name].epoch, name))
         forgotten = join((forgotten, kept.pop(oldest).upper))
     kept[request.writer] = Writer(request.token, request.new, request.epoch)
-    return replace(state, writers=kept, forgotten=forgotten)
+    return kept, forgotten

@@ -19,6 +19,7 @@ from typing import TypeVar
 from strandline.errors import FencedError, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, Staged
+from strandline.persist.evolution import evolve
 from strandline.persist.machine import Command, Machine
 from strandline.persist.state import (
     Append,
@@ -171,6 +172,21 @@ class WriteHandle:
         holds = await self._machine.commit(lambda state: admit(state, self.epoch))
         if holds > self.epoch:
             raise fenced(self.shard, Fenced(holds), self.epoch)
+
+    async def evolve(self, schema: str) -> None:
+        """Make ``schema`` the shard's newest one: stored parts are read under it from now on, as they are.
+
+        Raises:
+            FencedError: a newer epoch has been admitted.
+            InvalidUsage: stored parts could not be read under it; the message names the column.
+        """
+
+        def change(state: ShardState) -> tuple[ShardState, Fenced | None]:
+            return (state, Fenced(state.epoch)) if self.epoch < state.epoch else evolve(state, schema)
+
+        outcome = await self._machine.commit(change)
+        if outcome is not None:
+            raise fenced(self.shard, outcome, self.epoch)
 
     async def open_at(self, as_of: int) -> Frontier:
         """Start an empty shard's history at ``as_of``; return its since (unchanged if it has a history)."""

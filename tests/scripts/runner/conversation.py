@@ -40,7 +40,6 @@ from typing import Any
 
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.persist.evolution import evolve
 from strandline.persist.holds import expire_overdue
 from strandline.persist.state import Appended, Fenced, UpperMismatch
 from strandline.persist.trace import Merged, Stale, everything
@@ -249,7 +248,7 @@ class Conversation:
 
     async def _do_evolve(self, name: str, *words: str) -> str:
         schema = " ".join(words)
-        await self._handles[name][1]._machine.commit(lambda state: evolve(state, schema))
+        await self._handles[name][1].evolve(schema)
         return self._place.state().schema
 
     async def _do_stored(self) -> str:
