@@ -431,6 +431,14 @@ def test_a_commit_to_a_shard_that_somebody_else_forgot_meanwhile_is_refused(plac
     assert content(place, "x", time) == []
 
 
+def test_a_shard_that_somebody_else_forgot_is_registered_again(place):
+    """Damage: a table is opened for writing, and every write to it is refused."""
+    one, two = opened(place, "x"), transactions(place)
+    run_sync(two.forget("x"))
+    run_sync(one.register("x", place.schema.ddl))
+    assert commit(place, one, one.upper.at, "one", x="a") == CommittedAt(one.upper.at - 1)
+
+
 def test_forgetting_applies_what_others_commit_at_the_last_moment(place):
     """Damage: a transaction that was acknowledged is in one table, and never in the one that left."""
     one, two = opened(place, "x", "y"), transactions(place)

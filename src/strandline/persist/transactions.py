@@ -112,6 +112,7 @@ class Transactions:
     async def register(self, shard: str, schema: str) -> WriteHandle:
         """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on."""
         writer = await self._writer(shard, schema)
+        await self._log.refresh()  # somebody else may have let it go
         while shard not in (await self._known(state := self._log.state)).shards:
             upper = _at(state.upper)
             await self._append(state, [Record(shard_record(shard, schema), upper, 1)], upper + 1)
@@ -253,9 +254,12 @@ class Transactions:
         if not past.upper <= state.upper or not all(past.upper <= lower for lower in lowers):
             past = Ledger()  # this state is an older one, or compaction has put old and new together
         known = past.after(await self._log.contents(state, after=past.upper), state.upper)
+        self._learn(known)
+        return known
+
+    def _learn(self, known: Ledger) -> None:
         if self._ledger.upper < known.upper:
             self._ledger = known
-        return known
 
     async def _append(self, state: ShardState, records: Sequence[Record], new: int) -> bool:
         """Append to the log as it is in ``state``, and tidy; tell whether nobody was faster."""
@@ -264,9 +268,10 @@ class Transactions:
         withdrawn = frozenset(self._applied)
         due = state.seqno >= self._tidied_at + TIDY_EVERY
         expired = known.expired() if due else []
-        tidy = [Record(data, _at(state.upper), -1) for data in (*sorted(withdrawn), *expired)]
-        match await self._log.append([*records, *tidy], state.upper, Frontier(new)):
+        fresh = [*records, *(Record(data, _at(state.upper), -1) for data in (*sorted(withdrawn), *expired))]
+        match await self._log.append(fresh, state.upper, Frontier(new)):
             case Appended():
+                self._learn(known.after(fresh, Frontier(new)))
                 self._applied -= withdrawn
                 if due:
                     await self._let_go()
