@@ -11,7 +11,7 @@ after it has added a `LOOKS_PER_BUDGET`-th of the budget, so together they excee
 Warning: what another machine deleted may still be got here, as it was.  Ask the Blob itself where absence matters
 (`list` and `delete` always do).
 
-Source: design page "persist" (parts are immutable); issue "modes" (local part cache with a byte budget).
+Source: design page "persist" (keys are never reused).
 """
 
 from __future__ import annotations
