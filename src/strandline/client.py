@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Schema, quote
 from strandline.compute.explain import Explanation
-from strandline.environment import definitions, inquiry, statements
+from strandline.environment import definitions, inquiry, statements, upkeep
 from strandline.environment.apply import Applied, apply
 from strandline.environment.catalog import Materialization
 from strandline.environment.config import Mode, config_from
@@ -31,7 +31,7 @@ from strandline.environment.loop import LoopThread
 from strandline.environment.progress import progress
 from strandline.environment.project import Project
 from strandline.environment.tables import Change, OpenTable, Statement
-from strandline.environment.tenure import lives
+from strandline.environment.tenure import lives, released
 from strandline.environment.wiring import Assembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
@@ -326,6 +326,32 @@ class Environment:
         """Return what this environment has done since it was opened, from memory alone; see `environment.progress`."""
         with self._turn:
             return progress(self._core)
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        """Return what the shard of a collection (or a shard by its id) is: state, batches, holders, bytes."""
+        return self._run(upkeep.inspect(self._core, name))
+
+    def fsck(self, *, apply: bool = False) -> dict[str, Any]:
+        """Read everything the location names and return what is wrong; ``apply``: remove what is leaked."""
+        return self._run(upkeep.check(self._core, apply=apply))
+
+    def compact(self, name: str | None = None, *, apply: bool = False) -> list[dict[str, Any]]:
+        """Return which shards a whole merge would change (``name``: only that one); ``apply``: merge them."""
+        return self._run(upkeep.compact(self._core, name, apply=apply))
+
+    def gc(self, *, apply: bool = False) -> list[dict[str, Any]]:
+        """Return which shards have garbage, and how much; ``apply``: collect it."""
+        return self._run(upkeep.collect(self._core, apply=apply))
+
+    def release(self) -> str | None:
+        """Give the location free whose dead holder may not be succeeded; return who that was.
+
+        Raises `ConfigError` if it is alive.
+        """
+        before = self._run(self._core.catalogs.read())
+        free = partial(released, processes=self._assembly.processes)
+        self._run(self._core.catalogs.change(before.epoch, free))
+        return None if before.holder is None else str(before.holder)
 
     def written_by(self) -> str | None:
         """Return who writes the location now and may be alive; None if nobody does."""

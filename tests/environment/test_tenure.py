@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from strandline.environment.catalog import Catalog, Holder
-from strandline.environment.tenure import Claim, SystemProcesses, admit, lives
+from strandline.environment.tenure import Claim, SystemProcesses, admit, lives, released
 from strandline.errors import ConfigError
 
 HERE, ELSEWHERE = "here", "elsewhere"
@@ -83,8 +83,20 @@ def test_take_over_succeeds_anybody() -> None:
 
 def test_a_holder_that_is_not_reentrant_waits_for_an_operator() -> None:
     """Else a deployment that wants to be looked at after a crash would restart by itself."""
-    with pytest.raises(ConfigError, match="does not allow to be succeeded"):
+    with pytest.raises(ConfigError, match="does not allow to be succeeded; strandline release"):
         admit(_held(reentrant=False), _claim(), Host())
+
+
+def test_an_operator_releases_a_dead_holder_or_one_of_another_host_and_never_a_living_one() -> None:
+    """Else nobody could start again what waits for an operator, or a release would stop work that goes on."""
+    for dead in (_held(reentrant=False), _held(host=ELSEWHERE, reentrant=False)):
+        free = released(dead, Host())
+        assert free.holder is None
+        assert free.epoch == dead.epoch
+        assert admit(free, _claim(), Host()).pid == OURS
+    with pytest.raises(ConfigError, match="process 7 on host 'here', which is alive; stop it first"):
+        released(_held(reentrant=False), Host({OURS: 5000, 7: 1000}))
+    assert released(Catalog(), Host()) == Catalog()
 
 
 def test_the_system_knows_this_process_and_no_other_of_its_id() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, running, verifying
+from strandline.cli import asking, keeping, running, verifying
 from strandline.cli.door import Door
 from strandline.cli.exits import Exit, exit_of, wants_traceback
 from strandline.cli.output import Output
@@ -32,11 +32,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+inspect_app = typer.Typer(help="Look inside.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(inspect_app, name="inspect")
+
 ProjectOption = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document per result.")]
 AsOfOption = Annotated[
     int | None, typer.Option("--as-of", metavar="T", help="The time to read at; default: the latest.")
 ]
+ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without this it is only said.")]
 HERE = Path()
 
 
@@ -147,6 +151,54 @@ def sql(
 ) -> None:
     """Run statements, separated by semicolons."""
     asking.script(_door(context), project, file, Output(json))
+
+
+@inspect_app.command("shard")
+def inspect_shard(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A collection, or a shard's id.")],
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Show a shard's state, its batches, who holds its since, and where its bytes are."""
+    keeping.inspect_shard(_door(context), project, name, Output(json))
+
+
+@app.command()
+def fsck(
+    context: typer.Context,
+    apply: Annotated[bool, typer.Option("--apply", help="Remove what is leaked.")] = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Read everything that is stored, and say what is damaged, missing or leaked; status 3 if a read can meet it."""
+    raise typer.Exit(keeping.fsck(_door(context), project, Output(json), apply=apply))
+
+
+@app.command()
+def compact(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="A collection or a shard; default: all.")] = None,
+    apply: ApplyOption = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Say which shards have more batches than one, and merge them."""
+    raise typer.Exit(keeping.compact(_door(context), project, name, Output(json), apply=apply))
+
+
+@app.command()
+def gc(
+    context: typer.Context, apply: ApplyOption = False, project: ProjectOption = HERE, json: JsonOption = False
+) -> None:
+    """Say what nothing names any more, and collect it."""
+    keeping.gc(_door(context), project, Output(json), apply=apply)
+
+
+@app.command()
+def release(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
+    """Give a location free whose dead writer may not be succeeded (`reentrant: false`)."""
+    keeping.release(_door(context), project, Output(json))
 
 
 @app.command()

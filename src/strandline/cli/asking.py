@@ -33,6 +33,9 @@ def status(door: Door, root: Path, output: Output) -> None:
     for name, each in found["collections"].items():
         for error in (each.get("errors") or {}).get("first", ()):
             output.result({}, f"{name}: {error['file']} line {error['line']}: {error['reason']}")
+    for name, counts in (("this process", found["persist"]), ("the writer", found["writer_persist"] or {})):
+        if told := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
+            output.result({}, f"stores, as {name} met them: {told}")
     for name, each in found["materializations"].items():
         told = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
         output.result({}, f"materialization {name}: {told or 'known to the process that writes'}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import strandline
 from strandline.cli.exits import wants_traceback
 from strandline.client import Environment
+from strandline.environment.config import Mode
 from strandline.environment.project import Project, load
 
 if TYPE_CHECKING:
@@ -40,21 +41,29 @@ class Door:
 
     def reading(self, project: Project) -> Environment:
         """Open the project's location for reading only."""
-        return self._open(project, read_only=True, take_over=False)
+        return self._open(project, Mode.READ)
 
     def writing(self, project: Project, *, take_over: bool = False) -> Environment:
         """Open the project's location for writing; see `strandline.open`.  The project is not applied yet."""
-        return self._open(project, read_only=False, take_over=take_over)
+        return self._open(project, Mode.FULL, take_over=take_over)
 
-    def _open(self, project: Project, *, read_only: bool, take_over: bool) -> Environment:
+    def looking(self, project: Project) -> Environment:
+        """Open the project's location so that nobody notices, and see what is stored itself, not a copy of it."""
+        return self._open(project, Mode.INDEPENDENT, cache_bytes=0)
+
+    def keeping(self, project: Project) -> Environment:
+        """Open the project's location to compact and collect beside whoever writes it."""
+        return self._open(project, Mode.READ, cache_bytes=0)
+
+    def _open(self, project: Project, mode: Mode, **settings: object) -> Environment:
         if self.spark is None:
             keep_apart()
         return strandline.open(
             project.location,
             spark=self.spark,
             consensus=project.consensus,
-            read_only=read_only,
-            config={**project.config, "take_over": take_over},
+            mode=mode.value,
+            config={**project.config, **settings},
         )
 
 

@@ -17,6 +17,7 @@ import socket
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import psutil
 
 from strandline.environment.catalog import Catalog, Holder
@@ -82,10 +83,20 @@ def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
     if present is not None and not claim.take_over:
         refusal = _refusal(present, claim, processes)
         if refusal:
-            raise ConfigError(
-                f"this location is being written by {present}, {refusal}; stop it, or take over with --take-over"
-            )
+            way = "stop it, or take over" if present.reentrant else "strandline release gives it free, or take over"
+            raise ConfigError(f"this location is being written by {present}, {refusal}; {way} with --take-over")
     return Holder(claim.deployment, processes.host(), pid, started, claim.opened_ms, claim.reentrant)
+
+
+def released(catalog: Catalog, processes: Processes) -> Catalog:
+    """Return the catalog without its holder, as an operator wants it who has looked at what the holder left.
+
+    Raises `ConfigError` if the holder is known to be alive: then it would be fenced under its work.
+    """
+    present = catalog.holder
+    if present is not None and lives(present, processes):
+        raise ConfigError(f"this location is being written by {present}, which is alive; stop it first")
+    return msgspec.structs.replace(catalog, holder=None)
 
 
 def lives(holder: Holder, processes: Processes) -> bool | None:

@@ -88,6 +88,8 @@ class Compactor:
             raise
         if isinstance(outcome, Stale):
             await self._discard(output)
+        else:
+            self._machine.metrics.compactions += 1
         return outcome
 
     async def _rewritten(self, plan: Plan) -> Staged:

@@ -1,0 +1,100 @@
+"""Commands for whoever keeps a location in order: inspect, fsck, compact, gc, release.  They look; ``--apply`` acts.
+
+What each says, and what to do then: docs/operations.md.
+
+Source: design pages "persist" (inspect and repair, both dry-run by default) and "the public face" (exit statuses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from strandline.cli.door import Door
+from strandline.cli.exits import Exit
+from strandline.cli.output import Output, table
+
+
+def inspect_shard(door: Door, root: Path, name: str, output: Output) -> None:
+    """Print what a shard is."""
+    with door.looking(door.project(root)) as env:
+        found = env.inspect(name)
+    head = (
+        f"{found['name']}: shard {found['shard']}, version {found['seqno']} of {found['versions']} kept, "
+        f"since {_frontier(found['since'])}, upper {_frontier(found['upper'])}, epoch {found['epoch']}"
+    )
+    output.result(found, head)
+    if output.json:
+        return
+    told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found["bytes"].items())
+    output.result({}, f"bytes: {told}")
+    _show(output, "since waits for", found["holders"])
+    _show(output, "batches", found["batches"])
+
+
+def fsck(door: Door, root: Path, output: Output, *, apply: bool) -> Exit:
+    """Print what is wrong with the location's objects; with ``apply`` remove what is leaked."""
+    project = door.project(root)
+    with door.keeping(project) if apply else door.looking(project) as env:
+        found = env.fsck(apply=apply)
+    leaked = len(found["found"]) - found["harmful"]
+    head = (
+        f"{found['shards']} shards, {found['parts']} parts, {found['bytes']} bytes read: "
+        f"{found['harmful']} damaged or missing, {leaked} leaked"
+    )
+    output.result(found, head + (f", {len(found['removed'])} removed" if apply else ""))
+    if not output.json:
+        for each in found["found"]:
+            output.result({}, f"{each['fault']}: {each['what']}")
+    return Exit.DIFFERENCE if found["harmful"] else Exit.OK
+
+
+def compact(door: Door, root: Path, name: str | None, output: Output, *, apply: bool) -> Exit:
+    """Print what can be merged; with ``apply`` merge it."""
+    project = door.project(root)
+    with door.keeping(project) if apply else door.looking(project) as env:
+        found = env.compact(name, apply=apply)
+    output.result({"applied": apply, "shards": found}, _summary("to compact", found, apply=apply))
+    if not output.json:
+        _show(output, "", found)
+    return Exit.FAILED if any(each["outcome"].startswith("failed") for each in found) else Exit.OK
+
+
+def gc(door: Door, root: Path, output: Output, *, apply: bool) -> None:
+    """Print what garbage there is; with ``apply`` collect it."""
+    project = door.project(root)
+    with door.keeping(project) if apply else door.looking(project) as env:
+        found = env.gc(apply=apply)
+    output.result({"applied": apply, "shards": found}, _summary("to collect", found, apply=apply))
+    if not output.json:
+        _show(output, "", found)
+
+
+def release(door: Door, root: Path, output: Output) -> None:
+    """Take the location from a holder that is dead and may not be succeeded."""
+    with door.keeping(door.project(root)) as env:
+        holder = env.release()
+    said = "nobody holds this location" if holder is None else f"released: it was held by {holder}"
+    output.result({"released": holder}, said)
+
+
+def _summary(what: str, found: list[dict[str, Any]], *, apply: bool) -> str:
+    if not found:
+        return f"nothing {what}"
+    return f"{len(found)} shards {what}" + (", done" if apply else "; --apply does it")
+
+
+def _show(output: Output, title: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    listed = list(rows)
+    if not listed:
+        return
+    if title:
+        output.result({}, f"{title}:")
+    names = list(dict.fromkeys(name for row in listed for name in row))
+    cells = [["" if row.get(name) is None else row[name] for name in names] for row in listed]
+    output.console.print(table([name.replace("_", " ") for name in names], cells))
+
+
+def _frontier(at: int | None) -> str:
+    return "empty" if at is None else str(at)
