@@ -67,12 +67,13 @@ def open(  # noqa: A001  # the public name is `strandline.open`
     config: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Environment:
-    """Open the environment at ``location`` (``file:///path`` or ``memory://``) and return it; a context manager.
+    """Open the environment at ``location`` and return it; a context manager.
 
     Args:
-        location: where collections are kept.
+        location: where collections are kept: ``file:///path``, ``memory://`` or ``s3://bucket/prefix``.
         spark: a session to work beside (its conf is not changed); None builds one from ``config["spark"]``.
-        consensus: None (SQLite inside a file location) or ``sqlite:///path``.
+        consensus: None (SQLite inside a file location, a bucket's own conditional puts), ``sqlite:///path``,
+            ``postgresql://…`` or ``object-store``; or a reference (``env:NAME``).
         read_only: take nothing over, write no data: ``mode="read"``.
         config: see `strandline.environment.config.Config`.
         mode: ``full`` (the default), ``read`` (leases and notices, no data) or ``independent`` (no write at all and no
@@ -83,7 +84,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
             old.
     """
     settings, wanted = config_from(config), _mode(mode, read_only=read_only)
-    assembly = assemble(location, spark=spark, consensus=consensus, config=settings)
+    assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=wanted)
     loop = LoopThread()
     try:
         core = loop.run(Core.open(assembly, settings, wanted))

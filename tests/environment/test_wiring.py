@@ -84,5 +84,7 @@ def test_what_nobody_finished_is_swept_when_a_location_is_opened(tmp_path: Path)
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
     os.utime(leftover, (0, 0))
-    wiring._stores(location_of(str(tmp_path), {}), release)
+    wiring._stores(location_of(str(tmp_path), {}), release, sweep=False)
+    assert leftover.exists(), "who only reads changes nothing"
+    wiring._stores(location_of(str(tmp_path), {}), release, sweep=True)
     assert not leftover.exists()

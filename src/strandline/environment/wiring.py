@@ -29,7 +29,7 @@ from strandline.engine.parts import Parts, PartStore
 from strandline.engine.session import adopt, build
 from strandline.engine.spark import SparkEngine
 from strandline.environment import places
-from strandline.environment.config import Config, resolve_reference
+from strandline.environment.config import Config, Mode, resolve_reference
 from strandline.environment.places import (
     ConsensusPlace,
     InFiles,
@@ -88,8 +88,10 @@ class Assembly:
             release()
 
 
-def assemble(location: str, *, spark: SparkSession | None, consensus: str | None, config: Config) -> Assembly:
-    """Return the assembly of ``location``.
+def assemble(
+    location: str, *, spark: SparkSession | None, consensus: str | None, config: Config, mode: Mode = Mode.FULL
+) -> Assembly:
+    """Return the assembly of ``location``; only what writes (``mode``) also sweeps.
 
     Raises `ConfigError`, one sentence: the location or consensus is not of a known kind or cannot be used; Java is
     missing or too old.  `Unavailable`: a store does not answer.
@@ -98,7 +100,7 @@ def assemble(location: str, *, spark: SparkSession | None, consensus: str | None
     where = places.location_of(location, config.storage)
     store, close = _consensus(places.consensus_of(consensus, where), where)
     release.append(close)
-    blob, parts = _stores(where, release)
+    blob, parts = _stores(where, release, sweep=mode is Mode.FULL)
     blob = _cached(blob, where, config)
     wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
     session = build(wanted) if spark is None else adopt(spark, wanted)
@@ -156,7 +158,7 @@ async def outcomes(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-def _stores(where: Location, release: list[Callable[[], object]]) -> tuple[Blob, Parts]:
+def _stores(where: Location, release: list[Callable[[], object]], *, sweep: bool) -> tuple[Blob, Parts]:
     match where:
         case ObjectLocation():
             below = replace(where, url=f"{where.url}/{BLOB}")
@@ -164,10 +166,11 @@ def _stores(where: Location, release: list[Callable[[], object]]) -> tuple[Blob,
         case InMemory():
             directory = tempfile.TemporaryDirectory(prefix="strandline-", ignore_cleanup_errors=True)
             release.append(directory.cleanup)
-            return _stores(InFiles(Path(directory.name)), release)
+            return _stores(InFiles(Path(directory.name)), release, sweep=False)
         case InFiles(root):
             blob = FileBlob(_writable(root) / BLOB)
-            blob.sweep(SystemClock().now_ms())
+            if sweep:
+                blob.sweep(SystemClock().now_ms())
             return blob, PartStore(root / BLOB)
 
 
