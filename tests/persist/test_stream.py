@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from strandline.persist import machine
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.client import PersistClient
 from strandline.persist.line import RUN_CALLS_MAX
+from strandline.persist.state import mark_swept
 from strandline.persist.stream import StreamClient
 from strandline.persist.updates import RowCodec, Update, ValueCodec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -339,6 +341,26 @@ def test_awaiting_a_call_of_unknown_outcome_again_tells_what_became_of_it(place,
         resolved(call)
     resolved(write.seal(7))
     assert read(reader, 6) == ([("a", 1)] if late or not sealed_meanwhile else [])
+
+
+def test_a_write_that_waited_until_its_parts_were_swept_is_staged_again(place, monkeypatch):
+    """Damage: a client that could not write for a day can never write again; or names parts that are gone."""
+    write, reader = opened(place, "n")
+    call = write.write([("x" * 20_000, 5, 1)])
+    place.clock.now += 1_000
+    with monkeypatch.context() as patched:
+        patched.setattr(machine, "CAS_RETRIES_MAX", 2)
+        place.plan.extend([Outcome.LOST] * 2)
+        with pytest.raises(Indeterminate):
+            resolved(call)
+    other, _ = opened(place, "n")
+    place.clock.now += 10**8
+    run_sync(other._writer.commit(partial(mark_swept, before_ms=place.clock.now)))
+    for key in [key for key in place.objects if "/parts/" in key]:
+        del place.objects[key]
+    resolved(call)
+    resolved(write.seal(6))
+    assert read(reader, 5) == [("x" * 20_000, 1)]
 
 
 # ---- stopping

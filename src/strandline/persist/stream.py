@@ -60,20 +60,30 @@ class _Commit(Generic[V]):
     async def go(self) -> None:
         """See `Run.go`."""
         await self._stage()
+        anew = False
         while steps := self._steps():
             request = replace(self.request, steps=tuple(step for _, step in steps))
-            match await self.writer.commit(partial(pour, request=request)):
+            try:
+                outcome = await self.writer.commit(partial(pour, request=request))
+            except InvalidUsage as refusal:
+                if anew:
+                    return self._settle(refusal)
+                anew = True  # parts that waited for so long that they may have been swept as leaked
+                self.mine, self.inline, self.request = {}, 0, replace(self.request, pieces={})
+                await self._stage()
+                continue
+            match outcome:
                 case Poured():
                     break
                 case Straddling(batches, at):
                     await self._cut(batches, at)
                 case Refused(index, upper):
                     await self._refuse(steps[index][0], upper)
-                case Fenced() as outcome:
-                    self._settle(fenced(self.writer.shard, outcome, self.writer.epoch))
-        self._settle()
+                case Fenced():
+                    return self._settle(fenced(self.writer.shard, outcome, self.writer.epoch))
+        return self._settle()
 
-    def _settle(self, refusal: FencedError | None = None) -> None:
+    def _settle(self, refusal: FencedError | InvalidUsage | None = None) -> None:
         for call in self.calls:
             if not call.done:
                 call.settle(refusal)
