@@ -95,6 +95,9 @@ class Machine:
             except StoreError as error:
                 last = error
                 await self._back_off(attempt, error)
+            except CorruptionError:
+                self.metrics.corruption_errors += 1
+                raise
         raise Unavailable(f"shard {self.shard!r} could not be opened in {CAS_RETRIES_MAX} attempts ({last})")
 
     async def refresh(self) -> ShardState:
@@ -106,6 +109,9 @@ class Machine:
             except StoreError as error:
                 last = error
                 await self._back_off(attempt, error)
+            except CorruptionError:
+                self.metrics.corruption_errors += 1
+                raise
             else:
                 return self.state
         raise Unavailable(f"shard {self.shard!r} could not be read in {CAS_RETRIES_MAX} attempts ({last})")
