@@ -565,3 +565,24 @@ def test_what_is_refused_for_good_is_given_back(place):
     with pytest.raises(InvalidUsage, match="too late"):
         run_sync(txns.transact(draft, token=dated("old", 5)))
     assert len(draft.given_back) == 1
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_what_is_committed_is_not_reported_as_failed_because_it_could_not_be_applied_yet(place, fenced):
+    """Damage: an INSERT that is durable fails, and its caller does it again."""
+    txns, draft = opened(place, "x"), Draft(place)
+    commit_alone = txns.commit
+
+    async def then_the_store_goes_away(*arguments, **options):
+        outcome = await commit_alone(*arguments, **options)
+        if fenced:
+            await open_transactions(place.client(), 2)
+        else:
+            place.plan.extend([Outcome.LOST] * CAS_RETRIES_MAX)
+        return outcome
+
+    txns.commit = then_the_store_goes_away
+    time = run_sync(txns.transact(draft, token="one"))
+    place.plan.clear()
+    transactions(place, epoch=2)
+    assert content(place, "x", time) == [("blind", 1)]

@@ -154,17 +154,18 @@ class Transactions:
             try:
                 outcome = await self.commit(time, writes, token=token, read=upper if draft.reads else None)
             except InvalidUsage:
-                await draft.discard(writes)
+                await _give_back(draft, writes)
                 raise
             match outcome:
                 case CommittedAt(at):
                     done = at
                     if at != time:
-                        await draft.discard(writes)  # it was committed before, with other batches
+                        await _give_back(draft, writes)  # it was committed before, with other batches
                 case TimeTaken() if draft.reads:
-                    await draft.discard(writes)
+                    await _give_back(draft, writes)
                     writes = None
-        await self.apply()
+        with suppress(StoreError, Unavailable, FencedError):  # it is durable: whoever is next applies it
+            await self.apply()
         return done
 
     async def commit(self, time: int, writes: Writes, *, token: str, read: int | None = None) -> CommitOutcome:
@@ -330,6 +331,11 @@ async def open_transactions(client: PersistClient, epoch: int) -> Transactions:
 def _at(frontier: Frontier) -> int:
     assert frontier.at is not None, "the transactions shard is never closed"
     return frontier.at
+
+
+async def _give_back(draft: Draft, writes: Writes) -> None:
+    with suppress(StoreError, Unavailable):  # what stays behind is named by nothing, and is swept as leaked
+        await draft.discard(writes)
 
 
 def _retimed(writes: Writes, time: int) -> Writes:
