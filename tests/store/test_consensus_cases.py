@@ -12,21 +12,30 @@ import pytest
 
 from strandline.errors import InvalidUsage
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
-from strandline.store.memory import MemoryConsensus
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.object_consensus import ObjectConsensus
+from strandline.store.postgres import PostgresConsensus
 from strandline.store.sqlite import SQLiteConsensus
 
 CASES = json.loads((Path(__file__).parent.parent / "cases" / "consensus.json").read_text())["steps"]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "objects", pytest.param("postgres", marks=pytest.mark.server)])
 def consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Consensus]:
     """One implementation after the other."""
-    if request.param == "memory":
-        yield MemoryConsensus()
-        return
-    sqlite = SQLiteConsensus(tmp_path / "consensus.db")
-    yield sqlite
-    sqlite.close()
+    match request.param:
+        case "memory":
+            yield MemoryConsensus()
+        case "objects":
+            yield ObjectConsensus(MemoryBlob())
+        case "sqlite":
+            sqlite = SQLiteConsensus(tmp_path / "consensus.db")
+            yield sqlite
+            sqlite.close()
+        case "postgres":
+            postgres = PostgresConsensus(request.getfixturevalue("postgres_server").url, schema="cases")
+            yield postgres
+            postgres.close()
 
 
 async def answer(consensus: Consensus, case: dict[str, Any]) -> object:
