@@ -58,6 +58,15 @@ def test_an_unknown_outcome_that_had_not_happened_is_none(place, opened):
     assert moved(metrics) == {"retries": 1, "indeterminate": 1}
 
 
+def test_an_unknown_outcome_for_many_shards_is_one_and_each_commit_found_is_a_hit(place):
+    """Damage: a tick over fifty shards looks like fifty lost answers."""
+    client = place.client()
+    writers = [place.writer(shard, client=client) for shard in ("s", "t", "u")]
+    place.plan.append(Outcome.DONE_UNREPORTED)
+    run_sync(client.advance_many([(each, Frontier(5), "") for each in writers]))
+    assert moved(client.metrics) == {"retries": 4, "indeterminate": 1, "witness_hits": 3}
+
+
 def test_a_lost_race_is_a_retry(place, opened):
     """Damage: contention is invisible."""
     writer, metrics = opened

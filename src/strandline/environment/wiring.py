@@ -3,7 +3,8 @@
 `assemble` turns a location and a configuration into the five things that all rooms take: clock, ids, blob, consensus,
 engine.
 
-A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, logs) · ``blob/`` (parts, rollups).
+A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, logs) · ``blob/`` (parts, rollups) ·
+``push`` (while somebody writes: where to be told of new versions).
 ``memory://`` keeps its states in memory and its parts in a temporary directory that goes with the environment.
 ``s3://`` has ``consensus/`` (conditional puts) beside ``blob/``, unless its consensus is elsewhere.
 

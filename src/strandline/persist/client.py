@@ -207,6 +207,8 @@ async def commit_many(consensus: Consensus, commands: Sequence[tuple[Machine, Co
             outcomes = await consensus.compare_and_set_many([request for _, _, request in prepared.values()])
         except StoreError as error:
             unknown = error if isinstance(error, Indeterminate) else None  # each machine looks for itself below
+            metrics = commands[0][0].metrics
+            metrics.retries, metrics.indeterminate = metrics.retries + 1, metrics.indeterminate + (unknown is not None)
         else:
             for (index, (later, answer, request)), outcome in zip(prepared.items(), outcomes, strict=True):
                 if isinstance(outcome, Committed):
