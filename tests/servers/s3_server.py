@@ -5,12 +5,14 @@ switch often, two of them were told in 14 of 200 rounds that they had made it.  
 makes requests one after the other; each is a few microseconds of Python, which run one after the other anyway.  That
 this is enough is a test (`tests/store/test_s3_server.py`).
 
-    python s3_server.py      prints its port when it answers, and runs until it is told to stop
+    python s3_server.py      prints its port when it answers, and runs until it is told to stop or its parent is gone
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +21,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+PR_SET_PDEATHSIG: Final = 1
+"""Linux: send me a signal when my parent dies."""
 REGION: Final = "us-east-1"
 ACCESS_KEY_ID: Final = "strandline-test"
 SECRET_ACCESS_KEY: Final = "not-a-secret"
@@ -80,6 +84,7 @@ def main() -> None:
     from moto.server import create_backend_app
     from werkzeug.serving import make_server
 
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # tests that are killed leave no server
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     sys.setswitchinterval(SWITCH_SECONDS)
     server = make_server("127.0.0.1", 0, one_at_a_time(create_backend_app("s3")), threaded=True)
