@@ -229,7 +229,7 @@ class Environment:
     def insert(self, table: str, rows: Data, token: str | None = None) -> int:
         """Insert ``rows`` and return the commit timestamp; durable when it returns.
 
-        The same ``token`` twice is one commit.
+        The same ``token`` twice is one commit; one that ends in ``@`` and milliseconds expires (docs/streams.md).
         """
         return self._run(self._core.commit([self._change(table, rows, deletes=False)], token))
 
