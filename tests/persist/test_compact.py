@@ -126,6 +126,26 @@ def test_a_result_of_unknown_fate_is_left_alone(place):
     assert parts_named(place) <= parts_stored(place)
 
 
+def test_a_result_that_landed_unreported_and_was_merged_again_is_left_alone(place):
+    """Damage: a reader that holds the version in between loses the parts under its hands (found by a seed)."""
+    writer = filled(place, FAN, inline=0)
+    one, other = compactor(place), compactor(place)
+    named = set()
+
+    async def go_on():
+        named.update(parts_named(place))
+        staged = place.stage("s", FAN, FAN + 1, [["b", FAN, 1]], inline=0)
+        await writer.compare_and_append([staged], Frontier(FAN), Frontier(FAN + 1))
+        assert await other.whole() == Merged()
+
+    plan = replace(due(place.state()), inline_bytes_max=0)
+    place.plan.append(Outcome.DONE_UNREPORTED)
+    place.clock.meanwhile.append(go_on)
+    assert isinstance(run_sync(one.carry_out(plan)), Stale)
+    assert named
+    assert named <= parts_stored(place)
+
+
 def test_a_result_that_never_happened_is_deleted(place):
     """Damage: an hour without Consensus leaves a store full of nothing."""
     filled(place, FAN, inline=0)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from strandline.algebra.schema import Schema
-from strandline.errors import Indeterminate, StoreError, StrandlineError, Unavailable
+from strandline.errors import StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import TIME_MAX, as_time
 from strandline.persist.batch import NOTHING, Batch, BlobPart, Staged
 from strandline.persist.evolution import parse_schema
@@ -79,15 +79,21 @@ class Compactor:
         """
         output = await self._rewritten(plan)
         merge = Merge(plan.inputs, output)
+        doubted = False
+
+        def doubt() -> None:
+            nonlocal doubted
+            doubted = True
+
         try:
-            outcome = await self._machine.commit(lambda state: apply_merge(state, merge))
-        except Indeterminate:
-            raise
+            outcome = await self._machine.commit(lambda state: apply_merge(state, merge), in_doubt=doubt)
         except StrandlineError:
-            await self._discard(output)
+            if not doubted:
+                await self._discard(output)
             raise
         if isinstance(outcome, Stale):
-            await self._discard(output)
+            if not doubted:  # or it was in the shard, and was merged again since: somebody may be reading that version
+                await self._discard(output)
         else:
             self._machine.metrics.compactions += 1
         return outcome

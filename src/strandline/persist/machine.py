@@ -116,10 +116,18 @@ class Machine:
                 return self.state
         raise Unavailable(f"shard {self.shard!r} could not be read in {CAS_RETRIES_MAX} attempts ({last})")
 
-    async def commit(self, command: Command[T], *, unknown: Indeterminate | None = None) -> T:
+    async def commit(
+        self,
+        command: Command[T],
+        *,
+        unknown: Indeterminate | None = None,
+        in_doubt: Callable[[], None] | None = None,
+    ) -> T:
         """Apply ``command`` to the newest state, durably, and return its answer.
 
         ``unknown``: why an attempt that the caller made by itself, from the newest state known here, may still land.
+        ``in_doubt`` is called whenever an attempt has left open what became of it: for commands that cannot tell, once
+        others have gone on, whether they landed.
 
         Raises:
             Indeterminate: the attempts are used up and the last one may still land; delete nothing that it names.
@@ -142,6 +150,8 @@ class Machine:
                     except StoreError as error:
                         unknown = error if isinstance(error, Indeterminate) else unknown
                         doubted = doubted or unknown is not None
+                        if in_doubt is not None and isinstance(error, Indeterminate):
+                            in_doubt()
                         await self._back_off(attempt, error)
                     else:
                         if isinstance(outcome, Committed):
