@@ -137,7 +137,7 @@ async def _lease(world: World, client: PersistClient, shard: str) -> None:
     for _ in range(how_many(world, LOOKS)):
         upper = at((await handle.refresh()).upper)
         held = at(await handle.downgrade_since(Frontier(world.choose("since", upper + 1))))
-        world.held(handle)
+        await world.held(handle)
         try:
             await world.read(client, handle, held, timeout_s=0.05)
         except AsOfError as error:

@@ -175,7 +175,7 @@ async def read(world: SmallWorld, seat: Seat) -> None:
         return
     world.reading[seat.name] = world.history.purposes()
     try:
-        await world.read(seat.client, handle, time, timeout_s=0)
+        await world.read(seat.client, handle, time, timeout_s=0, at_once=True)
     except AsOfError:
         world.marks["read: no more"] += 1
     finally:
