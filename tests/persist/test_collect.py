@@ -186,6 +186,25 @@ def test_a_collection_that_stops_anywhere_is_finished_by_the_next(place, happens
     assert broken.changes == fails - 1 >= (3 if grace_ms else 2 * FAN)
 
 
+def test_what_dies_after_a_collection_stopped_before_its_end_is_found_by_the_next(place, monkeypatch):
+    """Damage: a crash before the truncation leaves to the sweep whatever dies until the next one (found by a seed)."""
+    writer = busy(place, FAN, grace_ms=None)
+    run_sync(writer._machine.roll_up())
+    with monkeypatch.context() as stopped:
+
+        async def truncate(*_):
+            raise Indeterminate("no answer")
+
+        stopped.setattr(type(place.consensus), "truncate", truncate)
+        with pytest.raises(Indeterminate):
+            run_sync(collector(place).collect())
+    for at in range(FAN, 3 * FAN):
+        append(place, writer, at)
+    run_sync(writer._machine.roll_up())
+    run_sync(collector(place).collect())
+    assert stored(place) == named(place)
+
+
 def test_a_stale_request_of_a_slow_process_harms_nothing(place):
     """Damage: materialize#14580: a collector that slept deletes or truncates behind what is alive now."""
     writer = busy(place, 2 * FAN, grace_ms=None)
