@@ -4,8 +4,8 @@ A frame and all that are derived from it share one session object, made for them
 When the last of them is collected by Python, so is that object, and the hold is given back.  Trap: a join takes its
 session from its left side alone; the right side is held as long as its own frame lives.
 
-Once its environment is closed a frame refuses to be used.  What was derived from it before is not stopped: that reads
-the right rows, or fails because a part is not there any more.
+Once its environment is closed a frame refuses to be used, and so do the frames that its methods gave.  What was
+derived otherwise (a grouping, a view) is not stopped: it reads the right rows, or fails because a part is not there.
 
 Why private names: PySpark has no public way to say which frames descend from which; ``_session`` is what a frame and
 its descendants share, in classic and Connect alike.
@@ -18,9 +18,16 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from inspect import ismethod
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
+
+from strandline.errors import AsOfError
+
+GONE: Final = "FAILED_READ_FILE.FILE_NOT_EXIST"
+"""What Spark calls a file that was there when the read was planned."""
 
 
 def hand_out(frame: DataFrame, check: Callable[[], None], give_back: Callable[[], None]) -> DataFrame:
@@ -38,12 +45,40 @@ def hand_out(frame: DataFrame, check: Callable[[], None], give_back: Callable[[]
     return found
 
 
+_kinds: Final[dict[type, type]] = {}
+
+
 def _checked(kind: Any) -> Any:
     """Return the class of frames of ``kind`` that ask before they are used."""
 
     def asking(frame: Any, name: str) -> Any:
-        if not name.startswith("_"):
-            object.__getattribute__(frame, "_strandline_check")()
-        return kind.__getattribute__(frame, name)
+        if name.startswith("_"):
+            return kind.__getattribute__(frame, name)
+        check = object.__getattribute__(frame, "_strandline_check")
+        check()
+        found = kind.__getattribute__(frame, name)
+        return _telling(found, check) if ismethod(found) else found
 
-    return type(kind.__name__, (kind,), {"__getattribute__": asking, "__doc__": kind.__doc__})
+    if kind not in _kinds:
+        _kinds[kind] = type(kind.__name__, (kind,), {"__getattribute__": asking, "__doc__": kind.__doc__})
+    return _kinds[kind]
+
+
+def _telling(method: Callable[..., Any], check: Callable[[], None]) -> Callable[..., Any]:
+    """Return ``method`` of a frame; the frames that it returns ask too, and what was collected is told as such."""
+
+    @wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            found = method(*args, **options)
+        except Exception as error:
+            if GONE in str(error):
+                raise AsOfError("what this frame reads was collected meanwhile; read it again") from error
+            raise
+        if isinstance(found, DataFrame) and type(found) not in _kinds.values():
+            own: Any = found
+            own._strandline_check = check  # noqa: SLF001  # ours
+            own.__class__ = _checked(type(found))
+        return found
+
+    return call

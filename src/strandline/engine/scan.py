@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Final
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
@@ -21,6 +22,7 @@ from strandline.engine import answers, inline
 from strandline.engine.footers import Described
 from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe
+from strandline.errors import CorruptionError
 from strandline.persist.batch import BlobPart, InlinePart, Window
 from strandline.persist.plane import Contents, Half
 
@@ -86,7 +88,12 @@ class Scanner:
         """Return the updates in these parts, times counting from ``contents.advance``."""
         ddl = ", ".join(filter(None, [contents.schema.ddl, f"{ERROR} string, {TIME} bigint, {DIFF} bigint"]))
         reader = self.session.read.schema(ddl).options(**_OPTIONS)
-        scan = reader.parquet(*(self.store.uri(one.part.key) for one in parts))
+        try:
+            scan = reader.parquet(*(self.store.uri(one.part.key) for one in parts))
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            raise CorruptionError(f"shard {contents.shard}: a part is missing that was there a moment ago") from error
         least = min(one.times.least for one in parts)
         greatest = max(one.times.greatest for one in parts)
         where, names = _half(contents)
