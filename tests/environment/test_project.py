@@ -37,13 +37,19 @@ def test_a_directory_without_settings_is_no_project(tmp_path):
 def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
     """A project that is run from another directory would keep its collections there."""
     project = load(
-        write(tmp_path, strandline_yml="location: data\ndeployment: d\nspark: {spark.sql.shuffle.partitions: 2}")
+        write(
+            tmp_path,
+            strandline_yml="location: data\ndeployment: d\ncache: cached\nspark: {spark.sql.shuffle.partitions: 2}",
+        )
     )
     assert project.location == (tmp_path / "data").as_uri()
     assert project.config == {
         "deployment": "d",
         "reentrant": True,
         "tick_ms": 1000,
+        "cache": str(tmp_path / "cached"),
+        "cache_bytes": 1 << 28,
+        "storage": {},
         "spark": {"spark.sql.shuffle.partitions": "2"},
     }
 

@@ -27,7 +27,7 @@ import msgspec
 import yaml
 
 from strandline.environment import statements
-from strandline.environment.config import DEPLOYMENT_DEFAULT, TICK_MS_DEFAULT, resolve_reference
+from strandline.environment.config import CACHE_BYTES_DEFAULT, DEPLOYMENT_DEFAULT, TICK_MS_DEFAULT, resolve_reference
 from strandline.environment.statements import Bind, CreateMaterialization, CreateSource, CreateTable, CreateView
 from strandline.errors import ConfigError, DefinitionError
 
@@ -151,6 +151,8 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deployment: str = DEPLOYMENT_DEFAULT
     reentrant: bool = True
     tick_ms: int = TICK_MS_DEFAULT
+    cache: str | None = None
+    cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, _Scalar] = {}
     storage: dict[str, _Scalar] = {}
     endpoints: dict[str, dict[str, _Scalar]] = {}
@@ -168,7 +170,13 @@ def _settings(root: Path) -> Project:
         raise ConfigError(f"{SETTINGS_FILE} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{SETTINGS_FILE}: {error}") from error
-    config = {"deployment": settings.deployment, "reentrant": settings.reentrant, "tick_ms": settings.tick_ms}
+    config = {
+        "deployment": settings.deployment,
+        "reentrant": settings.reentrant,
+        "tick_ms": settings.tick_ms,
+        "cache": None if settings.cache is None else str(root.absolute() / settings.cache),
+        "cache_bytes": settings.cache_bytes,
+    }
     endpoints = {}
     for name, given in settings.endpoints.items():
         options = {key.lower(): _word(value) for key, value in given.items()}
