@@ -23,8 +23,9 @@ SAYS_SOMETHING = 2_000
 
 ACKNOWLEDGED_AVERAGE_MIN = 8
 IO_POINTS_AVERAGE_MIN = 100
-PER_CPU_MINUTE_MIN = 7_500
-"""15 000 a minute on two processors; in CPU time, since the machine may have other things to do."""
+PER_CPU_MINUTE_MIN = 4_000
+"""Below this something has become slow.  The aim, 15 000 a minute on two idle processors, is measured in the docs: what
+else a machine does takes its share of CPU time, too."""
 DISTINCT_SHARE_MIN = 0.99
 
 MARKS = (

@@ -135,16 +135,15 @@ def collected_under_readers(now: ShardState) -> int:
 @bug("a part that dead versions name counts as dead, whoever else names it", (Collector, "_dead"))
 async def dead_though_alive(self: Collector, kept: Rollup) -> Any:
     """Do not subtract what is alive."""
-    parts, rollups, old = await _dead(self, kept)
+    dead = await _dead(self, kept)
     alive = [part.key for batch in self._machine.state.batches for part in batch.parts if isinstance(part, BlobPart)]
-    return [*parts, *alive[:1]], rollups, old
+    return replace(dead, parts=(*dead.parts, *alive[:1]))
 
 
 @bug("versions are forgotten, and what they named is not deleted", (Collector, "_dead"))
 async def parts_forgotten(self: Collector, kept: Rollup) -> Any:
     """Delete nothing."""
-    _, rollups, old = await _dead(self, kept)
-    return [], rollups, old
+    return replace(await _dead(self, kept), parts=())
 
 
 _dead = Collector._dead

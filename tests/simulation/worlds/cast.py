@@ -21,7 +21,7 @@ CAST: Final[dict[str, tuple[int, Life]]] = {
     "l1": (4, partial(under_epochs, keep_records)),
     "l2": (6, partial(under_epochs, keep_records)),
     "c1": (12, partial(under_epochs, commit)),
-    "c2": (6, partial(under_epochs, commit)),
+    "c2": (8, partial(under_epochs, commit)),
     "p1": (12, partial(under_epochs, apply)),
     "g1": (3, add_words),
     "g2": (3, add_words),

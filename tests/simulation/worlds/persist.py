@@ -64,7 +64,7 @@ REGISTER: Final = "register/words"
 
 CALM_AFTER: Final = (80, 200, 400)
 """After how many steps the faults of a run end; which of these is part of the seed."""
-STEPS_MAX: Final = 4_000
+STEPS_MAX: Final = 10_000
 """L1: what has not ended by then never will (what runs need: docs/reliability.md)."""
 ROLLUPS_EVERY: Final = (2, 4, 8, 13)
 PATIENCE: Final = (64, 2, 1, 1)
@@ -73,7 +73,7 @@ SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
 """By how much a clock may be wrong: less than `WRITER_MEMORY_MS`, beyond which persist promises less."""
 SWEPT: Final = (PLAIN, RECORDS)
 """Shards whose parts nothing else ever names."""
-GRACES_MS: Final = (None, None, 0, 20, 3_600_000)
+GRACES_MS: Final = (None, 0, 0, 20, 3_600_000)
 """How long parts outlive the last version that names them; None: nobody collects but who is there for it."""
 LEAKED_AFTER_MS: Final = (3_600_000, 86_400_000)
 """After how long a part that nothing names is leaked; a writer that pauses for longer is refused, and stages anew."""
@@ -232,7 +232,7 @@ class World:
         """Read a shard at ``time`` and note what was there.  Raises what the handle and the Blob raise."""
         began = self.history.tick()
         contents = await handle.snapshot(time, timeout_s=timeout_s)
-        if not at_once and self.choose("dawdle", 2):
+        if not at_once and (handle._lease is not None or self.choose("dawdle", 2)):
             await self._dawdle(client, handle)
         rows = multiset(await self.updates(client, handle, contents))
         self.history.read(contents.shard, time, rows, began)

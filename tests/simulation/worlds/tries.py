@@ -14,7 +14,7 @@ TRIES_MAX: Final = 200
 """How often one thing is tried: never reached by what makes progress."""
 UNANSWERED: Final = (Indeterminate, Determinate, Unavailable)
 
-APPENDS: Final = (3, 4, 6)
+APPENDS: Final = (2, 4, 6)
 COMMITS: Final = (2, 3)
 LOOKS: Final = (2, 3)
 """How many things a user has to do, by how much each of them takes; which of these is part of the seed."""
