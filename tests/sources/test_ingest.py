@@ -92,7 +92,7 @@ class World:
         if reader is None:
             return found
         state = reader.state
-        for half in Half:
+        for half in (Half.OK, Half.ERR):
             rows = await ListEngine(self.blob).read(contents(state, SCHEMA, 0, state.upper.at, advance=0, half=half))
             for row in listed(rows).rows:
                 found[row.get("partition"), row.get("offset"), row.get("value"), row.get(ERROR), row[TIME]] += row[DIFF]
