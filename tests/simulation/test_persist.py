@@ -23,9 +23,10 @@ SAYS_SOMETHING = 2_000
 
 ACKNOWLEDGED_AVERAGE_MIN = 8
 IO_POINTS_AVERAGE_MIN = 100
-PER_CPU_MINUTE_MIN = 4_000
-"""Below this something has become slow.  The aim, 15 000 a minute on two idle processors, is measured in the docs: what
-else a machine does takes its share of CPU time, too."""
+PER_CPU_MINUTE_MIN = 7_500
+PER_MINUTE_MIN = 15_000
+SPEEDS = ("histories-per-cpu-minute", "histories-per-minute")
+"""Told beside their goals, and never a reason to fail: a machine's other work takes its share of CPU time, too."""
 DISTINCT_SHARE_MIN = 0.99
 
 MARKS = (
@@ -69,7 +70,7 @@ def figures(campaign: Campaign, name: str, least: int, minutes: float) -> list[s
     rows = (
         ("histories", f"{n}", f">={least}", n >= least),
         ("histories-per-cpu-minute", f"{rate:.0f}", f">={PER_CPU_MINUTE_MIN}", rate >= PER_CPU_MINUTE_MIN),
-        ("histories-per-minute", f"{n / minutes:.0f}", ">=1", True),
+        ("histories-per-minute", f"{n / minutes:.0f}", f">={PER_MINUTE_MIN}", n / minutes >= PER_MINUTE_MIN),
         (
             "acknowledged-per-history",
             f"{acknowledged:.1f}",
@@ -98,7 +99,8 @@ def hold(record_property, name: str, base: int, histories: int) -> None:
     shown = figures(campaign, name, min(histories, len(these)), minutes)
     for figure in shown:
         record_property("FIGURE", figure)
-    assert [figure for figure in shown if not figure.endswith(" pass")] == [], sorted(
+    speeds = tuple(f"{name}.{speed} " for speed in SPEEDS)
+    assert [figure for figure in shown if not figure.endswith(" pass") and not figure.startswith(speeds)] == [], sorted(
         f"{site} {fate.name}" for site, fate in POSSIBLE - campaign.reached
     ) + [mark for mark in MARKS if not campaign.marks[mark]]
 
