@@ -36,12 +36,10 @@ def test_a_directory_without_settings_is_no_project(tmp_path):
 
 def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
     """A project that is run from another directory would keep its collections there."""
-    project = load(
-        write(
-            tmp_path,
-            strandline_yml="location: data\ndeployment: d\ncache: cached\nspark: {spark.sql.shuffle.partitions: 2}",
-        )
+    settings = (
+        "location: data\ndeployment: d\ncache: cached\nstorage: {Region: r}\nspark: {spark.sql.ansi.enabled: true}"
     )
+    project = load(write(tmp_path, strandline_yml=settings))
     assert project.location == (tmp_path / "data").as_uri()
     assert project.config == {
         "deployment": "d",
@@ -49,9 +47,17 @@ def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
         "tick_ms": 1000,
         "cache": str(tmp_path / "cached"),
         "cache_bytes": 1 << 28,
-        "storage": {},
-        "spark": {"spark.sql.shuffle.partitions": "2"},
+        "storage": {"region": "r"},
+        "spark": {"spark.sql.ansi.enabled": "true"},
     }
+
+
+def test_a_setting_of_spark_keeps_its_capitals(tmp_path):
+    """Spark would be given a key that it does not know, and say nothing."""
+    project = load(
+        write(tmp_path, strandline_yml="location: data\nspark: {spark.driver.extraJavaOptions: -XX:+UseSerialGC}")
+    )
+    assert project.config["spark"] == {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def _settings(root: Path) -> Project:
     }
     endpoints = {}
     for name, given in settings.endpoints.items():
-        options = {key.lower(): _word(value) for key, value in given.items()}
+        options = _options(given)
         if "driver" not in options:
             raise ConfigError(f"{SETTINGS_FILE}: endpoint {name!r} says no driver, such as duckdb")
         endpoints[name.lower()] = Endpoint(options.pop("driver"), options)
@@ -188,7 +188,7 @@ def _settings(root: Path) -> Project:
         root,
         _location(root, resolve_reference(settings.location, base=root)),
         consensus if consensus is None else resolve_reference(consensus, base=root),
-        {**config, "spark": _words(settings.spark), "storage": _absolute(root, _words(settings.storage))},
+        {**config, "spark": _words(settings.spark), "storage": _absolute(root, _options(settings.storage))},
         settings.tick_ms,
         endpoints,
     )
@@ -267,7 +267,7 @@ def _from_yaml(path: Path, directory: str) -> Create:
             columns = source.columns
             if not isinstance(columns, str):
                 columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind in columns.items())
-            return CreateSource(source.name or path.stem, columns, source.using.lower(), _words(source.options))
+            return CreateSource(source.name or path.stem, columns, source.using.lower(), _options(source.options))
         task = _struct(_read(path), _MaterializationFile)
     except ValueError as error:
         raise DefinitionError(str(error)) from error
@@ -275,7 +275,7 @@ def _from_yaml(path: Path, directory: str) -> Create:
         raise DefinitionError("collections is empty: a materialization has at least one")
     bound = [_BindFile(each) if isinstance(each, str) else each for each in task.collections]
     bindings = tuple(Bind(each.collection, each.table or each.collection, each.key) for each in bound)
-    return CreateMaterialization(task.name or path.stem, task.into.lower(), _words(task.options), bindings)
+    return CreateMaterialization(task.name or path.stem, task.into.lower(), _options(task.options), bindings)
 
 
 def _struct(text: str, kind: type[T]) -> T:
@@ -297,8 +297,14 @@ def _read(path: Path) -> str:
         raise DefinitionError(f"it cannot be read: {error}") from error
 
 
-def _words(options: Mapping[str, _Scalar]) -> dict[str, str]:
-    return {key.lower(): _word(value) for key, value in options.items()}
+def _options(given: Mapping[str, _Scalar]) -> dict[str, str]:
+    """Return options as SQL would have them: their names are ours, and in lower case."""
+    return {key.lower(): value for key, value in _words(given).items()}
+
+
+def _words(settings: Mapping[str, _Scalar]) -> dict[str, str]:
+    """Return settings whose names are somebody else's (Spark tells capitals from small letters)."""
+    return {key: _word(value) for key, value in settings.items()}
 
 
 def _word(value: _Scalar) -> str:
