@@ -44,6 +44,12 @@ class Recording:
 # ---- one process
 
 
+def reading(place):
+    """A process that reads the shard, its handle, and the machine that hears notices for it."""
+    reader = place.client()
+    return reader, run_sync(reader.reader("s", SCHEMA, "orders")), reader._machines["s"]
+
+
 def test_exactly_the_committed_versions_are_told_in_order_with_what_consensus_holds(place):
     """Damage: a reader believes a version that never was, or learns of none."""
     told = Recording()
@@ -76,9 +82,7 @@ def test_a_reader_applies_what_it_is_told_and_asks_consensus_for_nothing(place):
     """Damage: push saves no request, so a thousand readers are a thousand polls a version."""
     told = Recording()
     writer = place.writer(client=place.client(notifier=told))
-    reader = place.client()
-    handle = run_sync(reader.reader("s", SCHEMA, "orders"))
-    machine = reader._machines["s"]
+    reader, handle, machine = reading(place)
     del told.published[:]
     place.append(writer, 0, 3, [["a", 0, 1]])
     scans = []
@@ -97,9 +101,8 @@ def test_a_notice_that_does_not_apply_changes_nothing_and_asks_to_fetch(place, w
     client = place.client(notifier=told)
     writer = place.writer(client=client)
     other = place.writer("t", client=client)
-    reader = place.client()
-    handle = run_sync(reader.reader("s", SCHEMA, "orders"))
-    machine, before = reader._machines["s"], handle.state
+    _, handle, machine = reading(place)
+    before = handle.state
     del told.published[:]
     place.append(writer, 0, 3, [["a", 0, 1]])
     place.append(writer, 3, 4)
@@ -122,9 +125,7 @@ def test_a_notice_of_what_is_known_is_no_news(place):
     """Damage: a doubled notice is fetched for, or takes the reader back."""
     told = Recording()
     writer = place.writer(client=place.client(notifier=told))
-    reader = place.client()
-    handle = run_sync(reader.reader("s", SCHEMA, "orders"))
-    machine = reader._machines["s"]
+    _, handle, machine = reading(place)
     place.append(writer, 0, 3)
     run_sync(handle.refresh())
     for notice in told.published:

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
-from strandline.persist.batch import NOTHING, Batch, InlinePart, Staged, retimed
+from strandline.persist.batch import NOTHING, Batch, InlinePart, Staged, as_batch, retimed
 from strandline.persist.holds import downgrade_leased, expire_leased, register_leased
 from strandline.persist.plane import Contents, Half, StageRequest
 from strandline.persist.state import (
@@ -38,21 +38,6 @@ def frontier(at):
 def words(of):
     """A frontier in the cases' words."""
     return [] if of.empty else [of.at]
-
-
-def as_batch(staged):
-    """A staged batch as a shard would hold it."""
-    return Batch(
-        staged.lower,
-        staged.upper,
-        staged.since,
-        staged.parts,
-        staged.rows,
-        staged.diffs,
-        staged.digest,
-        staged.plain,
-        staged.errors,
-    )
 
 
 def blank(lower, upper, rows, since=0):

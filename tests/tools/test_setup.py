@@ -141,6 +141,18 @@ def test_a_jdk_that_is_too_old_or_too_slim_is_passed_over(machine: Machine) -> N
     assert java_home(machine, JAVA_HOME=str(slim)) == str(good)
 
 
+def test_classes_are_recorded_once_for_a_java(machine: Machine) -> None:
+    """Every command would wait for half a minute, or Spark start slowly for ever after an upgrade."""
+    jdk(machine.root / "jvm" / "found", "17.0.2")
+    warm = machine.root / ".venv" / "bin" / "strandline"
+    assert "Spark will start more slowly" in machine.setup().stderr, "its lack stops nothing"
+    script(warm, 'echo "warmed for $JAVA_HOME by $1"')
+    assert f"warmed for {machine.root / 'jvm' / 'found'} by warm" in machine.setup().stderr
+    assert machine.setup().stderr == ""
+    mine = jdk(machine.root / "mine", "21")
+    assert f"warmed for {mine} by warm" in machine.setup(JAVA_HOME=str(mine)).stderr
+
+
 def test_the_jdk_that_the_user_names_comes_first(machine: Machine) -> None:
     """Who sets JAVA_HOME means it, also when another one was found before."""
     jdk(machine.root / "jvm" / "found", "17.0.2")

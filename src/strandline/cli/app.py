@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, keeping, running, verifying
+from strandline.cli import asking, keeping, running, verifying, warming
 from strandline.cli.door import Door
 from strandline.cli.exits import Exit, exit_of, wants_traceback
 from strandline.cli.output import Output
@@ -213,6 +213,15 @@ def demo(
 
     wanted = story.Wanted(directory, days, months)
     raise typer.Exit(story.demo(wanted, Output(json)))
+
+
+@app.command()
+def warm(
+    again: Annotated[bool, typer.Option("--again", help="Make it even if there is one.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Record what Spark loads when it starts: from then on it starts in about half the time."""
+    warming.warm(Output(json), again=again)
 
 
 @app.command()

@@ -23,6 +23,7 @@ import psutil
 import pyspark
 from pyspark.sql import SparkSession
 
+from strandline.engine import class_archive
 from strandline.errors import ConfigError
 
 JAVA_MAJOR_MIN: Final = 17
@@ -67,7 +68,20 @@ _APPLICATION_CONF: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     # Three views generate some 150 classes a tick; Spark keeps 100, so that none would be there at the next one.
     "spark.sql.codegen.cache.maxEntries": "5000",
+    # Every task that sorts, groups or joins begins with one page.  Spark's own guess is 64 MiB on a heap like ours: a
+    # cold step of three views spent a third of its time on clearing and collecting a gigabyte of empty pages.
+    "spark.buffer.pageSize": "2m",
 }
+
+_JAVA_OPTIONS: Final = "-XX:MetaspaceSize=256m"
+"""Spark's classes need half of that; from the JVM's own 21 MiB it gets there by way of several full collections."""
+
+SHORT_LIVED_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xmn256m"
+"""Options for a JVM that lives for a minute or two: compiling well for it costs more than it gives.
+
+Room for code is said because a JVM that compiles so reserves too little for Spark, and then stops to compile at all;
+room for what is young, because it begins with so little that what a step needs grows old.
+"""
 
 _LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -80,7 +94,8 @@ def build(config: Mapping[str, str]) -> SparkSession:
     Raises:
         ConfigError: Java is missing, too old or without the vector module (install it), or Spark refuses the conf.
     """
-    require_java(java_path(os.environ))
+    java = java_path(os.environ)
+    require_java(java)
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # where local-cluster finds its executors
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark guesses an address and warns about its guess
     settings = {
@@ -89,8 +104,9 @@ def build(config: Mapping[str, str]) -> SparkSession:
     }
     settings |= _APPLICATION_CONF
     settings |= config
-    options = settings.get("spark.driver.extraJavaOptions", "")
-    settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()} {options}".strip()
+    options = class_archive.options(java, settings.get("spark.driver.extraJavaOptions", ""))
+    logging_ = f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"
+    settings["spark.driver.extraJavaOptions"] = f"{_JAVA_OPTIONS} {logging_} {options}".strip()
     builder = SparkSession.Builder()
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -64,6 +64,20 @@ class CompareAndSet:
             raise InvalidUsage(f"key {self.key!r}: seqno {self.new.seqno} is beyond {SEQNO_MAX}")
 
 
+def check_limit(key: str, limit: int) -> None:
+    """Refuse a scan that cannot be (every implementation says it in these words)."""
+    if limit < 0:
+        raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+
+
+def check_truncation(key: str, seqno: int, head: int | None) -> None:
+    """Refuse a truncation to ``seqno`` that would take the head, whose seqno is ``head``, or the place of one."""
+    if head is None:
+        raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
+    if seqno > head:
+        raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {head}")
+
+
 class Consensus(Protocol):
     """Versioned values by key, linearizable per key.
 

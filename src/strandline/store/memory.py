@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from strandline.errors import InvalidUsage
 from strandline.store.blob import Tagged
-from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned, check_limit, check_truncation
 from strandline.store.keys import check_key, check_prefix
 
 
@@ -95,8 +94,7 @@ class MemoryConsensus:
 
     async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
         """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
-        if limit < 0:
-            raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+        check_limit(key, limit)
         versions = self._place.get(key)
         if not versions:
             return []
@@ -105,11 +103,8 @@ class MemoryConsensus:
 
     async def truncate(self, key: str, seqno: int) -> int:
         """Delete the versions before ``seqno``; return how many."""
-        versions = self._place.get(key)
-        if not versions:
-            raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
-        if seqno > versions[-1].seqno:
-            raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {versions[-1].seqno}")
+        versions = self._place.get(key, [])
+        check_truncation(key, seqno, versions[-1].seqno if versions else None)
         gone = max(0, seqno - versions[0].seqno)
         del versions[:gone]
         return gone

@@ -32,9 +32,17 @@ import struct
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from strandline.errors import Determinate, Indeterminate, InvalidUsage, StoreError
+from strandline.errors import Determinate, Indeterminate, StoreError
 from strandline.store.blob import ObjectStore
-from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.consensus import (
+    SEQNO_MAX,
+    Committed,
+    CompareAndSet,
+    Mismatch,
+    Versioned,
+    check_limit,
+    check_truncation,
+)
 from strandline.store.keys import SEGMENT_CHARS_MAX
 from strandline.store.seal import Kind, seal, unseal
 
@@ -139,8 +147,7 @@ class ObjectConsensus:
 
     async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
         """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
-        if limit < 0:
-            raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+        check_limit(key, limit)
         path = self._path(key)
         first = await self._get_first(path)
         if first is None or start > SEQNO_MAX:
@@ -162,10 +169,7 @@ class ObjectConsensus:
         swept up by the next truncation.
         """
         head = await self.head(key)
-        if head is None:
-            raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
-        if seqno > head.seqno:
-            raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {head.seqno}")
+        check_truncation(key, seqno, head.seqno if head else None)
         path = self._path(key)
         first = await self._get_first(path)
         assert first is not None, "it is made before any other version, and never deleted"

@@ -40,12 +40,19 @@ from strandline.errors import (
     CorruptionError,
     Determinate,
     Indeterminate,
-    InvalidUsage,
     StoreError,
     StrandlineError,
     Unavailable,
 )
-from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.consensus import (
+    SEQNO_MAX,
+    Committed,
+    CompareAndSet,
+    Mismatch,
+    Versioned,
+    check_limit,
+    check_truncation,
+)
 
 T = TypeVar("T")
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -187,8 +194,7 @@ class PostgresConsensus:
 
     async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
         """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
-        if limit < 0:
-            raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+        check_limit(key, limit)
         if start > SEQNO_MAX:
             return []
         rows = await self._read(_SCAN, (key.encode(), max(start, 0), min(limit, SEQNO_MAX)))
@@ -199,10 +205,7 @@ class PostgresConsensus:
 
         def delete(connection: Connection) -> int:
             head = connection.execute(self._composed(_HEAD), (key.encode(),)).fetchone()
-            if head is None:
-                raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
-            if seqno > head[0]:
-                raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {head[0]}")
+            check_truncation(key, seqno, head[0] if head else None)
             values = (key.encode(), max(seqno, 0), key.encode())
             return connection.execute(self._composed(_TRUNCATE), values).rowcount
 

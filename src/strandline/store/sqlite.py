@@ -31,11 +31,18 @@ from strandline.errors import (
     CorruptionError,
     Determinate,
     Indeterminate,
-    InvalidUsage,
     StoreError,
     StrandlineError,
 )
-from strandline.store.consensus import SEQNO_MAX, Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.consensus import (
+    SEQNO_MAX,
+    Committed,
+    CompareAndSet,
+    Mismatch,
+    Versioned,
+    check_limit,
+    check_truncation,
+)
 
 T = TypeVar("T")
 
@@ -109,8 +116,7 @@ class SQLiteConsensus:
 
     async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
         """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
-        if limit < 0:
-            raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
+        check_limit(key, limit)
         if start > SEQNO_MAX:
             return []
         rows = await self._read(_SCAN, (key, max(start, 0), min(limit, SEQNO_MAX)))
@@ -121,10 +127,7 @@ class SQLiteConsensus:
 
         def delete(connection: sqlite3.Connection) -> int:
             (head,) = connection.execute("SELECT max(seqno) FROM versions WHERE key = ?", (key,)).fetchone()
-            if head is None:
-                raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
-            if seqno > head:
-                raise InvalidUsage(f"key {key!r} cannot be truncated to {seqno}: its head is {head}")
+            check_truncation(key, seqno, head)
             return connection.execute(_TRUNCATE, (key, max(seqno, 0))).rowcount
 
         return await self._write(delete)

@@ -47,17 +47,21 @@ class Bug:
             yield
 
 
+def registrar(bugs: list[Bug]) -> Callable[..., Callable[[Any], Any]]:
+    """Return what registers a wrong function for some places among ``bugs``, under its own name."""
+
+    def bug(mistake: str, *places: tuple[Any, str]) -> Callable[[Any], Any]:
+        def register_bug(wrong: Any) -> Any:
+            bugs.append(Bug(wrong.__name__, mistake, places, wrong))
+            return wrong
+
+        return register_bug
+
+    return bug
+
+
 BUGS: Final[list[Bug]] = []
-
-
-def bug(mistake: str, *places: tuple[Any, str]) -> Callable[[Any], Any]:
-    """Register a wrong function for ``places``, under its own name."""
-
-    def register_bug(wrong: Any) -> Any:
-        BUGS.append(Bug(wrong.__name__, mistake, places, wrong))
-        return wrong
-
-    return register_bug
+bug = registrar(BUGS)
 
 
 APPEND: Final = ((write, "append"), (client, "append"))

@@ -5,11 +5,10 @@ Trap: as `planted.bugs`: these know private names on purpose; when one goes, its
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from planted.bugs import Bug
+from planted.bugs import Bug, registrar
 from strandline.errors import InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist import line, multi, stream, unsealed
@@ -19,16 +18,7 @@ from strandline.persist.transactions import Transactions
 from strandline.persist.unsealed import Outcome, Pour, Poured, Seal, Write
 
 BUGS: Final[list[Bug]] = []
-
-
-def bug(mistake: str, *places: tuple[Any, str]) -> Callable[[Any], Any]:
-    """Register a wrong function for ``places``, under its own name."""
-
-    def register_bug(wrong: Any) -> Any:
-        BUGS.append(Bug(wrong.__name__, mistake, places, wrong))
-        return wrong
-
-    return register_bug
+bug = registrar(BUGS)
 
 
 # ---- the line of calls -----------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from strandline.errors import AsOfError, FencedError
@@ -55,14 +57,20 @@ async def read(world: World, name: str) -> None:
 async def listen(world: World, name: str) -> None:
     """Take a snapshot, listen from there, and hold the sum against what others read."""
     client = world.client(name)
+    await _look(world, SHARDS, partial(_listen, world, client), "listen: not yet, or no more", "listen: unanswered")
+
+
+async def _look(
+    world: World, shards: Sequence[str], look: Callable[[str], Awaitable[None]], refused: str, unanswered: str
+) -> None:
+    """Look at some of ``shards``, one after the other; count how often that was ``refused`` or ``unanswered``."""
     for _ in range(how_many(world, LOOKS)):
-        shard = world.one_of("shard", SHARDS)
         try:
-            await _listen(world, client, shard)
+            await look(world.one_of("shard", shards))
         except AsOfError:
-            world.marks["listen: not yet, or no more"] += 1
+            world.marks[refused] += 1
         except UNANSWERED:
-            world.marks["listen: unanswered"] += 1
+            world.marks[unanswered] += 1
 
 
 async def _listen(world: World, client: PersistClient, shard: str) -> None:
@@ -119,14 +127,7 @@ async def _hold(world: World, client: PersistClient, name: str, reader: str) -> 
 async def lease(world: World, name: str) -> None:
     """Hold a shard by a lease, let go of more and more, and insist on reading what is held while the lease lasts."""
     client = world.client(name)
-    for _ in range(how_many(world, LOOKS)):
-        shard = world.one_of("shard", LEASED)
-        try:
-            await _lease(world, client, shard)
-        except AsOfError:
-            world.marks["lease: lost"] += 1
-        except UNANSWERED:
-            world.marks["lease: unanswered"] += 1
+    await _look(world, LEASED, partial(_lease, world, client), "lease: lost", "lease: unanswered")
 
 
 async def _lease(world: World, client: PersistClient, shard: str) -> None:

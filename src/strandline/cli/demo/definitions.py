@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from strandline.engine.session import SHORT_LIVED_JAVA
+
 COLUMNS: Final[Mapping[str, str]] = {
     "flights": (
         "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
@@ -58,11 +60,6 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 DATABASE: Final = "flights.duckdb"
 MATERIALIZATION: Final = "published"
 INCOMING: Final = "incoming"
-JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-"""A JVM that lives for a minute or two is not worth compiling well for: its first steps take half the processor time.
-
-Room for code is said because a JVM that compiles so reserves too little for Spark, and then stops to compile at all.
-"""
 RETRACT: Final = "*.retract.csv"
 SCRATCH: Final = "scratch"
 """Killed processes leave Spark's scratch files behind: in here, they go with the directory."""
@@ -85,7 +82,7 @@ def write_project(root: Path) -> None:
     _write(root / "materializations" / f"{MATERIALIZATION}.sql", task)
     scratch = root / SCRATCH
     scratch.mkdir()
-    settings = {"spark.local.dir": str(scratch), "spark.driver.extraJavaOptions": JAVA_OPTIONS}
+    settings = {"spark.local.dir": str(scratch), "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA}
     lines = [
         "location: data",
         "deployment: demo",

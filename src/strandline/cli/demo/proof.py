@@ -10,6 +10,7 @@ Source: design page "environment" (`make demo`); the issue's "verified".
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,10 @@ import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, JAVA_OPTIONS, RETRACT, SCRATCH, VIEWS
+from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, SCRATCH, VIEWS
 from strandline.cli.door import Door
+from strandline.engine import class_archive
+from strandline.engine.session import SHORT_LIVED_JAVA, java_path
 
 SIGNIFICANT_DIGITS: Final = 12
 INSTANT: Final = pa.timestamp("us", tz="UTC")
@@ -115,7 +118,7 @@ def plain_spark(root: Path) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": class_archive.options(java_path(os.environ), SHORT_LIVED_JAVA),
         "spark.sql.shuffle.partitions": "4",  # a few hundred thousand rows
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
