@@ -114,6 +114,14 @@ def match_names(names: Sequence[str], schema: Schema) -> dict[str, str]:
     return given
 
 
+def in_order(table: pa.Table, by: Sequence[str]) -> pa.Table:
+    """Return ``table`` sorted ``by`` columns (names without case), NULLs first; nested ones have no order here."""
+    named = {field.name.lower(): field for field in table.schema}
+    fields = [named[name.lower()] for name in by]
+    keys = [(field.name, "ascending", "at_start") for field in fields if not pa.types.is_nested(field.type)]
+    return table.take(pc.sort_indices(table, sort_keys=keys))
+
+
 def without_idle_error(table: pa.Table) -> pa.Table:
     """Return ``table`` without ``__error`` when no row has one: most batches, and absent is read as NULL."""
     if ERROR in table.column_names and table[ERROR].null_count == table.num_rows:

@@ -58,6 +58,8 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     # A relation is a frame we named or nothing: no file is reachable by writing its path into a query.
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Else PySpark notes for every column object the line of ours that made it, by several calls into the JVM.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 _APPLICATION_CONF: Final[Mapping[str, str]] = {

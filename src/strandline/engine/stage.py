@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
-from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine import consolidate, inline, types
 from strandline.engine.ddl import type_text
 from strandline.engine.footers import Described, Range
@@ -89,12 +89,12 @@ class Stager:
 
     def _collect(self, updates: DataFrame, request: StageRequest) -> pa.Table | None:
         """Run the job; return rows with their hashes, sorted; or None if there are too many of them."""
-        order = consolidate.sort_columns(request.schema, request.sort)
         # Spark numbers the limits in the code it generates, so a limit in the middle of a plan is compiled at each step
         # with all that is fused to it.  As a plan's root, on one partition, it is no generated code.
-        sorted_ = _hashed(updates, request).coalesce(1).sortWithinPartitions(*order)
-        table = sorted_.limit(SMALL_ROWS_MAX + 1).toArrow()
-        return table if table.num_rows <= SMALL_ROWS_MAX else None
+        table = _hashed(updates, request).coalesce(1).limit(SMALL_ROWS_MAX + 1).toArrow()
+        if table.num_rows > SMALL_ROWS_MAX:
+            return None
+        return inline.in_order(table, (*(request.sort or request.schema.names), TIME, *consolidate.LANES))
 
     def _stage_collected(self, collected: pa.Table, request: StageRequest) -> Staged:
         digest = consolidate.digest_of_table(collected)
@@ -150,7 +150,7 @@ def _described(described: Sequence[Described], sums: dict[str, int | None], requ
 
 def _consolidated(updates: DataFrame) -> DataFrame:
     """Return the updates with equal rows at equal times added up, zeros dropped."""
-    keys = [F.col(f"`{name.replace('`', '``')}`") for name in updates.columns if name != DIFF]
+    keys = [quote(name) for name in updates.columns if name != DIFF]
     return updates.groupBy(*keys).agg(F.expr(f"sum({DIFF}) AS {DIFF}")).where(f"{DIFF} <> 0")
 
 
