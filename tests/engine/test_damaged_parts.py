@@ -20,10 +20,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.engine import scan
 from strandline.engine.inline import update_schema
 from strandline.engine.parts import PartStore
 from strandline.engine.spark import SparkEngine
@@ -66,11 +68,13 @@ class Written:
 
     def __init__(self, engine: SparkEngine, root: Path, way: str, *, guarded: bool) -> None:
         self.engine, self.name = engine, f"{way}, {'with' if guarded else 'without'} sidecar"
-        request = StageRequest("shard-1", SCHEMA, 0, 10, f"shard-1/{way}-{guarded}/", small=way == "driver")
-        staged = asyncio.run(engine.stage(engine.from_arrow(rows().drop_columns([ERROR]), SCHEMA), request))
+        prefix = f"shard-1/{way}-{guarded}/"
+        request = StageRequest("shard-1", SCHEMA, 0, 10, prefix, small=way == "driver", normalised=True)
+        one_task = engine.spark_frame(engine.from_arrow(rows().drop_columns([ERROR]), SCHEMA)).coalesce(1)
+        staged = asyncio.run(engine.stage(engine.from_dataframe(one_task), request))
         (part,) = staged.parts
         assert isinstance(part, BlobPart)
-        if not guarded:
+        if not guarded and part.sidecar:
             (root / part.sidecar).unlink(missing_ok=True)
             part = replace(part, sidecar="")
         self.staged: Staged = replace(staged, parts=(part,))
@@ -83,7 +87,7 @@ class Written:
 
     def read(self, name: str) -> Counter[str]:
         """Read the part anew; return the rows, as text, with how often each is there."""
-        frame = self.engine.spark_frame(asyncio.run(self.engine.read(contents(self.staged))))
+        frame = self.engine.spark_frame(asyncio.run(self.engine.read(contents(self.staged, schema=SCHEMA))))
         return Counter(map(str, READS[name](frame).toArrow().to_pylist()))
 
 
@@ -130,7 +134,7 @@ def outcome(written: Written, name: str) -> str:
         found = written.read(name)
     except CorruptionError:
         return "refused"
-    except PySparkException:
+    except (PySparkException, Py4JError):
         return "failed"
     return "right" if found == written.expected[name] else "WRONG"
 
@@ -159,6 +163,19 @@ def damage_parts(spark: SparkSession, root: Path, count: int, record_property, s
 def test_a_damaged_part_never_gives_other_rows(spark, tmp_path, record_property) -> None:
     """Damage: a disk that rots changes values, or makes a filter skip rows, and nobody learns of it."""
     damage_parts(spark, tmp_path, DAMAGES, record_property, "spark")
+
+
+def test_without_page_checksums_wrong_rows_are_found(spark, tmp_path, monkeypatch) -> None:
+    """Damage: a test that sees nothing whatever happens."""
+    monkeypatch.setattr(scan, "_OPTIONS", {})
+    written = Written(SparkEngine(spark, PartStore(tmp_path)), tmp_path, "spark", guarded=False)
+    sorts = damages(written, random.Random(1))
+    for _ in range(DAMAGES):
+        _, data = next(sorts)
+        written.path.write_bytes(data)
+        if outcome(written, "all") == "WRONG":
+            return
+    pytest.fail("no damage of an unchecked part gave wrong rows")
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from strandline.store.system import SystemClock, SystemIds
 SEED = 20130101
 TICK_MS = 100
 START_S_MAX = 120.0
-MOMENTS = {"starting": 5.0, "first step": 6.0, "later": 2.5}
+MOMENTS = {"starting": 5.0, "first step": 5.0, "later": 2.5}
 """When a kill comes: within so many seconds of the start, of being open, of the first tick; each as often.
 
 A first step, in a JVM that is cold, takes about as long.

@@ -57,17 +57,22 @@ def low_hash(schema: Schema, *, has_error: bool) -> str:
     return f"xxhash64({', '.join(_bitmap(flags) + _values(schema, has_error))})"
 
 
-def high_hash(schema: Schema, *, has_error: bool) -> str:
-    """Return SQL of its second hash, which starts from the first (the column ``LANES[0]``), bitmap and all."""
-    return f"xxhash64({', '.join([LANES[0], *_values(schema, has_error)])})"
+def high_hash(schema: Schema, *, has_error: bool, low: str = LANES[0]) -> str:
+    """Return SQL of its second hash, which starts from the first (the SQL ``low``), bitmap and all."""
+    return f"xxhash64({', '.join([low, *_values(schema, has_error)])})"
 
 
-def digest_sums() -> dict[str, str]:
-    """Return the aggregates over diffs and the columns `LANES`, by name, from which `digest_of` makes a digest."""
+def digest_sums(schema: Schema, *, has_error: bool) -> dict[str, str]:
+    """Return the aggregates over normalised updates, by name, from which `digest_of` makes a digest.
+
+    They name the hashes by their whole text: Spark sees that it is the same and computes each once a row, while columns
+    of their own would have every row copied twice, to put them there and to take them away.
+    """
+    low = low_hash(schema, has_error=has_error)
     sums = {}
-    for lane in LANES:
-        sums[f"{lane}_upper"] = f"sum({DIFF} * shiftright({lane}, {_HALF}))"
-        sums[f"{lane}_lower"] = f"sum({DIFF} * (({lane} & {_MASK}L) - {_CENTRE}L))"
+    for lane, text in zip(LANES, (low, high_hash(schema, has_error=has_error, low=low)), strict=True):
+        sums[f"{lane}_upper"] = f"sum({DIFF} * shiftright({text}, {_HALF}))"
+        sums[f"{lane}_lower"] = f"sum({DIFF} * (({text} & {_MASK}L) - {_CENTRE}L))"
     return sums
 
 

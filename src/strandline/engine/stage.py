@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
@@ -77,10 +77,9 @@ class Stager:
     def measure(self, frame: Frame, schema: Schema) -> Staged:
         """Return the sums over ``frame``, which carries ``__error``, as a batch of all times without parts."""
         request = StageRequest("", schema, 0, TIME_MAX, "")
-        sums = {_ROWS: "count(1)", _ERRORS: f"count({ERROR})", _DIFFS: f"sum({DIFF})", **consolidate.digest_sums()}
-        sums |= {_LEAST: f"min({DIFF})", _GREATEST: f"max({DIFF})"}
-        hashed = _hashed(dataframe(frame, self.session), request)
-        found = hashed.agg(*(F.expr(f"{sql} AS {name}") for name, sql in sums.items())).collect()[0].asDict()
+        updates = dataframe(frame, self.session)
+        sums = {**_sums(updates, request), _LEAST: f"min({DIFF})", _GREATEST: f"max({DIFF})"}
+        found = updates.agg(*_named(sums)).collect()[0].asDict()
         total = found[_DIFFS] or 0
         part = InlinePart(b"", found[_ROWS])  # stands for those that hold them
         plain = found[_LEAST] in {1, None} and found[_GREATEST] in {1, None}
@@ -114,16 +113,12 @@ class Stager:
         return _staged(request, (part,), rows, pc.sum(table[DIFF]).as_py(), digest, plain=plain, errors=errors)
 
     def _stage_bulk(self, updates: DataFrame, request: StageRequest) -> Staged:
-        errors = f"count({ERROR})" if ERROR in updates.columns else "count(CAST(NULL AS string))"
-        sums = {_ROWS: "count(1)", _ERRORS: errors, _DIFFS: f"sum({DIFF})", **consolidate.digest_sums()}
         # The sums are observed in the stage that writes, after every shuffle.  Spark merges what a task of a job's
         # *last* stage observed exactly once per partition, however often the task was retried or speculated; in an
         # earlier stage it would count repeats.
         observation = Observation()
-        hashed = _hashed(updates, request)
-        observed = hashed.observe(observation, *(F.expr(f"{sql} AS {name}") for name, sql in sums.items()))
-        order = consolidate.sort_columns(request.schema, request.sort)
-        ordered = observed.drop(*consolidate.LANES).sortWithinPartitions(*order)
+        observed = updates.observe(observation, *_named(_sums(updates, request)))
+        ordered = observed.sortWithinPartitions(*consolidate.sort_columns(request.schema, request.sort))
         try:
             ordered.write.options(**WRITE_OPTIONS).parquet(self.store.uri(_directory(request)))
             described = self.store.describe(_directory(request))
@@ -152,6 +147,18 @@ def _consolidated(updates: DataFrame) -> DataFrame:
     """Return the updates with equal rows at equal times added up, zeros dropped."""
     keys = [quote(name) for name in updates.columns if name != DIFF]
     return updates.groupBy(*keys).agg(F.expr(f"sum({DIFF}) AS {DIFF}")).where(f"{DIFF} <> 0")
+
+
+def _sums(updates: DataFrame, request: StageRequest) -> dict[str, str]:
+    """Return SQL of the sums over a batch's normalised updates, by name."""
+    has_error = ERROR in updates.columns
+    errors = f"count({ERROR})" if has_error else "count(CAST(NULL AS string))"
+    digest = consolidate.digest_sums(request.schema, has_error=has_error)
+    return {_ROWS: "count(1)", _ERRORS: errors, _DIFFS: f"sum({DIFF})", **digest}
+
+
+def _named(sums: dict[str, str]) -> list[Column]:
+    return [F.expr(f"{sql} AS {name}") for name, sql in sums.items()]
 
 
 def _hashed(updates: DataFrame, request: StageRequest) -> DataFrame:
