@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from laws.broken import LawBrokenError, require
+from laws.broken import judged, require
 from laws.history import Answer, Attempt, History, Update
 from laws.places import WatchedPlaces
 from strandline.errors import (
     AsOfError,
-    CorruptionError,
     Determinate,
     Indeterminate,
     InvalidUsage,
@@ -47,7 +46,6 @@ from strandline.testing.simulation import (
     SimConsensus,
     SimIds,
     Simulation,
-    StepBudgetExceeded,
     run_sync,
 )
 
@@ -114,13 +112,9 @@ class StreamWorld:
         with (
             mock.patch.object(machine, "CAS_RETRIES_MAX", self.patience),
             mock.patch.object(register, "RETRIES_MAX", self.patience),
+            judged(),
         ):
-            try:
-                self.simulation.drive()
-            except StepBudgetExceeded as error:
-                raise LawBrokenError("L1", str(error)) from error
-            except CorruptionError as error:
-                raise LawBrokenError("P5", str(error)) from error
+            self.simulation.drive()
         run_sync(self._finish())
 
     async def read(self, reader: StreamReader[bytes], collection: str, time: int) -> None:
