@@ -31,10 +31,16 @@ def test_without_an_archive_the_options_are_as_they_were(elsewhere):
     assert class_archive.options(None, "") == ""
 
 
+def keep(archive: Path, content: bytes, size: int | None = None) -> None:
+    """Put an archive, and what is said of its size, where they are looked for."""
+    archive.parent.mkdir(parents=True)
+    archive.write_bytes(content)
+    archive.with_suffix(".size").write_text(str(len(content) if size is None else size))
+
+
 def test_with_an_archive_java_is_told_of_it_and_asked_to_be_silent(elsewhere):
     """An archive that is there and not used, or that complains into a program's standard output."""
-    elsewhere.parent.mkdir(parents=True)
-    elsewhere.touch()
+    keep(elsewhere, b"classes")
     assert class_archive.options(JAVA, "-Xss1m") == f"'-XX:SharedArchiveFile={elsewhere}' -Xlog:cds*=off -Xss1m"
 
 
@@ -43,9 +49,16 @@ def test_with_an_archive_java_is_told_of_it_and_asked_to_be_silent(elsewhere):
 )
 def test_who_speaks_of_archives_knows_better(elsewhere, given):
     """An operator's own archive would be replaced by ours."""
-    elsewhere.parent.mkdir(parents=True)
-    elsewhere.touch()
+    keep(elsewhere, b"classes")
     assert class_archive.options(JAVA, given) == given
+
+
+def test_an_archive_that_was_cut_off_is_not_used(elsewhere):
+    """A JVM maps the whole archive, and dies with a signal where its bytes end; it would at every start."""
+    keep(elsewhere, b"class", size=len(b"classes"))
+    assert class_archive.options(JAVA, "") == ""
+    elsewhere.with_suffix(".size").unlink()
+    assert class_archive.options(JAVA, "") == ""
 
 
 def test_an_upgraded_java_has_no_archive_yet(tmp_path, monkeypatch):
@@ -77,8 +90,7 @@ def test_java_starts_with_a_damaged_archive_and_says_nothing_of_it(elsewhere, co
     if java is None:
         pytest.skip("there is no Java on the path")
     archive = class_archive.place(java)
-    archive.parent.mkdir(parents=True)
-    archive.write_bytes(content)
+    keep(archive, content)
     command = [java, *shlex.split(class_archive.options(java, "")), "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
@@ -98,7 +110,7 @@ def test_what_is_warm_is_not_warmed_again_and_runs(tmp_path):
     archive = Path(made["archive"])
     assert made["made"] is True
     assert made["bytes"] == archive.stat().st_size > 10 << 20
-    assert list(archive.parent.iterdir()) == [archive]
+    assert set(archive.parent.iterdir()) == {archive, archive.with_suffix(".size")}
     assert json.loads(strandline("warm", "--json"))["made"] is False
     strandline("init", str(tmp_path / "project"))
     strandline("run", "--once", "--project", str(tmp_path / "project"))

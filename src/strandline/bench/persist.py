@@ -26,8 +26,7 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.parts import PartStore
 from strandline.engine.session import adopt
 from strandline.engine.spark import SparkEngine
-from strandline.frontier.antichain import MINIMUM
-from strandline.persist.batch import Batch, Staged
+from strandline.persist.batch import Staged, as_batch
 from strandline.persist.plane import Contents, StageRequest
 
 ROWS: Final = 2_000_000
@@ -131,10 +130,7 @@ def _figures(seconds: dict[str, list[float]], staged: Staged, peer: Path, rows: 
 
 
 def _contents(staged: Staged) -> Contents:
-    batch = Batch(
-        staged.lower, staged.upper, MINIMUM, staged.parts, staged.rows, staged.diffs, staged.digest, staged.plain
-    )
-    return Contents("bench", SCHEMA, (batch,), 0, 2, 1)
+    return Contents("bench", SCHEMA, (as_batch(staged),), 0, 2, 1)
 
 
 def _write(rows: DataFrame, directory: Path) -> None:

@@ -35,7 +35,7 @@ def warm(output: Output, *, again: bool) -> None:
     assert java is not None
     archive = class_archive.place(java)
     begun = time.monotonic()
-    made = again or not archive.is_file()
+    made = again or not class_archive.is_whole(archive)
     if made:
         keep_apart()
         with (

@@ -4,7 +4,8 @@ A cold Spark spends most of its first ten seconds on loading some twenty thousan
 opens in about half the time, and its first step is shorter too; figures are in docs/performance.md.
 
 Promise: it is a matter of speed alone.  A JVM that finds the archive missing, or made by another Java or for another
-Spark, says nothing and loads its classes as ever.
+Spark, says nothing and loads its classes as ever.  One that is cut off would kill the JVM (it maps what is not there),
+so the archive is durable before it has its name, and its size is said beside it; what has another size is not used.
 
 Warning: an archive is code.  It stands inside the Python environment that Spark itself stands in (`sys.prefix`), so
 whoever could exchange it could exchange Spark.
@@ -50,9 +51,17 @@ def options(java: str | None, given: str) -> str:
     if java is None or any(word in given for word in _SPEAKS_OF_IT):
         return given
     archive = place(java)
-    if not archive.is_file():
+    if not is_whole(archive):
         return given
     return f"{shlex.quote(f'-XX:SharedArchiveFile={archive}')} {_QUIET} {given}".strip()
+
+
+def is_whole(archive: Path) -> bool:
+    """Tell whether the archive is there, and as long as it was when it was made."""
+    try:
+        return archive.stat().st_size == int(_size_of(archive).read_text())
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager
@@ -74,9 +83,24 @@ def recording(archive: Path) -> Iterator[str]:
         _end_java()
         if not unfinished.is_file():
             raise ConfigError(f"this Java wrote no class archive to {str(archive.parent)!r}; is it writable, and full?")
-        unfinished.replace(archive)
+        _publish(unfinished, archive)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _size_of(archive: Path) -> Path:
+    return archive.with_suffix(".size")
+
+
+def _publish(unfinished: Path, archive: Path) -> None:
+    """Give what is finished its name, once it is durable; between the two renames it is simply not used."""
+    size = _size_of(unfinished)
+    size.write_text(f"{unfinished.stat().st_size}\n")
+    for file in (unfinished, size):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    size.replace(_size_of(archive))
+    unfinished.replace(archive)
 
 
 def _end_java() -> None:

@@ -27,8 +27,8 @@ import pytest
 from strandline.algebra.nodes import Filter, Get, Project
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
-from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
-from strandline.persist.batch import NOTHING, Batch, BlobPart, InlinePart, Staged, retimed
+from strandline.frontier.antichain import TIME_MAX, Frontier
+from strandline.persist.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
 from strandline.persist.plane import Contents, Engine, Half, Rows, StageRequest
 
 T = TypeVar("T")
@@ -66,17 +66,10 @@ def request(way: str, *, lower: int = LOWER, upper: int = UPPER, schema: Schema 
     return StageRequest("shard-1", schema, lower, upper, f"shard-1/{next(_prefixes)}/", **WAYS[way])
 
 
-def batch(staged: Staged) -> Batch:
-    """Return the batch that an append would make of it."""
-    return Batch(
-        staged.lower, staged.upper, MINIMUM, staged.parts, staged.rows, staged.diffs, staged.digest, staged.plain
-    )
-
-
 def contents(*staged: Staged, schema: Schema = SCHEMA) -> Contents:
     """Return all updates of the batches, at their own times."""
     upper = max((s.upper.at or 0 for s in staged), default=UPPER)
-    return Contents("shard-1", schema, tuple(map(batch, staged)), LOWER, upper, 0)
+    return Contents("shard-1", schema, tuple(map(as_batch, staged)), LOWER, upper, 0)
 
 
 def updates(found: pa.Table) -> Counter[tuple[Any, ...]]:
