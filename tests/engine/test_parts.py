@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,10 +63,12 @@ def test_files_are_fsynced_before_their_directories(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", record)
     PartStore(tmp_path).write("s/1/part-a.parquet", updates(1))
-    assert synced == [str(tmp_path / "s/1/part-a.parquet"), str(tmp_path / "s/1"), str(tmp_path / "s"), str(tmp_path)]
+    files = {str(tmp_path / "s/1/part-a.parquet"), str(tmp_path / "s/1/.part-a.parquet.crc")}
+    directories = [str(tmp_path / "s/1"), str(tmp_path / "s"), str(tmp_path)]
+    assert (set(synced[:2]), synced[2:]) == (files, directories)
     synced.clear()
     PartStore(tmp_path).describe("s/1")
-    assert synced == [str(tmp_path / "s/1/part-a.parquet"), str(tmp_path / "s/1"), str(tmp_path / "s"), str(tmp_path)]
+    assert (set(synced[:2]), synced[2:]) == (files, directories)
 
 
 def test_every_flipped_byte_of_the_footer_is_refused(tmp_path: Path) -> None:
@@ -120,7 +123,7 @@ def test_a_missing_part_is_refused_and_deleting_it_again_is_fine(tmp_path: Path)
         store.check(BlobPart("s/never", 10, 1, 0, ""))
 
 
-def test_what_is_loaded_is_what_was_written_or_is_refused(tmp_path: Path) -> None:
+def test_every_flipped_byte_is_refused_when_all_is_loaded(tmp_path: Path) -> None:
     """Damage: compaction rewrites a damaged page as if it were rows."""
     store = PartStore(tmp_path)
     part = store.write("s/1/part-a.parquet", updates(50)).part
@@ -129,6 +132,24 @@ def test_what_is_loaded_is_what_was_written_or_is_refused(tmp_path: Path) -> Non
     table = store.load(part)
     assert table.num_rows == 50
     assert store.check_all([part, part]) == [store.check(part)] * 2
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << (at % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptionError, match=f"{part.key}: the bytes from {at // 512 * 512} on"):
+            store.load(part)
+    path.write_bytes(whole)
+    (tmp_path / part.sidecar).unlink()
+    with pytest.raises(CorruptionError, match=f"{part.key}: its sidecar .* is missing"):
+        store.load(part)
+
+
+def test_without_a_sidecar_what_is_loaded_is_what_was_written_or_is_refused(tmp_path: Path) -> None:
+    """Damage: the same in an object store, where no sidecar is."""
+    store = PartStore(tmp_path)
+    part = replace(store.write("s/1/part-a.parquet", updates(50)).part, sidecar="")
+    path = tmp_path / part.key
+    whole, table = path.read_bytes(), store.load(part)
     footer = int.from_bytes(whole[-8:-4], "little") + 8
     refused: list[str] = []
     for at in range(len(whole) - footer):

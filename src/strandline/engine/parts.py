@@ -1,8 +1,8 @@
 """The part store: Parquet parts below one root, written once, checked whenever they are opened.
 
-Pages are covered by Parquet's own CRCs, what they do not cover by the part's reference (`strandline.engine.footers`),
-and on file locations every byte also by Hadoop's ``.crc`` sidecar, which is kept beside the part and named in the
-reference.
+Pages are covered by Parquet's own CRCs, the footer by the part's reference (`strandline.engine.footers`), and on file
+locations every byte also by a ``.crc`` sidecar like Hadoop's (`strandline.engine.sidecars`), which is kept beside the
+part and named in the reference.
 
 `PartStore` is for file locations.  Executors write below the same path that the driver reads: on one machine that is
 its disk, on a cluster it must be a file system that all of them share.  Memory and handles are not shared.
@@ -26,8 +26,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from strandline.engine import footers
+from strandline.engine import footers, sidecars
 from strandline.engine.footers import Described
+from strandline.errors import CorruptionError
 from strandline.persist.batch import BlobPart
 
 
@@ -112,15 +113,19 @@ class PartStore:
         return [self.check(part) for part in parts]
 
     def load(self, part: BlobPart) -> pa.Table:
-        """Return all of a part that was checked; `CorruptionError` for a damaged page."""
-        return footers.load(part, self._path(part.key).read_bytes())
+        """Return all of a part that was checked; `CorruptionError` for a damaged byte, wherever it is."""
+        data = self._path(part.key).read_bytes()
+        self._check_sidecar(part, data)
+        return footers.load(part, data)
 
     def write(self, key: str, data: bytes) -> Described:
         """Store a Parquet file as ``key``, durably, and describe it."""
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        _fsync(path)
+        _sidecar(path).write_bytes(sidecars.sidecar(data))
+        for file in (path, _sidecar(path)):
+            _fsync(file)
         self._fsync_directories(path.parent)
         described = self._describe(key, path)
         assert described is not None, "a part without rows is never written"
@@ -138,6 +143,17 @@ class PartStore:
     def delete_prefix(self, prefix: str) -> None:
         """Remove whatever a failed job left below a prefix that nothing names.  Idempotent."""
         shutil.rmtree(self._path(prefix), ignore_errors=True)
+
+    def _check_sidecar(self, part: BlobPart, data: bytes) -> None:
+        if not part.sidecar:
+            return
+        try:
+            stored = self._path(part.sidecar).read_bytes()
+        except FileNotFoundError:
+            raise CorruptionError(f"part {part.key}: its sidecar {part.sidecar} is missing") from None
+        wrong = sidecars.mismatch(data, stored)
+        if wrong is not None:
+            raise CorruptionError(f"part {part.key}: {wrong}")
 
     def _path(self, key: str) -> Path:
         return self.root / key
