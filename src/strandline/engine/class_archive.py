@@ -82,7 +82,7 @@ def recording(archive: Path) -> Iterator[str]:
         yield f"{shlex.quote(f'-XX:ArchiveClassesAtExit={unfinished}')} {_QUIET}"
         _end_java()
         if not unfinished.is_file():
-            raise ConfigError(f"this Java wrote no class archive to {str(archive.parent)!r}; is it writable, and full?")
+            raise ConfigError(f"this Java wrote no class archive to {str(archive.parent)!r}; is there room for it?")
         _publish(unfinished, archive)
     finally:
         unfinished.unlink(missing_ok=True)
