@@ -93,7 +93,7 @@ def digest_of_table(table: pa.Table) -> Digest:
 
 def sort_columns(schema: Schema, sort: Sequence[str]) -> list[str]:
     """Return the order of rows in a part: ``sort``, or all columns, then time.  Every type we keep has an order."""
-    return [*(quote(name) for name in (sort or schema.names)), TIME]
+    return [*(sort or schema.names), TIME]
 
 
 def _bitmap(flags: Sequence[str]) -> list[str]:

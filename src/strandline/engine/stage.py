@@ -93,7 +93,7 @@ class Stager:
         table = _hashed(updates, request).coalesce(1).limit(SMALL_ROWS_MAX + 1).toArrow()
         if table.num_rows > SMALL_ROWS_MAX:
             return None
-        return inline.in_order(table, (*(request.sort or request.schema.names), TIME, *consolidate.LANES))
+        return inline.in_order(table, [*consolidate.sort_columns(request.schema, request.sort), *consolidate.LANES])
 
     def _stage_collected(self, collected: pa.Table, request: StageRequest) -> Staged:
         digest = consolidate.digest_of_table(collected)
@@ -118,7 +118,8 @@ class Stager:
         # earlier stage it would count repeats.
         observation = Observation()
         observed = updates.observe(observation, *_named(_sums(updates, request)))
-        ordered = observed.sortWithinPartitions(*consolidate.sort_columns(request.schema, request.sort))
+        order = consolidate.sort_columns(request.schema, request.sort)
+        ordered = observed.sortWithinPartitions(*map(quote, order))
         try:
             ordered.write.options(**WRITE_OPTIONS).parquet(self.store.uri(_directory(request)))
             described = self.store.describe(_directory(request))
