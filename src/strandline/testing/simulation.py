@@ -18,7 +18,7 @@ Source: craft page "reliability" (3.1 kernel; F1 outcomes, F3 crashes, F4 pauses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
@@ -128,7 +128,7 @@ class _Actor:
     point: IoPoint[Any]
     wake_ms: int
     paused: bool
-    received: int = 0  # a hash of all replies to this incarnation, if the run is asked for `fingerprint`
+    received: int = 0  # a hash of all replies to this incarnation since it last said what it remembers
 
 
 class Simulation:
@@ -152,6 +152,7 @@ class Simulation:
         self._calm_after = steps_max if calm_after is None else calm_after
         self._steps_max = steps_max
         self._actors: list[_Actor] = []  # the least recently run first: the choice 0 is fair
+        self._running: _Actor | None = None
         self._late: list[tuple[str, IoPoint[Any]]] = []
         # By site: the fates that it was given, the label to choose by, and those fates that this run allows.
         self._allowed: dict[str, tuple[tuple[Fate, ...], str, tuple[Fate, ...]]] = {}
@@ -215,6 +216,14 @@ class Simulation:
         actors = sorted((actor.name, actor.incarnation, actor.received) for actor in self._actors)
         late = sorted((name, point.site, hash(point.arguments)) for name, point in self._late)
         return hash((tuple(actors), tuple(late)))
+
+    def remember(self, memory: Hashable) -> None:
+        """Say, as the actor that runs, that ``memory`` is all that its incarnation has kept of what it received.
+
+        Histories that led to one memory are one state to `fingerprint` from here on.
+        """
+        assert self._running is not None, "only an actor that runs remembers"
+        self._running.received = hash(memory)
 
     def coverage(self) -> frozenset[tuple[str, Fate]]:
         """Return which fates were met at which sites."""
@@ -307,6 +316,7 @@ class Simulation:
         if self._arrived is not None:
             heard = tuple(reply) if isinstance(reply, list) else reply
             actor.received = hash((actor.received, heard, error and str(error)))
+        self._running = actor
         try:
             point = actor.coroutine.send(reply) if error is None else actor.coroutine.throw(error)
         except StopIteration as end:

@@ -10,6 +10,7 @@ Source: craft page "reliability" (S8: 2 writers, 1 compactor and collector, 1 re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +21,9 @@ from laws.places import WatchedPlaces
 from strandline.errors import AsOfError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
+from strandline.persist.codec import encode_rollup
 from strandline.persist.records import RecordMerger
-from strandline.persist.state import Appended
+from strandline.persist.state import Appended, ShardState
 from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 from strandline.store.consensus import Consensus
@@ -62,9 +64,10 @@ class SmallWorld(World):
         self._begun = False
         self._clients: dict[str, int] = {}
         self._simulated = SimBlob(self.places.blob), SimConsensus(self.places.consensus)
-        self.places.fill(_opened())
+        opened, newest = _opened()
+        self.places.fill(opened)
         self.history.admitted(PLAIN, EPOCH)
-        seats = {name: run_sync(self._sit(name)) for name in users}
+        seats = {name: run_sync(self._sit(name, newest)) for name in users}
         self._begun = True
         for name, do in users.items():
             self.simulation.spawn(name, lambda n, do=do, seat=seats[name]: self._live(do, seat, n))
@@ -73,17 +76,17 @@ class SmallWorld(World):
         """Start a process: with ids of its own, and a clock that stands still."""
         incarnation = self._clients[name] = self._clients.get(name, 0) + 1
         blob, consensus = _Either(self, 0), _Either(self, 1)
-        ids = CountingIds(f"{name}{incarnation}")
-        return PersistClient(
-            HandClock(), ids, blob, consensus, RecordMerger(blob), rollup_every=ROLLUP_EVERY, grace_ms=0
-        )
+        ids = _Ids(lambda: f"{name}{incarnation}.{self.done[name]}")
+        return PersistClient(_Still(), ids, blob, consensus, RecordMerger(blob), rollup_every=ROLLUP_EVERY, grace_ms=0)
 
     def store(self, which: int) -> Blob | Consensus:
         """Return a store itself while somebody opens, else the simulated one."""
         return self._simulated[which] if self._begun else (self.places.blob, self.places.consensus)[which]
 
-    async def _sit(self, name: str) -> Seat:
+    async def _sit(self, name: str, known: ShardState | None = None) -> Seat:
         client = self.client(name)
+        if known is not None:  # what it would read first: to be spared that is a third of a run
+            client._machine(PLAIN).adopt(known)
         return Seat(name, client, await client.writer(PLAIN, EPOCH, schema="rows"))
 
     async def _live(self, do: Doing, seat: Seat, incarnation: int) -> None:
@@ -92,6 +95,11 @@ class SmallWorld(World):
         while self.done[seat.name] < self.operations:
             await until_answered(lambda seat=seat: do(self, seat))
             self.done[seat.name] += 1
+            self.simulation.remember(self._memory(seat))
+
+    def _memory(self, seat: Seat) -> Hashable:
+        """Return all that a user takes from one thing that it did to the next: its newest state, its writer's names."""
+        return encode_rollup("", seat.writer.state), tuple(seat.writer._idle)
 
     def _restart(self, name: str) -> Seat:
         self._begun = False
@@ -118,7 +126,7 @@ class SmallWorld(World):
 
 
 @cache
-def _opened() -> WatchedPlaces:
+def _opened() -> tuple[WatchedPlaces, ShardState]:
     """Return places for every run to begin with: open for writing under `EPOCH`, two times known, since at the last."""
     places = WatchedPlaces(lambda _: True)
     client = PersistClient(HandClock(), CountingIds(), places.blob, places.consensus, rollup_every=ROLLUP_EVERY)
@@ -131,7 +139,28 @@ def _opened() -> WatchedPlaces:
         await hold.downgrade(Frontier(BEGUN - 1))
 
     run_sync(begin())
-    return places
+    return places, client.state_of(PLAIN)
+
+
+class _Still(HandClock):
+    """A clock that does not even move when somebody sleeps."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for nothing."""
+
+
+class _Ids:
+    """`Ids` that begin anew with each thing that their user does, so that they say nothing of how it went."""
+
+    def __init__(self, owner: Callable[[], str]) -> None:
+        self._owner = owner
+        self._given: Counter[str] = Counter()
+
+    def fresh(self, kind: str) -> str:
+        """Return ``kind``, the owner, what it does, and the next number."""
+        owner = self._owner()
+        self._given[owner] += 1
+        return f"{kind}-{owner}.{self._given[owner]}"
 
 
 class _Either:
