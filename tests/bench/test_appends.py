@@ -20,3 +20,4 @@ def test_a_shard_stays_small_however_often_it_is_appended_to(tmp_path: Path) -> 
     assert figures["parts_after_n"] <= PARTS_MAX
     assert figures["blob_bytes_ratio"] <= BLOB_RATIO_MAX
     assert figures["growth_appends"] == GROWTH
+    assert figures["idle_ms_p50"] > 0

@@ -3,7 +3,7 @@
 No Spark: record shards, on the default stores (SQLite and local files).  *Append*: batches of one record into one
 shard.  *Growth*: many batches of ten records into another, whose one critical reader follows at a distance, so that
 compaction and garbage collection have to keep up; they run inside the appends that make them necessary, and are part of
-what an append costs.
+what an append costs.  *Idle*: the uppers of many shards with nothing new, advanced together, as at each tick.
 
 Source: design page "persist" (limits and targets).
 """
@@ -41,6 +41,8 @@ KEYS: Final = 10_000
 """How many different records there are in the growing shard: later ones repeat earlier ones."""
 OPENINGS: Final = 5
 DECILE: Final = 10
+IDLE_SHARDS: Final = 50
+IDLE_TICKS: Final = 200
 SHARD: Final = "bench"
 EPOCH: Final = 1
 _BYTES: Final = Schema((Column("data", "binary"),))
@@ -49,7 +51,8 @@ _BYTES: Final = Schema((Column("data", "binary"),))
 def append_and_open(directory: Path, *, appends: int = APPENDS, growth: int = GROWTH_APPENDS) -> dict[str, Any]:
     """Measure both in ``directory`` and return every figure.
 
-    ``append_ms_p50`` and ``_p99``; after ``growth_appends`` batches of `GROWTH_RECORDS`: ``state_bytes_after_n``
+    ``append_ms_p50`` and ``_p99``; ``idle_ms_p50``: `IDLE_SHARDS` uppers in one ``compare_and_set_many``; after
+    ``growth_appends`` batches of `GROWTH_RECORDS`: ``state_bytes_after_n``
     (without inline parts), ``open_ms`` and ``plan_ms`` (of a snapshot; medians), ``parts_after_n``,
     ``blob_bytes_ratio`` (bytes on disk ÷ bytes of referenced objects, after a collection), ``append_last_decile_ratio``
     (mean cost of the last tenth of the appends ÷ of the first).
@@ -58,7 +61,11 @@ def append_and_open(directory: Path, *, appends: int = APPENDS, growth: int = GR
 
 
 async def _measured(directory: Path, appends: int, growth: int) -> dict[str, Any]:
-    return {**await _latency(directory / "latency", appends), **await _growth(directory / "growth", growth)}
+    return {
+        **await _latency(directory / "latency", appends),
+        **await _idle(directory / "idle"),
+        **await _growth(directory / "growth", growth),
+    }
 
 
 async def _latency(directory: Path, appends: int) -> dict[str, Any]:
@@ -77,6 +84,21 @@ async def _latency(directory: Path, appends: int) -> dict[str, Any]:
         "appends": appends,
         "record_bytes": len(RECORD),
     }
+
+
+async def _idle(directory: Path) -> dict[str, Any]:
+    consensus = _consensus(directory)
+    try:
+        client = _client(directory, consensus)
+        writers = [await client.writer(f"{SHARD}{n}", EPOCH, schema="") for n in range(IDLE_SHARDS)]
+        took = [
+            await _ms(partial(client.advance_many, [(writer, Frontier(tick), "") for writer in writers]))
+            for tick in range(1, IDLE_TICKS + 1)
+        ]
+        assert {writer.state.upper for writer in writers} == {Frontier(IDLE_TICKS)}, "some upper stayed behind"
+    finally:
+        consensus.close()
+    return {"idle_ms_p50": round(statistics.median(took), 3), "idle_shards": IDLE_SHARDS}
 
 
 async def _growth(directory: Path, appends: int) -> dict[str, Any]:

@@ -31,8 +31,6 @@ FORMAT: Final = 1
 T = TypeVar("T")
 Entries = Mapping[str, Any]
 
-_SCALARS: Final = ("walltime_ms", "epoch", "schema", "owner", "swept_ms")
-_FRONTIERS: Final = ("since", "upper", "forgotten")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -53,21 +51,11 @@ def entries(state: ShardState) -> dict[str, Any]:
 
 
 def _small_entries(state: ShardState) -> dict[str, Any]:
-    flat = _single_entries(state)
+    single = {name: each.pack(getattr(state, name)) for name, each in _SINGLES.items()}
+    flat = {name: value for name, value in single.items() if value is not _ABSENT}
     for group, each in _MAPS.items():
         flat |= {f"{group}/{name}": each.pack(value) for name, value in getattr(state, each.field).items()}
     return flat | {f"rollup/{rollup.seqno}": rollup.key for rollup in state.rollups}
-
-
-def _single_entries(state: ShardState) -> dict[str, Any]:
-    flat: dict[str, Any] = {name: getattr(state, name) for name in _SCALARS}
-    flat |= {name: getattr(state, name).at for name in _FRONTIERS}
-    flat["schemas"] = list(state.schemas)
-    flat["digest"] = [state.digest.low, state.digest.high]
-    if state.certificate is not None:
-        c = state.certificate
-        flat["certificate"] = [c.fingerprint, c.upper.at, c.digest.low, c.digest.high]
-    return flat
 
 
 def restore(shard: str, seqno: int, flat: Entries) -> ShardState:
@@ -77,26 +65,36 @@ def restore(shard: str, seqno: int, flat: Entries) -> ShardState:
 
 def difference(before: ShardState, after: ShardState) -> Diff:
     """Return what leads from one version to the next.  What did not change is told by identity, so this is cheap."""
-    old = _single_entries(before)
-    changed = _single_entries(after)
-    removed = [name for name in old if name not in changed]
-    changed = {name: value for name, value in changed.items() if name not in old or old[name] != value}
+    changed: dict[str, Any] = {}
+    removed: list[str] = []
+    for name, single in _SINGLES.items():
+        old, new = getattr(before, name), getattr(after, name)
+        if old is not new and old != new:
+            value = single.pack(new)
+            if value is _ABSENT:
+                removed.append(name)
+            else:
+                changed[name] = value
     for group, each in _MAPS.items():
         was, now = getattr(before, each.field), getattr(after, each.field)
         if was is not now:
-            removed += [f"{group}/{name}" for name in was if name not in now]
-            changed |= {f"{group}/{n}": each.pack(v) for n, v in now.items() if n not in was or was[n] != v}
+            removed += [f"{group}/{name}" for name in was.keys() - now.keys()]
+            for name, value in now.items():
+                known = was.get(name)
+                if known is not value and known != value:
+                    changed[f"{group}/{name}"] = each.pack(value)
     if before.rollups is not after.rollups:
-        removed += [f"rollup/{r.seqno}" for r in before.rollups if r not in after.rollups]
-        changed |= {f"rollup/{r.seqno}": r.key for r in after.rollups if r not in before.rollups}
+        had, has = ({r.seqno: r.key for r in state.rollups} for state in (before, after))
+        removed += [f"rollup/{seqno}" for seqno in had.keys() - has.keys()]
+        changed |= {f"rollup/{seqno}": key for seqno, key in has.items() if had.get(seqno) != key}
     same = bytes(map(operator.is_, before.batches, after.batches)).find(False)
     first = same if same >= 0 else min(len(before.batches), len(after.batches))
-    known = {_batch_name(b): b for b in before.batches[first:]}
+    gone = {_batch_name(b): b for b in before.batches[first:]}
     for batch in after.batches[first:]:
         name = _batch_name(batch)
-        if known.pop(name, None) is not batch:
+        if gone.pop(name, None) is not batch:
             changed[name] = _pack_batch(batch)
-    return Diff(after.seqno, changed, (*sorted(removed), *sorted(known)), after.rollups[-1])
+    return Diff(after.seqno, changed, (*sorted(removed), *sorted(gone)), after.rollups[-1])
 
 
 def apply(state: ShardState, diffs: Sequence[Diff]) -> ShardState:
@@ -117,7 +115,7 @@ def _changed(state: ShardState, seqno: int, changes: Entries) -> ShardState:
             groups.setdefault(group, {})[rest] = value
         else:
             single[name] = value
-    fields = {name: _SINGLE.get(name, _as_it_is)(value) for name, value in single.items()}
+    fields = {name: _SINGLES[name].unpack(value) for name, value in single.items()}
     for group, values in groups.items():
         if group in _MAPS:
             each = _MAPS[group]
@@ -241,6 +239,12 @@ def _unpack_batch(value: list[Any]) -> Batch:
     )
 
 
+def _pack_certificate(certificate: Certificate | None) -> Any:
+    if certificate is None:
+        return _ABSENT
+    return [certificate.fingerprint, certificate.upper.at, certificate.digest.low, certificate.digest.high]
+
+
 def _unpack_certificate(value: Any) -> Certificate | None:
     if value is _ABSENT:
         return None
@@ -284,6 +288,14 @@ def unpack_staged(value: list[Any]) -> Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class _Single(Generic[T]):
+    """How a field of the state that is one value is packed."""
+
+    pack: Callable[[T], Any]
+    unpack: Callable[[Any], T]
+
+
+@dataclass(frozen=True, slots=True)
 class _Map(Generic[T]):
     """A field of the state that maps names to values, and how a value is packed."""
 
@@ -299,13 +311,17 @@ _MAPS: Final[dict[str, _Map[Any]]] = {
     "leased": _Map("leased", lambda h: [h.since.at, h.seqno, h.beat_ms], lambda v: Leased(Frontier(v[0]), v[1], v[2])),
 }
 
-_SINGLE: Final[dict[str, Callable[[Any], Any]]] = {
-    "schemas": tuple,
-    "digest": lambda v: Digest(*v),
-    "certificate": _unpack_certificate,
-    **dict.fromkeys(_FRONTIERS, Frontier),
-}
 
-
-def _as_it_is(value: Any) -> Any:
+def _as_it_is(value: T) -> T:
     return value
+
+
+_SCALAR: Final[_Single[Any]] = _Single(_as_it_is, _as_it_is)
+_FRONTIER: Final[_Single[Frontier]] = _Single(lambda frontier: frontier.at, Frontier)
+_SINGLES: Final[dict[str, _Single[Any]]] = {
+    **dict.fromkeys(("walltime_ms", "epoch", "schema", "owner", "swept_ms"), _SCALAR),
+    **dict.fromkeys(("since", "upper", "forgotten"), _FRONTIER),
+    "schemas": _Single(list, tuple),
+    "digest": _Single(lambda digest: [digest.low, digest.high], lambda value: Digest(*value)),
+    "certificate": _Single(_pack_certificate, _unpack_certificate),
+}

@@ -190,5 +190,3 @@ def _named(flat: Flat) -> Iterator[str]:
                 yield from (part[1] for part in value[3] if part[0] == BLOB_PART)
             case "unsealed":
                 yield from (part[1] for part in value[2] if part[0] == BLOB_PART)
-            case "unsealed":
-                yield from (part[1] for part in value[2] if part[0] == BLOB_PART)
