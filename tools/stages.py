@@ -76,6 +76,8 @@ CHECK_COMMANDS: Final = (
 
 STAGE_MINUTES_MAX: Final = 30
 """After this a stage's processes are killed and it counts as failed: a test that hangs must not hold CI for ever."""
+LONG_MINUTES_MAX: Final = 120
+"""The same for a stage that CI does not run."""
 
 PYTEST_NO_TESTS: Final = 5
 
@@ -156,7 +158,7 @@ class Tally:
         return f"{self.passed} passed, {self.failed} failed, {len(self.skips)} skipped"
 
 
-def run(command: list[str], *, quiet: bool = False) -> int:
+def run(command: list[str], *, quiet: bool = False, minutes: int = STAGE_MINUTES_MAX) -> int:
     """Run ``command`` at the root without standard input; return its exit status, 124 if it ran out of time."""
     out = subprocess.DEVNULL if quiet else None
     python_path = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
@@ -169,9 +171,9 @@ def run(command: list[str], *, quiet: bool = False) -> int:
         start_new_session=True,
     ) as process:
         try:
-            return process.wait(timeout=STAGE_MINUTES_MAX * 60)
+            return process.wait(timeout=minutes * 60)
         except subprocess.TimeoutExpired:
-            print(f"stages: stopped after {STAGE_MINUTES_MAX} minutes: {' '.join(command)}", flush=True)
+            print(f"stages: stopped after {minutes} minutes: {' '.join(command)}", flush=True)
             return 124
         finally:
             _end(process)
@@ -226,7 +228,7 @@ def run_tests(stage: str, files: dict[str, int], directory: Path, *, quiet: bool
         return Tally()
     report = directory / f"{stage}.xml"
     command = call_pytest(f"--stage={stage}", f"--junitxml={report}", *sorted(files))
-    status = run(command, quiet=quiet)
+    status = run(command, quiet=quiet, minutes=LONG_MINUTES_MAX if stage in NOT_IN_CI else STAGE_MINUTES_MAX)
     tally = read_report(report) if report.exists() else Tally()
     lost = sum(files.values()) - tally.counted
     if lost > 0:

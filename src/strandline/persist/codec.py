@@ -78,14 +78,14 @@ def difference(before: ShardState, after: ShardState) -> Diff:
     for group, each in _MAPS.items():
         was, now = getattr(before, each.field), getattr(after, each.field)
         if was is not now:
-            removed += [f"{group}/{name}" for name in was.keys() - now.keys()]
+            removed += [f"{group}/{name}" for name in sorted(was.keys() - now.keys())]
             for name, value in now.items():
                 known = was.get(name)
                 if known is not value and known != value:
                     changed[f"{group}/{name}"] = each.pack(value)
     if before.rollups is not after.rollups:
         had, has = ({r.seqno: r.key for r in state.rollups} for state in (before, after))
-        removed += [f"rollup/{seqno}" for seqno in had.keys() - has.keys()]
+        removed += [f"rollup/{seqno}" for seqno in sorted(had.keys() - has.keys())]
         changed |= {f"rollup/{seqno}": key for seqno, key in has.items() if had.get(seqno) != key}
     same = bytes(map(operator.is_, before.batches, after.batches)).find(False)
     first = same if same >= 0 else min(len(before.batches), len(after.batches))
