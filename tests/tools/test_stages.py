@@ -88,8 +88,8 @@ def test_no_collected_test_is_lost(
     monkeypatch.setattr(
         stages,
         "run",
-        lambda command, *, quiet=False, run=stages.run: run(
-            [each for each in command if each[:8] != "--stage="], quiet=True
+        lambda command, *, quiet=False, minutes=1, run=stages.run: run(
+            [each for each in command if each[:8] != "--stage="], quiet=True, minutes=minutes
         ),
     )
     tally = stages.run_tests("unit", {"test_it.py": 2}, tmp_path, quiet=True)
