@@ -11,10 +11,12 @@ import pytest
 
 import strandline
 from strandline.environment.catalog import KEY, Holder
+from strandline.store.system import SystemClock
 
 pytestmark = pytest.mark.spark
 
 INSERTS = 12
+DAY_MS = 24 * 60 * 60 * 1000
 
 
 @pytest.fixture
@@ -98,6 +100,26 @@ def test_a_damaged_a_missing_and_a_leaked_part_are_each_told_by_name(kept):
     text = kept.run("fsck")
     assert text.status == 3
     assert missing.name in text.out
+
+
+def test_what_was_leaked_long_ago_is_removed_when_asked_and_nothing_else_is(kept):
+    """Damage: what a crash left lies there for ever, or a part that somebody is about to append is removed with it."""
+    (directory,) = {part.parent.parent for part in parts(kept)}
+    now_ms = SystemClock().now_ms()
+    leaked, young = (directory / f"{now_ms - days * DAY_MS}-left" / "part-0.zstd.parquet" for days in (2, 0))
+    for part in (leaked, young):
+        part.parent.mkdir()
+        part.write_bytes(parts(kept)[0].read_bytes())
+    before, known = rows(kept), parts(kept)
+    (dry,) = kept.run("fsck", "--json").documents
+    assert ([each["fault"] for each in dry["found"]], dry["removed"]) == (["leaked"], [])
+    assert parts(kept) == known
+    (done,) = kept.run("fsck", "--apply", "--json").documents
+    assert [key.split("/", 1)[-1] for key in done["removed"]] == [str(leaked.relative_to(directory.parent))]
+    assert parts(kept) == [part for part in known if part != leaked]
+    assert rows(kept) == before
+    (again,) = kept.run("fsck", "--apply", "--json").documents
+    assert (again["found"], again["removed"]) == ([], [])
 
 
 def test_a_name_that_nothing_has_is_refused_with_candidates(kept):
