@@ -8,13 +8,13 @@ import pytest
 
 from planted.streams import BUGS, Bug
 from strandline.testing.simulation import Fate
-from worlds.campaign import ASKED_FOR
+from worlds.campaign import ASKED_FOR, deal
 from worlds.persist import law_of
 from worlds.streams import play
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
-HISTORIES = 400
+HISTORIES = 1_000
 LONG_HISTORIES = 20_000
 SEEDS_MAX = HISTORIES
 """A planted bug must be found among the seeds that the unmodified code passes."""
@@ -22,9 +22,9 @@ MARKS = frozenset({"call: unanswered", "write: done", "write: refused", "togethe
 LAWS = frozenset({"P1", "P3", "P5", "P6", "L1", "atomic", "negative", "order", "refused", "unsealed"})
 
 
-def made(seeds: range) -> tuple[Counter, int, set]:
+def made(seeds: range) -> tuple[Counter[str], int, set[str]]:
     """Make histories; return what callers met, how much was acknowledged, and the distinct traces."""
-    marks: Counter = Counter()
+    marks: Counter[str] = Counter()
     acknowledged, traces = 0, set()
     for seed in seeds:
         world = play(seed)
@@ -34,20 +34,30 @@ def made(seeds: range) -> tuple[Counter, int, set]:
     return marks, acknowledged, traces
 
 
+def judged(seeds: range, record_property) -> None:
+    """Make histories on all processors, and judge whether they were worth it."""
+    marks: Counter[str] = Counter()
+    acknowledged, traces = 0, set()
+    for some, many, distinct in deal(seeds, made):
+        marks += some
+        acknowledged += many
+        traces |= distinct
+    assert set(marks) >= MARKS, "callers meet what they are there to meet"
+    assert len(traces) >= 0.99 * len(seeds)
+    assert acknowledged >= 8 * len(seeds)
+    record_property("FIGURE", f"streams.histories {len(seeds)} >={len(seeds)} pass")
+    record_property("FIGURE", f"streams.acknowledged-per-history {acknowledged / len(seeds):.1f} >=8 pass")
+
+
 def test_every_law_holds_in_every_history(record_property) -> None:
     """Damage: a program that writes without waiting loses, repeats or reorders what it wrote."""
-    marks, acknowledged, traces = made(range(HISTORIES))
-    assert set(marks) >= MARKS, "callers meet what they are there to meet"
-    assert len(traces) >= 0.99 * HISTORIES
-    assert acknowledged >= 8 * HISTORIES
-    record_property("FIGURE", f"streams.histories {HISTORIES} >={HISTORIES} pass")
-    record_property("FIGURE", f"streams.acknowledged-per-history {acknowledged / HISTORIES:.1f} >=8 pass")
+    judged(range(HISTORIES), record_property)
 
 
 @pytest.mark.slow
-def test_every_law_holds_in_many_more_histories() -> None:
+def test_every_law_holds_in_many_more_histories(record_property) -> None:
     """Damage: as above, where it takes rare luck."""
-    made(range(1_000_000, 1_000_000 + LONG_HISTORIES))
+    judged(range(1_000_000, 1_000_000 + LONG_HISTORIES), record_property)
 
 
 def test_a_history_is_a_function_of_its_seed() -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
-from typing import Final
+from typing import Final, TypeVar
 
 from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
 from worlds.persist import Populate, World, play
+
+T = TypeVar("T")
 
 SEED: Final = "STRANDLINE_SIM_SEED"
 RUNS: Final = "STRANDLINE_SIM_RUNS"
@@ -101,20 +104,30 @@ class Campaign:
 
 
 def wage(these: range, populate: Populate) -> Campaign:
-    """Make the histories of ``these`` seeds on all processors: dealt in slices, so each history is the same anyway."""
-    if len(these) <= SLICE:
-        return Campaign().make(these, populate)
+    """Make the histories of ``these`` seeds on all processors."""
     whole = Campaign()
-    slices = [these[at : at + SLICE] for at in range(0, len(these), SLICE)]
-    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as processes:
-        try:
-            for part in processes.map(_make, slices, [populate] * len(slices)):
-                whole.join(part)
-        except BaseException:
-            processes.shutdown(wait=False, cancel_futures=True)
-            raise
+    for part in deal(these, partial(_make, populate)):
+        whole.join(part)
     return whole
 
 
-def _make(these: range, populate: Populate) -> Campaign:
+def deal(these: range, make: Callable[[range], T]) -> Iterator[T]:
+    """Have all processors ``make`` slices of the seeds ``these``; yield what came of each, in the order of the seeds.
+
+    A history depends on its seed alone, so who makes it does not matter.  ``make`` must be picklable, and what it
+    raises ends the whole.
+    """
+    slices = [these[at : at + SLICE] for at in range(0, len(these), SLICE)]
+    if len(slices) <= 1:
+        yield from map(make, slices)
+        return
+    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as processes:
+        try:
+            yield from processes.map(make, slices)
+        except BaseException:
+            processes.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _make(populate: Populate, these: range) -> Campaign:
     return Campaign().make(these, populate)
