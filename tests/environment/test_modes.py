@@ -70,7 +70,8 @@ def test_an_independent_environment_makes_no_change_and_no_connection(filled, mo
     with filled.open():  # somebody writes, and serves
         monkeypatch.setattr(push.PushClient, "connect", connects)
         monkeypatch.setattr(push.PushServer, "serve", connects)
-        assembly = assemble(f"file://{filled.root}", spark=filled.spark, consensus=None, config=Config())
+        location = f"file://{filled.root}"
+        assembly = assemble(location, spark=filled.spark, consensus=None, config=Config(), mode=Mode.INDEPENDENT)
         assembly = replace(assembly, blob=Refusing(assembly.blob), consensus=Refusing(assembly.consensus))
         loop = LoopThread()
         core = loop.run(Core.open(assembly, Config(), Mode.INDEPENDENT))
@@ -83,6 +84,39 @@ def test_an_independent_environment_makes_no_change_and_no_connection(filled, mo
             assert env.fsck()["harmful"] == 0
             with pytest.raises(InvalidUsage, match="read-only"):
                 env.tick()
+
+
+def test_an_independent_environment_leaves_no_trace(filled):
+    """Damage: an audit leaves files of its own user there, and the writer cannot open its database any more."""
+    before = traces(filled.root)
+    with filled.open(mode="independent") as env:
+        assert totals(env) == [("a", 1), ("b", 2)]
+        assert (env.verify("totals").ok, env.fsck()["harmful"], env.gc(), env.status()["mode"]) == (
+            True,
+            0,
+            [],
+            "independent",
+        )
+        assert [shard["outcome"] for shard in env.compact("orders")] in ([], ["due"])
+        for change in (env.fsck, env.compact, env.gc):
+            with pytest.raises(InvalidUsage, match="changes nothing"):
+                change(apply=True)
+    assert traces(filled.root) == before
+
+
+def traces(root):
+    """All that is below a directory, and when it was changed."""
+    return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in root.rglob("*"))
+
+
+@pytest.mark.parametrize("mode", ["read", "independent"])
+def test_who_only_reads_makes_no_location(place, tmp_path, mode):
+    """Damage: a mistyped location is made, and looks empty and healthy to every check."""
+    with pytest.raises(ConfigError, match="nothing was stored there yet"):
+        place.open(mode=mode)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="nothing was stored at this location yet"):
+        strandline.open("memory://", spark=place.spark, mode=mode)
 
 
 def test_a_reader_holds_what_it_reads_until_its_frames_are_gone(filled):

@@ -288,6 +288,21 @@ def test_what_is_not_our_table_is_refused_by_name(postgres_server: PostgresServe
             PostgresConsensus(postgres_server.url, schema=schema)
 
 
+def test_what_must_be_there_is_not_made(postgres_server: PostgresServer, schema: str) -> None:
+    """Damage: a mistyped schema becomes an empty location, which looks healthy."""
+    with pytest.raises(ConfigError, match="nothing was stored there yet"):
+        PostgresConsensus(postgres_server.url, schema=schema, existing=True)
+    with psycopg.connect(postgres_server.url, autocommit=True) as other:
+        found = other.execute("SELECT count(*) FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone()
+    assert found == (0,)
+    PostgresConsensus(postgres_server.url, schema=schema).close()
+    given = f"{postgres_server.url}{'&' if '?' in postgres_server.url else '?'}"
+    read_only = f"{given}options=-c%20default_transaction_read_only%3Don&target_session_attrs=any"
+    opened = PostgresConsensus(read_only, schema=schema, existing=True)
+    assert asyncio.run(opened.list_keys()) == []
+    opened.close()
+
+
 @pytest.mark.parametrize("name", ["", "x" * 64, "é" * 32, "a\0b"])
 def test_names_that_postgresql_would_cut_off_are_refused(postgres_server: PostgresServer, name: str) -> None:
     """Damage: two locations whose long names begin alike share one table."""

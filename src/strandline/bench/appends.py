@@ -1,9 +1,10 @@
 """The other half of ``strandline bench persist``: what an append costs, and what is left of very many of them.
 
-No Spark: record shards, on the default stores (SQLite and local files).  *Append*: batches of one record into one
-shard.  *Growth*: many batches of ten records into another, whose one critical reader follows at a distance, so that
-compaction and garbage collection have to keep up; they run inside the appends that make them necessary, and are part of
-what an append costs.  *Idle*: the uppers of many shards with nothing new, advanced together, as at each tick.
+No Spark: record shards, on the default stores (SQLite and local files).  *Load*: writers that race (`load`).
+*Append*: batches of one record into one shard.  *Growth*: many batches of ten records into another, whose one critical
+reader follows at a distance, so that compaction and garbage collection have to keep up; they run inside the appends
+that make them necessary, and are part of what an append costs.  *Idle*: the uppers of many shards with nothing new,
+advanced together, as at each tick.
 
 Source: design page "persist" (limits and targets).
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from strandline.algebra.schema import Column, Schema
+from strandline.bench.load import Load, drive
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import BlobPart, InlinePart
 from strandline.persist.client import PersistClient
@@ -48,24 +50,38 @@ EPOCH: Final = 1
 _BYTES: Final = Schema((Column("data", "binary"),))
 
 
-def append_and_open(directory: Path, *, appends: int = APPENDS, growth: int = GROWTH_APPENDS) -> dict[str, Any]:
-    """Measure both in ``directory`` and return every figure.
+def append_and_open(
+    directory: Path, *, load: Load | None = None, appends: int = APPENDS, growth: int = GROWTH_APPENDS
+) -> dict[str, Any]:
+    """Measure all of it in ``directory`` and return every figure.
 
-    ``append_ms_p50`` and ``_p99``; ``idle_ms_p50``: `IDLE_SHARDS` uppers in one ``compare_and_set_many``; after
-    ``growth_appends`` batches of `GROWTH_RECORDS`: ``state_bytes_after_n``
+    ``load``: what `load.drive` says of it.  ``append_ms_p50`` and ``_p99``; ``idle_ms_p50``: `IDLE_SHARDS` uppers in
+    one ``compare_and_set_many``; after ``growth_appends`` batches of `GROWTH_RECORDS`: ``state_bytes_after_n``
     (without inline parts), ``open_ms`` and ``plan_ms`` (of a snapshot; medians), ``parts_after_n``,
-    ``blob_bytes_ratio`` (bytes on disk ÷ bytes of referenced objects, after a collection), ``append_last_decile_ratio``
-    (mean cost of the last tenth of the appends ÷ of the first).
+    ``blob_bytes_ratio`` (bytes on disk ÷ bytes of referenced objects, after a collection),
+    ``append_last_decile_ratio`` (mean cost of the last tenth of the appends ÷ of the first).
     """
-    return asyncio.run(_measured(directory, appends, growth))
+    return asyncio.run(_measured(directory, load or Load(), appends, growth))
 
 
-async def _measured(directory: Path, appends: int, growth: int) -> dict[str, Any]:
+async def _measured(directory: Path, load: Load, appends: int, growth: int) -> dict[str, Any]:
     return {
+        "load": await _loaded(directory / "load", load),
         **await _latency(directory / "latency", appends),
         **await _idle(directory / "idle"),
         **await _growth(directory / "growth", growth),
     }
+
+
+async def _loaded(directory: Path, load: Load) -> dict[str, Any]:
+    opened = [_consensus(directory)]
+    opened += [SQLiteConsensus(directory / "consensus.db") for _ in range(load.writers)]
+    waiting = iter(opened)
+    try:
+        return await drive(load, lambda: _client(directory, next(waiting)))
+    finally:
+        for consensus in opened:
+            consensus.close()
 
 
 async def _latency(directory: Path, appends: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.bench.appends import append_and_open
+from strandline.bench.load import Load
 from strandline.bench.persist import stage_and_scan
 from strandline.cli.door import Door, keep_apart
 from strandline.cli.output import Output
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _persist(session: SparkSession, directory: Path) -> dict[str, Any]:
+def _persist(session: SparkSession, directory: Path, load: Load) -> dict[str, Any]:
     return {
         "bench": "persist",
-        **append_and_open(directory / "appends"),
+        **append_and_open(directory / "appends", load=load),
         **stage_and_scan(session, directory / "parts"),
     }
 
 
-BENCHMARKS: Final[Mapping[str, Callable[[SparkSession, Path], dict[str, Any]]]] = {"persist": _persist}
+BENCHMARKS: Final[Mapping[str, Callable[[SparkSession, Path, Load], dict[str, Any]]]] = {"persist": _persist}
 
 
-def bench(door: Door, name: str, output: Output) -> None:
+def bench(door: Door, name: str, load: Load, output: Output) -> None:
     """Run the benchmark ``name`` in a temporary directory and print its document.
 
     Raises `ConfigError` if there is none of that name.
@@ -45,7 +46,7 @@ def bench(door: Door, name: str, output: Output) -> None:
         session = build({})
     try:
         with tempfile.TemporaryDirectory(prefix="strandline-bench-", ignore_cleanup_errors=True) as directory:
-            document = BENCHMARKS[name](session, Path(directory))
+            document = BENCHMARKS[name](session, Path(directory), load)
     finally:
         if door.spark is None:
             session.stop()

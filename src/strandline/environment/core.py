@@ -66,7 +66,6 @@ from strandline.sources.file_sequence import FileSequence
 from strandline.sources.files import FileReader
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
-from strandline.store.reading import ReadingBlob, ReadingConsensus
 
 HISTORY = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
@@ -108,17 +107,17 @@ class Core:
         """Open a location.
 
         Raises:
-            ConfigError: somebody else holds it (named), and ``config.take_over`` is not set.
+            ConfigError: somebody else holds it (named), and ``config.take_over`` is not set; or it is only to be read,
+                and nothing was stored there yet.
         """
         blob, consensus = assembly.blob, assembly.consensus
-        if mode is Mode.INDEPENDENT:
-            blob, consensus = ReadingBlob(blob), ReadingConsensus(consensus)
         notifier = _notifier(assembly, mode)
         client = PersistClient(assembly.clock, assembly.ids, blob, consensus, assembly.engine, notifier=notifier)
         catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus))
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
-            await catalogs.read()
+            if not (await catalogs.read()).epoch and not await consensus.list_keys():
+                raise ConfigError("nothing was stored at this location yet; open it for writing to make one")
             return core
         await core._take_over()
         if isinstance(notifier, PushServer):

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from strandline.environment.catalog import Source, View
+from strandline.environment.config import Mode
 from strandline.environment.core import Core
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.persist.fsck import check_location, held_by_transactions, shards_of
@@ -56,7 +57,11 @@ async def inspect(core: Core, name: str) -> dict[str, Any]:
 
 
 async def check(core: Core, *, apply: bool) -> dict[str, Any]:
-    """Return what is wrong with the location's objects; ``apply``: and remove what is leaked."""
+    """Return what is wrong with the location's objects; ``apply``: and remove what is leaked.
+
+    Raises `InvalidUsage` if an independent environment is to ``apply`` anything, as all of these do.
+    """
+    _permit(core, apply=apply)
     findings = await check_location(core.client, core.engine)
     removed = await _sweep(core) if apply else []
     return {
@@ -74,6 +79,7 @@ async def check(core: Core, *, apply: bool) -> dict[str, Any]:
 
 async def compact(core: Core, name: str | None, *, apply: bool) -> list[dict[str, Any]]:
     """Return, for each shard that a whole merge would change, what it is now; ``apply``: and what became of it."""
+    _permit(core, apply=apply)
     known = await shards(core)
     found = []
     for shard in sorted(known if name is None else [await named(core, name)]):
@@ -100,6 +106,7 @@ async def compact(core: Core, name: str | None, *, apply: bool) -> list[dict[str
 
 async def collect(core: Core, *, apply: bool) -> list[dict[str, Any]]:
     """Return, for each shard with garbage, what is to be collected; ``apply``: what was."""
+    _permit(core, apply=apply)
     found = []
     for shard, name in sorted((await shards(core)).items()):
         collector = await core.client.collector(shard)
@@ -108,6 +115,13 @@ async def collect(core: Core, *, apply: bool) -> list[dict[str, Any]]:
         if not done.nothing:
             found.append({"shard": shard, "name": name, **asdict(done)})
     return found
+
+
+def _permit(core: Core, *, apply: bool) -> None:
+    if apply and core.mode is Mode.INDEPENDENT:
+        raise InvalidUsage(
+            "an independent environment changes nothing; open the location in another mode to apply this"
+        )
 
 
 async def _merged(core: Core, shard: str) -> dict[str, Any]:

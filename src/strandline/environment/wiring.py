@@ -54,7 +54,9 @@ from strandline.store.memory import MemoryConsensus
 from strandline.store.object_consensus import ObjectConsensus
 from strandline.store.objects import ObjectBlob, ObjectLocation
 from strandline.store.postgres import PostgresConsensus
+from strandline.store.reading import ReadingBlob, ReadingConsensus
 from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.sqlite_reader import SQLiteReader
 from strandline.store.system import SystemClock, SystemIds
 
 if TYPE_CHECKING:
@@ -92,17 +94,22 @@ class Assembly:
 def assemble(
     location: str, *, spark: SparkSession | None, consensus: str | None, config: Config, mode: Mode = Mode.FULL
 ) -> Assembly:
-    """Return the assembly of ``location``; only what writes (``mode``) also sweeps.
+    """Return the assembly of ``location``.
 
-    Raises `ConfigError`, one sentence: the location or consensus is not of a known kind or cannot be used; Java is
-    missing or too old.  `Unavailable`: a store does not answer.
+    Only what is to write data (``mode``) makes a location that is not there, and sweeps it.  What is to be independent
+    is given stores that cannot be changed.
+
+    Raises `ConfigError`, one sentence: the location or consensus is not of a known kind, is not there or cannot be
+    used; Java is missing or too old.  `Unavailable`: a store does not answer.
     """
     release: list[Callable[[], object]] = []
     where = places.location_of(location, config.storage)
-    store, close = _consensus(places.consensus_of(consensus, where), where)
+    store, close = _consensus(places.consensus_of(consensus, where), where, mode)
     release.append(close)
-    blob, parts = _stores(where, release, sweep=mode is Mode.FULL)
+    blob, parts = _stores(where, release, mode)
     blob = _cached(blob, where, config)
+    if mode is Mode.INDEPENDENT:
+        blob, store = ReadingBlob(blob), ReadingConsensus(store)
     wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
     session = build(wanted) if spark is None else adopt(spark, wanted)
     if isinstance(where, ObjectLocation):
@@ -159,7 +166,7 @@ async def outcomes(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-def _stores(where: Location, release: list[Callable[[], object]], *, sweep: bool) -> tuple[Blob, Parts]:
+def _stores(where: Location, release: list[Callable[[], object]], mode: Mode) -> tuple[Blob, Parts]:
     match where:
         case ObjectLocation():
             below = replace(where, url=f"{where.url}/{BLOB}")
@@ -167,12 +174,14 @@ def _stores(where: Location, release: list[Callable[[], object]], *, sweep: bool
         case InMemory():
             directory = tempfile.TemporaryDirectory(prefix="strandline-", ignore_cleanup_errors=True)
             release.append(directory.cleanup)
-            return _stores(InFiles(Path(directory.name)), release, sweep=False)
-        case InFiles(root):
+            root = Path(directory.name)
+            return FileBlob(root / BLOB), PartStore(root / BLOB)
+        case InFiles(root) if mode is Mode.FULL:
             blob = FileBlob(_writable(root) / BLOB)
-            if sweep:
-                blob.sweep(SystemClock().now_ms())
+            blob.sweep(SystemClock().now_ms())
             return blob, PartStore(root / BLOB)
+        case InFiles(root):
+            return FileBlob(root / BLOB, existing=True), PartStore(root / BLOB)
 
 
 def _cached(blob: Blob, where: Location, config: Config) -> Blob:
@@ -196,17 +205,20 @@ def _writable(root: Path) -> Path:
     return root
 
 
-def _consensus(place: ConsensusPlace, where: Location) -> tuple[Consensus, Callable[[], object]]:
+def _consensus(place: ConsensusPlace, where: Location, mode: Mode) -> tuple[Consensus, Callable[[], object]]:
+    existing = mode is not Mode.FULL
     match place:
         case InMemory():
             return MemoryConsensus(), _nothing
+        case InSQLite(path) if mode is Mode.INDEPENDENT:
+            return ReadingConsensus(SQLiteReader(path)), _nothing
         case InSQLite(path):
-            if isinstance(where, InFiles):
+            if isinstance(where, InFiles) and not existing:
                 _writable(where.root)
-            sqlite = SQLiteConsensus(path)
+            sqlite = SQLiteConsensus(path, existing=existing)
             return sqlite, sqlite.close
         case InPostgres(url, schema):
-            postgres = PostgresConsensus(url, schema=schema)
+            postgres = PostgresConsensus(url, schema=schema, existing=existing)
             return postgres, postgres.close
         case InObjectStore():
             assert isinstance(where, ObjectLocation), "nothing else has objects to keep it beside"

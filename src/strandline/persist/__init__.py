@@ -1,4 +1,34 @@
 """Definite collections: shards of ``(row, time, diff)`` updates that every reader reads alike, for ever.
 
-Knows nothing of where rows come from; rows themselves pass through `plane.Engine` only.
+Knows nothing of where rows come from; rows themselves pass through `plane.Engine` only.  What is named here is for
+those who build on it: a client of two stores, and the handles that it gives.
+
+Source: design pages "persist" (handles) and "the public face" (lower down).
 """
+
+from strandline.persist.client import PersistClient
+from strandline.persist.multi import MultiWriteHandle, open_multi
+from strandline.persist.read import ReadHandle
+from strandline.persist.records import RecordShard
+from strandline.persist.since import SinceHandle
+from strandline.persist.stream import StreamClient, StreamReader, StreamWriter
+from strandline.persist.transactions import Transactions, open_transactions
+from strandline.persist.updates import RowCodec, ValueCodec
+from strandline.persist.write import WriteHandle
+
+__all__ = [
+    "MultiWriteHandle",
+    "PersistClient",
+    "ReadHandle",
+    "RecordShard",
+    "RowCodec",
+    "SinceHandle",
+    "StreamClient",
+    "StreamReader",
+    "StreamWriter",
+    "Transactions",
+    "ValueCodec",
+    "WriteHandle",
+    "open_multi",
+    "open_transactions",
+]

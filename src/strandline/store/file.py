@@ -52,17 +52,19 @@ DIRECTORY_RACES_MAX: Final = 100
 
 
 class FileBlob:
-    """A `Blob` in the files below ``root``, which is made if it is not there.
+    """A `Blob` in the files below ``root``, which is made if it is not there, unless it must be ``existing``.
 
     ``fsync=False`` gives up durability (never atomicity): for places that need not outlive the machine's next crash.
 
     Raises:
-        ConfigError: ``root`` cannot be made or is not a directory.
+        ConfigError: ``root`` cannot be made, is not a directory, or is not ``existing``.
     """
 
-    def __init__(self, root: Path, fsync: bool = True) -> None:
+    def __init__(self, root: Path, fsync: bool = True, *, existing: bool = False) -> None:
         self._root = root.absolute()
         self._fsync = fsync
+        if existing and not self._root.is_dir():
+            raise ConfigError(f"there is no directory {self._root}: nothing was stored there yet")
         try:
             missing = list(itertools.takewhile(lambda path: not path.exists(), (self._root, *self._root.parents)))
             self._root.mkdir(parents=True, exist_ok=True)

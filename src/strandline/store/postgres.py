@@ -124,10 +124,12 @@ class Bounded(psycopg.Connection[tuple[Any, ...]]):
 class PostgresConsensus:
     """A `Consensus` in the table ``schema.table`` of the database that ``conninfo`` (a URL, or libpq's form) names.
 
-    Schema and table are made if they are not there.  Locations that share a database need a schema each.
+    Schema and table are made if they are not there, unless they must be ``existing``; to open what is there changes
+    nothing.  Locations that share a database need a schema each.
 
     Raises:
-        ConfigError: the connection string cannot be read, we may not make the table, or the table is another's.
+        ConfigError: the connection string cannot be read, we may not make the table, it is not ``existing``, or is
+            another's.
         Unavailable: no connection; the message says why (nobody answers; or the server does not let us in).
     """
 
@@ -138,6 +140,7 @@ class PostgresConsensus:
         schema: str = SCHEMA_DEFAULT,
         table: str = TABLE_DEFAULT,
         seconds_max: float = SECONDS_MAX,
+        existing: bool = False,
     ) -> None:
         for name in (schema, table):
             if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
@@ -150,7 +153,10 @@ class PostgresConsensus:
         self._guard = threading.Lock()
         self._connection: Connection | None = None
         try:
-            self._transact(self._initialize)
+            if not self._on_connection(self._is_ours):
+                if existing:
+                    raise ConfigError(f"{self._place} is not there: nothing was stored there yet")
+                self._transact(self._initialize)
         except StoreError as error:
             self.close()
             raise _at_start(self._place, error) from error
@@ -318,9 +324,9 @@ class PostgresConsensus:
         if connection is not None:
             connection.close()
 
-    def _initialize(self, connection: Connection) -> None:
+    def _is_ours(self, connection: Connection) -> bool:
+        """Return whether the table is there; raise `ConfigError` if it is another's."""
         name = self._table.as_string(connection)
-        connection.execute(_LOCK, ([_number(self._name, "")],))
         found = connection.execute(_COMMENT, (name, name)).fetchone()
         assert found is not None
         comment, exists = found
@@ -328,7 +334,11 @@ class PostgresConsensus:
             raise ConfigError(
                 f"{self._place} is not a table of this version of Strandline: {comment or 'no comment'!r}"
             )
-        if not exists:
+        return bool(exists)
+
+    def _initialize(self, connection: Connection) -> None:
+        connection.execute(_LOCK, ([_number(self._name, "")],))
+        if not self._is_ours(connection):
             create = "CREATE SCHEMA IF NOT EXISTS {schema}"
             connection.execute(sql.SQL(create).format(schema=self._schema))
             connection.execute(self._composed(_CREATE))

@@ -6,11 +6,11 @@ Source: design page "persist" (modes: an independent reader cannot affect the wr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from strandline.errors import InvalidUsage
 from strandline.store.blob import Blob
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 
 
 class ReadingBlob:
@@ -36,10 +36,23 @@ class ReadingBlob:
         return await self._inner.list(prefix)
 
 
+class Versions(Protocol):
+    """The half of a `Consensus` that reads."""
+
+    async def head(self, key: str) -> Versioned | None:
+        """Return the newest version, or None."""
+
+    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
+        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
+
+    async def list_keys(self) -> list[str]:
+        """Return all keys, sorted."""
+
+
 class ReadingConsensus:
     """A `Consensus` that refuses every change with `InvalidUsage`."""
 
-    def __init__(self, inner: Consensus) -> None:
+    def __init__(self, inner: Versions) -> None:
         self._inner = inner
 
     async def head(self, key: str) -> Versioned | None:

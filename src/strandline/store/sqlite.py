@@ -52,35 +52,44 @@ OPEN_ATTEMPTS_MAX: Final = 20
 FORMAT: Final = 1
 """Kept in the file's ``user_version``; 0 is a file that nobody has used."""
 
+VERSION: Final = "PRAGMA user_version"
 _CREATE: Final = """
     CREATE TABLE IF NOT EXISTS versions (
         key TEXT NOT NULL, seqno INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (key, seqno)
     )
 """
-_HEAD: Final = "SELECT seqno, data FROM versions WHERE key = ? ORDER BY seqno DESC LIMIT 1"
+HEAD: Final = "SELECT seqno, data FROM versions WHERE key = ? ORDER BY seqno DESC LIMIT 1"
 _INSTALL: Final = """
     INSERT INTO versions (key, seqno, data)
     SELECT ?1, ?2, ?3 WHERE (SELECT max(seqno) FROM versions WHERE key = ?1) IS ?4
 """
-_SCAN: Final = "SELECT seqno, data FROM versions WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
+SCAN: Final = "SELECT seqno, data FROM versions WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
 _TRUNCATE: Final = "DELETE FROM versions WHERE key = ? AND seqno < ?"
-_KEYS: Final = "SELECT DISTINCT key FROM versions"
+KEYS: Final = "SELECT DISTINCT key FROM versions"
 
 
 class SQLiteConsensus:
-    """A `Consensus` in the file ``path``, which is made if it is not there; its directory must exist.
+    """A `Consensus` in the file ``path``; its directory must exist.
+
+    The file is made if it is not there, unless it must be ``existing``.  To open what is there changes nothing.
 
     Raises:
-        ConfigError: the file cannot be opened as a database that several processes share.
+        ConfigError: the file cannot be opened as a database that several processes share, or is not ``existing``.
         CorruptionError: there is a file, and it is no database of ours or no longer.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, existing: bool = False) -> None:
         self._path = path
+        self._target = f"{path.absolute().as_uri()}?mode={'rw' if existing else 'rwc'}"
         self._guard = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        if existing and not path.exists():
+            raise absent(path)
         try:
-            self._transact(self._initialize)
+            if not is_ours(path, self._look(VERSION, ())):
+                if existing:
+                    raise absent(path)
+                self._transact(self._initialize)
         except StoreError as error:
             self.close()
             raise ConfigError(f"{path} cannot be used as a consensus database: {error.__cause__}") from error
@@ -95,7 +104,7 @@ class SQLiteConsensus:
 
     async def head(self, key: str) -> Versioned | None:
         """Return the newest version, or None if the key was never set."""
-        rows = await self._read(_HEAD, (key,))
+        rows = await self._read(HEAD, (key,))
         return Versioned(*rows[0]) if rows else None
 
     async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
@@ -119,7 +128,7 @@ class SQLiteConsensus:
         check_limit(key, limit)
         if start > SEQNO_MAX:
             return []
-        rows = await self._read(_SCAN, (key, max(start, 0), min(limit, SEQNO_MAX)))
+        rows = await self._read(SCAN, (key, max(start, 0), min(limit, SEQNO_MAX)))
         return [Versioned(*row) for row in rows]
 
     async def truncate(self, key: str, seqno: int) -> int:
@@ -134,17 +143,17 @@ class SQLiteConsensus:
 
     async def list_keys(self) -> list[str]:
         """Return all keys, sorted."""
-        return sorted(key for (key,) in await self._read(_KEYS, ()))
+        return sorted(key for (key,) in await self._read(KEYS, ()))
 
     async def _read(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
-        def read() -> list[tuple[Any, ...]]:
-            with self._guard:
-                try:
-                    return self._connected().execute(query, values).fetchall()
-                except sqlite3.Error as error:
-                    raise self._nothing_happened(error) from error
+        return await asyncio.to_thread(self._look, query, values)
 
-        return await asyncio.to_thread(read)
+    def _look(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
+        with self._guard:
+            try:
+                return self._connected().execute(query, values).fetchall()
+            except sqlite3.Error as error:
+                raise nothing_happened(self._path, error) from error
 
     async def _write(self, change: Callable[[sqlite3.Connection], T]) -> T:
         def write() -> T:
@@ -158,12 +167,12 @@ class SQLiteConsensus:
             connection = self._connected()
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            raise self._nothing_happened(error) from error
+            raise nothing_happened(self._path, error) from error
         try:
             result = change(connection)
         except sqlite3.Error as error:
             self._roll_back(connection)
-            raise self._nothing_happened(error) from error
+            raise nothing_happened(self._path, error) from error
         except BaseException:
             self._roll_back(connection)
             raise
@@ -173,12 +182,6 @@ class SQLiteConsensus:
             self._drop()
             raise Indeterminate(f"{self._path}: a commit may have failed: {_told(error)}") from error
         return result
-
-    def _nothing_happened(self, error: sqlite3.Error) -> StrandlineError:
-        """Return what to raise for an error that came before any COMMIT was issued."""
-        if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return CorruptionError(f"{self._path} is not the database that was stored: {_told(error)}")
-        return Determinate(f"{self._path} did not answer: {_told(error)}")
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         """Leave no transaction open: a later COMMIT on this connection must not carry it."""
@@ -191,7 +194,7 @@ class SQLiteConsensus:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = sqlite3.connect(
-                self._path, timeout=BUSY_SECONDS_MAX, isolation_level=None, check_same_thread=False
+                self._target, timeout=BUSY_SECONDS_MAX, isolation_level=None, check_same_thread=False, uri=True
             )
             try:
                 _share_durably(connection)
@@ -207,13 +210,33 @@ class SQLiteConsensus:
             connection.close()
 
     def _initialize(self, connection: sqlite3.Connection) -> None:
-        (form,) = connection.execute("PRAGMA user_version").fetchone()
-        if form not in (0, FORMAT):
-            raise ConfigError(
-                f"{self._path} has format {form}, made by another version of Strandline; this one: {FORMAT}"
-            )
+        if is_ours(self._path, connection.execute(VERSION).fetchall()):
+            return  # somebody else made it meanwhile
         connection.execute(_CREATE)
         connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def is_ours(path: Path, version: list[tuple[Any, ...]]) -> bool:
+    """Return whether the file with this answer to `VERSION` is in use; False: nobody has used it yet.
+
+    Raises `ConfigError` if it was made by another version of Strandline.
+    """
+    ((form,),) = version
+    if form not in (0, FORMAT):
+        raise ConfigError(f"{path} has format {form}, made by another version of Strandline; this one: {FORMAT}")
+    return bool(form)
+
+
+def absent(path: Path) -> ConfigError:
+    """Return what to raise where a database must be there, and is not."""
+    return ConfigError(f"there is no consensus database {path}: nothing was stored there yet")
+
+
+def nothing_happened(path: Path, error: sqlite3.Error) -> StrandlineError:
+    """Return what to raise for an error that came before any COMMIT was issued."""
+    if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return CorruptionError(f"{path} is not the database that was stored: {_told(error)}")
+    return Determinate(f"{path} did not answer: {_told(error)}")
 
 
 def _install(connection: sqlite3.Connection, request: CompareAndSet) -> Committed | Mismatch:

@@ -1,0 +1,119 @@
+"""A load on persist: several writers that race for one shard, and whether all they were promised is there.
+
+Every record is different and says who wrote it, so what is read back in the end is compared with what was acknowledged,
+one by one: a load that is fast because it loses something ends with an error.
+
+Each writer has a client of its own, as processes would; ``open_client`` decides on which stores.  So this also tries a
+`Blob` or a `Consensus` of somebody else's, or a double of ours in front of one.
+
+Source: design page "persist" (data generator and benchmark).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from strandline.environment.wiring import outcomes
+from strandline.errors import FencedError, InvalidUsage
+from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.persist.client import PersistClient
+from strandline.persist.records import Record
+from strandline.persist.state import Appended, Fenced, UpperMismatch
+
+SHARD: Final = "load"
+EPOCH: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``writers`` append ``batches`` batches each, of ``records`` records of ``record_bytes`` bytes."""
+
+    writers: int = 2
+    batches: int = 200
+    records: int = 100
+    record_bytes: int = 64
+
+    def __post_init__(self) -> None:
+        if min(self.writers, self.batches, self.records) < 1:
+            raise InvalidUsage(f"a load has at least one writer, batch and record: {self}")
+        least = len(self.record(self.writers - 1, self.batches - 1, self.records - 1))
+        if self.record_bytes < least:
+            raise InvalidUsage(f"records of {self.record_bytes} bytes cannot all differ; this load needs {least}")
+
+    def record(self, writer: int, batch: int, number: int) -> bytes:
+        """Return one record."""
+        return f"{writer}-{batch}-{number} ".encode().ljust(self.record_bytes, b".")
+
+    def batch(self, writer: int, batch: int, time: int) -> list[Record]:
+        """Return the records of one batch, to be appended at ``time``."""
+        return [Record(self.record(writer, batch, number), time, 1) for number in range(self.records)]
+
+
+@dataclass(slots=True)
+class _Met:
+    """What one writer met."""
+
+    took_ms: list[float]
+    lost: int = 0
+
+
+async def drive(load: Load, open_client: Callable[[], PersistClient]) -> dict[str, Any]:
+    """Write ``load`` into a fresh shard and return the figures.
+
+    ``rows_per_s``, ``mb_per_s`` (of records), ``cas_per_s`` (versions that were committed), ``lost_races`` (appends
+    that came second and were made again), ``append_ms_p50`` and ``_p99`` (from first attempt to acknowledgement).
+
+    Raises:
+        AssertionError: something acknowledged is not there, or is there twice.
+        FencedError: somebody else has taken the shard over.
+    """
+    begun = time.perf_counter()
+    met = await outcomes([_write(load, writer, open_client()) for writer in range(load.writers)])
+    seconds = time.perf_counter() - begun
+    shard = await open_client().records(SHARD, EPOCH)
+    found = sorted((record.data, record.diff) for record in await shard.contents(after=MINIMUM))
+    promised = sorted(
+        (load.record(writer, batch, number), 1)
+        for writer in range(load.writers)
+        for batch in range(load.batches)
+        for number in range(load.records)
+    )
+    assert found == promised, f"{len(promised)} records were acknowledged, and {len(found)} are there"
+    took = sorted(ms for each in met for ms in each.took_ms)
+    rows = len(promised)
+    return {
+        "writers": load.writers,
+        "batch_records": load.records,
+        "record_bytes": load.record_bytes,
+        "rows": rows,
+        "rows_per_s": round(rows / seconds),
+        "mb_per_s": round(rows * load.record_bytes / seconds / 1e6, 3),
+        "cas_per_s": round(shard.state.seqno / seconds),
+        "lost_races": sum(each.lost for each in met),
+        "append_ms_p50": round(statistics.median(took), 3),
+        "append_ms_p99": round(took[int(len(took) * 0.99)], 3),
+    }
+
+
+async def _write(load: Load, writer: int, client: PersistClient) -> _Met:
+    met = _Met([])
+    shard = await client.records(SHARD, EPOCH)
+    for number in range(load.batches):
+        begun = time.perf_counter()
+        while True:
+            at = shard.upper.at
+            assert at is not None, "nobody closes this shard"
+            outcome = await shard.append(load.batch(writer, number, at), Frontier(at), Frontier(at + 1))
+            match outcome:
+                case Appended():
+                    break
+                case UpperMismatch():
+                    met.lost += 1
+                case Fenced(epoch):
+                    raise FencedError(f"shard {SHARD!r}: epoch {epoch} has been admitted: the place is not ours alone")
+        met.took_ms.append((time.perf_counter() - begun) * 1000)
+    return met
