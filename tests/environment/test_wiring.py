@@ -13,6 +13,7 @@ import pytest
 from postgres_server import PostgresServer
 from s3_server import S3Server
 from strandline.environment import wiring
+from strandline.environment.config import Mode
 from strandline.environment.places import consensus_of, location_of
 from strandline.store.consensus import Committed
 from strandline.store.memory import MemoryConsensus
@@ -27,7 +28,7 @@ NUMBERS = itertools.count()
 def opened(text: str | None, location: str, storage: dict[str, str] | None = None) -> type:
     """Open a consensus as `assemble` does, use it, close it, and return its class."""
     where = location_of(location, storage or {})
-    consensus, close = wiring._consensus(consensus_of(text, where), where)
+    consensus, close = wiring._consensus(consensus_of(text, where), where, Mode.FULL)
     requests = [step(f"k{number}", None) for number in range(3)]
     assert asyncio.run(consensus.compare_and_set_many(requests)) == [Committed()] * 3
     assert asyncio.run(consensus.list_keys()) == ["k0", "k1", "k2"]
@@ -84,7 +85,7 @@ def test_what_nobody_finished_is_swept_when_a_location_is_opened(tmp_path: Path)
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
     os.utime(leftover, (0, 0))
-    wiring._stores(location_of(str(tmp_path), {}), release, sweep=False)
+    wiring._stores(location_of(str(tmp_path), {}), release, Mode.READ)
     assert leftover.exists(), "who only reads changes nothing"
-    wiring._stores(location_of(str(tmp_path), {}), release, sweep=True)
+    wiring._stores(location_of(str(tmp_path), {}), release, Mode.FULL)
     assert not leftover.exists()

@@ -268,7 +268,6 @@ MODELS_LONG: Final = (
     Model(_WRITERS, 2, 1),
     Model(_ONE, 2, 1),
     Model({**_WRITERS, "r": read}, 2, 0),
-    Model({"a": append, "x": collect}, 1, 1),
     Model({"a": append, **_LOOKING_AFTER}, 1, 0),
 )
 """What takes minutes.  Three operations of all four users, with two faults, are more than can be made: see the docs."""
