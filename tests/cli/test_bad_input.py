@@ -83,7 +83,9 @@ def test_a_location_that_cannot_be_written_is_named(tmp_path, alone):
 def test_missing_java_is_named(tmp_path, alone):
     """Spark itself says forty lines about something else."""
     (tmp_path / "strandline.yml").write_text("location: data\n")
-    told = one_sentence(alone(["status", "--project", str(tmp_path)], PATH="", JAVA_HOME=""))
+    (tmp_path / "one.sql").write_text("CREATE TABLE t (k INT)")
+    command = ["sql", "-f", str(tmp_path / "one.sql"), "--project", str(tmp_path)]
+    told = one_sentence(alone(command, PATH="", JAVA_HOME=""))
     assert told.startswith("Spark needs Java and none is found: install a JDK")
 
 
@@ -146,3 +148,12 @@ def test_a_malformed_row_is_told_by_status_and_the_other_rows_flow(place, kind, 
     assert (errors["first"][0]["file"], errors["first"][0]["line"]) == (f"b.{kind}", line)
     assert errors["first"][0]["reason"]
     assert f"s: b.{kind} line {line}: " in place.run("status").out
+
+
+def test_asking_where_nothing_was_stored_is_told_so(tmp_path, alone):
+    """A mistyped location would be made, and look healthy."""
+    (tmp_path / "strandline.yml").write_text("location: data\n")
+    for command in ("status", "fsck"):
+        told = one_sentence(alone([command, "--project", str(tmp_path)]))
+        assert told.startswith("there is no consensus database")
+    assert not (tmp_path / "data").exists()
