@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import sqlite3
@@ -11,7 +12,12 @@ import pytest
 
 import strandline
 from strandline.environment.catalog import KEY, Holder
-from strandline.store.system import SystemClock
+from strandline.frontier.antichain import Frontier
+from strandline.persist import PersistClient
+from strandline.persist.records import Record
+from strandline.store.file import FileBlob
+from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.spark
 
@@ -160,3 +166,42 @@ def test_a_holder_that_lives_is_not_released(kept):
         assert said.status == 1
         assert f"process {os.getpid()}" in said.err
     assert KEY in dict.fromkeys(row[0] for row in everything(kept)[1])
+
+
+RECORDS = 40
+
+
+def neglect(place):
+    """Write a shard of the location as a process that leaves the collecting to others."""
+    consensus = SQLiteConsensus(place.root / "data" / "consensus.db")
+    blob = FileBlob(place.root / "data" / "blob")
+
+    async def body():
+        client = PersistClient(SystemClock(), SystemIds(), blob, consensus, rollup_every=8, grace_ms=None)
+        notes = await client.records("notes", 1)
+        for number in range(RECORDS):
+            await notes.append([Record(b"%d" % number, number, 1)], Frontier(number), Frontier(number + 1))
+
+    asyncio.run(body())
+    return consensus, blob
+
+
+def test_what_nobody_collected_is_collected_when_asked_and_nothing_else(kept):
+    """Damage: garbage lies there for ever; or gc says that it collected what it did not, or takes what is needed."""
+    consensus, blob = neglect(kept)
+    before = rows(kept)
+    (dry,) = kept.run("gc", "--json").documents
+    ((shard, versions, rollups),) = [(each["shard"], each["versions"], each["rollups"]) for each in dry["shards"]]
+    assert shard == "notes"
+    assert min(versions, rollups) > 0
+    (done,) = kept.run("gc", "--apply", "--json").documents
+    assert done == {"applied": True, "shards": dry["shards"]}
+    assert kept.run("gc", "--json").documents == [{"applied": False, "shards": []}]
+    assert rows(kept) == before
+
+    async def read():
+        notes = await PersistClient(SystemClock(), SystemIds(), blob, consensus).records("notes", 1)
+        return {record.data for record in await notes.contents()}
+
+    assert asyncio.run(read()) == {b"%d" % number for number in range(RECORDS)}
+    consensus.close()
