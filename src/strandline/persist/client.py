@@ -160,10 +160,9 @@ class PersistClient:
         """Compact and collect after commits from now on: only who writes does; a reader's beat deletes nothing."""
         compactor = self._compactors[machine.shard]
         compactor.merger = merger
-        if not machine.upkeep:
-            machine.upkeep.append(compactor.keep_up)
-            if self._grace_ms is not None:
-                machine.upkeep.append(self._collector(machine, self._grace_ms).keep_up)
+        machine.upkeep.add("merge", compactor.keep_up)
+        if self._grace_ms is not None:
+            machine.upkeep.add("collection", self._collector(machine, self._grace_ms).keep_up)
 
     async def _open(self, shard: str) -> Machine:
         machine = self._machine(shard)

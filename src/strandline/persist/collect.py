@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from strandline.errors import CorruptionError, InvalidUsage, StoreError, Unavailable
+from strandline.errors import CorruptionError, InvalidUsage
 from strandline.persist import codec
 from strandline.persist.batch import BlobPart, Part
 from strandline.persist.holds import LEASE_MS, expire_overdue, seqno_held
@@ -93,22 +93,11 @@ class Collector:
         self._blob = blob
         self._consensus = consensus
         self._grace_ms = grace_ms
-        self.problem = ""
 
     async def keep_up(self) -> None:
-        """Collect, if new rollups have made that worth while, as far as the stores let us.
-
-        Whoever committed is not told: its commit is done.  ``problem`` says what is damaged and stands in the way.
-        """
-        if len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
-            return
-        try:
+        """Collect, if new rollups have made that worth while.  Raises what the stores raise, and `CorruptionError`."""
+        if len(self._machine.state.rollups) >= ROLLUPS_ENOUGH:
             await self._collect(None)
-            self.problem = ""
-        except (StoreError, Unavailable):
-            return
-        except CorruptionError as error:
-            self.problem = str(error)
 
     async def collect(self, to: int | None = None) -> Collected:
         """Collect everything before version ``to`` (default: all that is dead).

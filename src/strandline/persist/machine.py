@@ -5,8 +5,8 @@ A `Machine` holds the newest state it knows and changes it by compare-and-set: a
 state is fetched and the command is evaluated anew; it recognises its own earlier success.  A command's refusal counts
 only on a state that was fetched after the command was issued.
 
-After a commit the machine does the maintenance that the commit made necessary (a rollup every `ROLLUP_EVERY` versions);
-that may fail without harm, since the next committer will find it still to be done.
+After a commit the machine does the maintenance that the commit made necessary (a rollup every `ROLLUP_EVERY` versions,
+and what else its owner added to `upkeep`); that may fail without harm, and unheard by the committer.
 
 Trap: an `Indeterminate` that leaves here means that the last attempt may still land, so nothing it names may be
 deleted.
@@ -16,18 +16,18 @@ Source: design page "persist" (shard state, errors, details that cost others yea
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StoreError, Unavailable
+from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.persist import codec
 from strandline.persist.invariants import check
 from strandline.persist.metrics import Metrics
 from strandline.persist.notify import Notice, Notifier, Polling, Subscription, notice_of
 from strandline.persist.objects import parts_prefix, rollups_prefix
 from strandline.persist.state import FIRST_SEQNO, Rollup, ShardState, add_rollup
+from strandline.persist.upkeep import Upkeep
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
@@ -69,9 +69,8 @@ class Machine:
         self._notifier = notifier or Polling(clock)
         self.metrics = metrics or Metrics()
         self._state: ShardState | None = None
-        self._maintaining = False
-        self.upkeep: list[Callable[[], Awaitable[None]]] = []
-        """What else is to be looked after when a commit is done; raises nothing that its committer should hear."""
+        self.upkeep = Upkeep(self.metrics)
+        self.upkeep.add("rollup", self._roll_up_if_due)
 
     @property
     def state(self) -> ShardState:
@@ -169,8 +168,8 @@ class Machine:
                 if after is self.state:
                     self.metrics.witness_hits += doubted
                     return answer  # the last attempt landed and only its answer was lost; or a refusal
-        except (Unavailable, CorruptionError) as error:
-            if unknown is None:
+        except StrandlineError as error:
+            if unknown is None or isinstance(error, Indeterminate):
                 raise
             raise Indeterminate(f"shard {self.shard!r}: a commit may or may not have happened ({error})") from error
         if unknown is not None:
@@ -283,24 +282,12 @@ class Machine:
             await self._blob.delete(key)  # somebody else created the shard: ours is named by nothing
 
     async def maintain(self) -> None:
-        """Do what the last commits made necessary.  Failing does no harm: the next committer finds it still to be done.
+        """Do what the last commits made necessary; raises nothing of it (`persist/upkeep.py`)."""
+        await self.upkeep.run()
 
-        What maintenance itself commits makes nothing necessary that the next commit cannot do.
-        """
-        if self._maintaining:
-            return
-        self._maintaining = True
-        try:
-            await self._roll_up()
-            for job in self.upkeep:
-                await job()
-        finally:
-            self._maintaining = False
-
-    async def _roll_up(self) -> None:
+    async def _roll_up_if_due(self) -> None:
         if self.state.seqno - self.state.rollups[-1].seqno >= self._rollup_every:
-            with suppress(StoreError, Unavailable):
-                await self.roll_up()
+            await self.roll_up()
 
     async def roll_up(self) -> None:
         """Write a rollup of the newest state known here, and name it.  Raises what the stores raise."""
