@@ -127,6 +127,8 @@ class WriteHandle:
         """
         while True:
             actual = self.state.upper
+            if actual < lower:  # as far as is known here: others may have closed the gap
+                actual = (await self.refresh()).upper
             if actual < lower:
                 raise InvalidUsage(f"shard {self.shard!r}: data of [{lower}, {upper}) leaves a gap after {actual}")
             unused = tuple(batch for batch in staged if batch.upper <= actual)
