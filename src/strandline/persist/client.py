@@ -23,6 +23,7 @@ from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.metrics import Metrics
 from strandline.persist.notify import Notifier, Polling
+from strandline.persist.patience import PatientBlob
 from strandline.persist.plane import Merger
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import SCHEMA, RecordMerger, RecordShard
@@ -85,15 +86,16 @@ class PersistClient:
 
     async def records(self, shard: str, epoch: int) -> RecordShard:
         """Open ``shard`` as a record shard for writing under ``epoch``."""
-        handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA, merger=RecordMerger(self.blob))
-        return RecordShard(self._machines[shard], handle, self.blob)
+        blob = self._for_records()
+        handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA, merger=RecordMerger(blob))
+        return RecordShard(self._machines[shard], handle, blob)
 
     async def reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
         """Open ``shard`` for reading without a lease; None if it does not exist.  Writes nothing."""
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
-        return ReadHandle(machine, self.clock, schema, name)
+        return ReadHandle(machine, schema, name)
 
     async def leased_reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
         """Open ``shard`` for reading under a lease of its own; None if the shard does not exist."""
@@ -102,7 +104,7 @@ class PersistClient:
             return None
         lease = Lease(machine, self.clock, self.ids.fresh("r"))
         await lease.register()
-        return ReadHandle(machine, self.clock, schema, name, lease)
+        return ReadHandle(machine, schema, name, lease)
 
     async def since(self, shard: str, reader: str, epoch: int) -> SinceHandle:
         """Register (or take over) the critical reader ``reader`` of ``shard`` under ``epoch``."""
@@ -134,7 +136,7 @@ class PersistClient:
         found = self._compactors[shard]
         if found.merger is None:
             rows = parse_schema(self._machines[shard].state.schema) is not None
-            found.merger = (merger or self._merger) if rows else RecordMerger(self.blob)
+            found.merger = (merger or self._merger) if rows else RecordMerger(self._for_records())
         return found
 
     def state_of(self, shard: str) -> ShardState:
@@ -152,6 +154,9 @@ class PersistClient:
         if not await machine.open(create=False):
             return None
         return self._collector(machine, self._grace_ms or 0)
+
+    def _for_records(self) -> PatientBlob:
+        return PatientBlob(self.blob, self.clock, self.metrics)
 
     def _collector(self, machine: Machine, grace_ms: int) -> Collector:
         return Collector(machine, self.clock, self.ids, self.blob, self.consensus, grace_ms)

@@ -26,6 +26,7 @@ from strandline.persist.invariants import check
 from strandline.persist.metrics import Metrics
 from strandline.persist.notify import Notice, Notifier, Polling, Subscription, notice_of
 from strandline.persist.objects import parts_prefix, rollups_prefix
+from strandline.persist.patience import ATTEMPTS_MAX, Deadline, pause_s
 from strandline.persist.state import FIRST_SEQNO, Rollup, ShardState, add_rollup
 from strandline.persist.upkeep import Upkeep
 from strandline.store.blob import Blob
@@ -36,8 +37,7 @@ T = TypeVar("T")
 Command = Callable[[ShardState], tuple[ShardState, T]]
 
 ROLLUP_EVERY: Final = 128
-CAS_RETRIES_MAX: Final = 64
-BACKOFF_S_MAX: Final = 1.0
+CAS_RETRIES_MAX: Final = ATTEMPTS_MAX
 SCAN_LIMIT: Final = 256
 ROLLUP_EVERY_MIN: Final = 2
 """Naming a rollup is a version itself: one for each version would never end."""
@@ -99,15 +99,18 @@ class Machine:
                 raise
         raise Unavailable(f"shard {self.shard!r} could not be opened in {CAS_RETRIES_MAX} attempts ({last})")
 
-    async def refresh(self) -> ShardState:
-        """Fetch what others have committed since, and return the newest state."""
+    async def refresh(self, deadline: Deadline | None = None) -> ShardState:
+        """Fetch what others have committed since, and return the newest state.
+
+        Raises `Unavailable` when the attempts are used up, or ``deadline`` has passed.
+        """
         last: StoreError | None = None
         for attempt in range(CAS_RETRIES_MAX):
             try:
                 await self._catch_up()
             except StoreError as error:
                 last = error
-                await self._back_off(attempt, error)
+                await self._back_off(attempt, error, deadline)
             except CorruptionError:
                 self.metrics.corruption_errors += 1
                 raise
@@ -115,12 +118,17 @@ class Machine:
                 return self.state
         raise Unavailable(f"shard {self.shard!r} could not be read in {CAS_RETRIES_MAX} attempts ({last})")
 
+    def within(self, timeout_s: float | None) -> Deadline | None:
+        """Return the deadline of a caller that waits for ``timeout_s``; None if it says nothing."""
+        return None if timeout_s is None else Deadline(self._clock, timeout_s)
+
     async def commit(
         self,
         command: Command[T],
         *,
         unknown: Indeterminate | None = None,
         in_doubt: Callable[[], None] | None = None,
+        deadline: Deadline | None = None,
     ) -> T:
         """Apply ``command`` to the newest state, durably, and return its answer.
 
@@ -129,8 +137,9 @@ class Machine:
         others have gone on, whether they landed.
 
         Raises:
-            Indeterminate: the attempts are used up and the last one may still land; delete nothing that it names.
-            Unavailable: the attempts are used up and none of them landed.
+            Indeterminate: the attempts are used up, or ``deadline`` has passed, and the last one may still land; delete
+                nothing that it names.
+            Unavailable: the same, and none of them landed.
         """
         current = False  # whether self.state was fetched after this call began
         doubted = unknown is not None  # whether any attempt left open what became of it
@@ -151,14 +160,14 @@ class Machine:
                         doubted = doubted or unknown is not None
                         if in_doubt is not None and isinstance(error, Indeterminate):
                             in_doubt()
-                        await self._back_off(attempt, error)
+                        await self._back_off(attempt, error, deadline)
                     else:
                         if isinstance(outcome, Committed):
                             self.committed(later, request)
                             await self.maintain()
                             return answer
                         self.metrics.retries += 1
-                await self.refresh()
+                await self.refresh(deadline)
                 current = True
                 if self.state.seqno > before.seqno:
                     # The version we aimed at is taken: by us, as the command will see, or for ever by another.
@@ -305,7 +314,10 @@ class Machine:
     def _rollup_key(self, seqno: int) -> str:
         return f"{rollups_prefix(self.shard)}{seqno}-{self._ids.fresh('r')}"
 
-    async def _back_off(self, attempt: int, error: StoreError) -> None:
+    async def _back_off(self, attempt: int, error: StoreError, deadline: Deadline | None = None) -> None:
         self.metrics.retries += 1
         self.metrics.indeterminate += isinstance(error, Indeterminate)
-        await self._clock.sleep(min(BACKOFF_S_MAX, 0.005 * 2 ** min(attempt, 10)))
+        pause = pause_s(attempt)
+        if deadline is not None and deadline.left_s() <= pause:
+            raise Unavailable(f"shard {self.shard!r}: a store does not answer in the time that was given ({error})")
+        await self._clock.sleep(pause)
