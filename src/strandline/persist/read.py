@@ -148,10 +148,15 @@ class ReadHandle:
                 if state.upper.empty:
                     return
                 self._listening[upper] += 1
-                self._listening[lower] -= 1
+                self._told(lower)
                 lower = upper
         finally:
-            self._listening[lower] -= 1
+            self._told(lower)
+
+    def _told(self, frontier: int) -> None:
+        self._listening[frontier] -= 1
+        if not self._listening[frontier]:
+            del self._listening[frontier]
 
     async def _known_to(self, upper: int) -> ShardState:
         await self._beat_if_due()
