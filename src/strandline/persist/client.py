@@ -22,13 +22,16 @@ from strandline.persist.inspect import Inspection, inspect
 from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.metrics import Metrics
+from strandline.persist.names import KEY, Names
 from strandline.persist.notify import Notifier, Polling
 from strandline.persist.patience import PatientBlob
 from strandline.persist.plane import Merger
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import SCHEMA, RecordMerger, RecordShard
+from strandline.persist.register import Register
 from strandline.persist.since import SinceHandle
 from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe
+from strandline.persist.updates import RowCodec
 from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
@@ -127,17 +130,23 @@ class PersistClient:
         return outcomes
 
     async def compactor(self, shard: str, merger: Merger | None = None) -> Compactor | None:
-        """Return who compacts ``shard``, which is open already or opened now; None if it does not exist.
-
-        What is described as no columns at all is taken for records, or for values that are kept like records.
-        """
+        """Return who compacts ``shard``, which is open already or opened now; None if it does not exist."""
         if not await self._machine(shard).open(create=False):
             return None
         found = self._compactors[shard]
         if found.merger is None:
-            rows = parse_schema(self._machines[shard].state.schema) is not None
+            rows = await self._holds_rows(self._machines[shard].state)
             found.merger = (merger or self._merger) if rows else RecordMerger(self._for_records())
         return found
+
+    async def _holds_rows(self, state: ShardState) -> bool:
+        """Tell whether the parts of a shard are rows of the engine's; if not, they are kept as records.
+
+        What a name stands for is in the codec's own words, which may look like columns: the codec is asked for.
+        """
+        named = await Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids).all()
+        codec = next((each.codec for each in named.values() if each.shard == state.shard), None)
+        return parse_schema(state.schema) is not None if codec is None else codec == RowCodec.name
 
     def state_of(self, shard: str) -> ShardState:
         """Return the newest state known here of a shard that is open."""
