@@ -14,10 +14,14 @@ from strandline.persist.evolution import evolve
 from strandline.persist.fsck import Fault, Finding, check_location, check_shard, shards_of
 from strandline.persist.records import Record
 from strandline.persist.register import Register
+from strandline.persist.stream import StreamClient
+from strandline.persist.trace import Merged
 from strandline.persist.transactions import open_transactions
+from strandline.persist.updates import ValueCodec
 from strandline.store.consensus import Versioned
 from strandline.store.seal import Kind
 from strandline.testing.doubles import CountingIds
+from strandline.testing.list_engine import ListEngine
 from strandline.testing.simulation import run_sync
 
 
@@ -132,3 +136,105 @@ def test_a_state_that_breaks_a_law_is_found(place, monkeypatch):
 def broken(state):
     """A state with a gap in it."""
     return replace(state, batches=(*state.batches[:2], *state.batches[3:]))
+
+
+# ---- codecs, transactions, and a writer that lives
+
+
+@pytest.mark.parametrize("words", ["", "order v2", "`k` string"])
+def test_values_are_looked_at_by_who_keeps_them_whatever_the_codec_calls_them(place, words):
+    """Damage: a sound stream is called damaged, or the check ends with an error, for the words of its codec."""
+    client = place.client()
+    codec = ValueCodec(client.blob, "text", str.encode, bytes.decode, words=words)
+    writer, _ = run_sync(StreamClient(client, 1).create_or_load("n", codec))
+    for n, size in enumerate((3, 20_000, 4)):
+        call = writer.write([("x" * size, n, 1)])
+    writer.seal(2)
+    run_sync(settled(call))
+    findings = checked(place)
+    assert (findings.found, findings.parts) == ((), 3)
+    other = place.client(place.engine)
+    assert run_sync(run_sync(other.compactor(writer._writer.shard)).whole()) == Merged()
+    assert checked(place).found == ()
+
+
+async def settled(call):
+    """Await a call."""
+    await call
+
+
+def committed(place):
+    """A table, and a transaction that is committed and not applied; its part in Blob."""
+    client = place.client()
+    transactions = run_sync(open_transactions(client, 1))
+    writer = run_sync(transactions.register("t", place.schema.ddl))
+    staged = place.stage("t", 5, 6, [["a", 5, 1]], inline=0, prefix=writer.stage_prefix())
+    run_sync(transactions.commit(5, {"t": [staged]}, token="x"))
+    return transactions, staged.parts[0].key
+
+
+def test_what_is_committed_and_not_applied_is_checked_too(place):
+    """Damage: an acknowledged INSERT is gone, and every check says that all is well."""
+    transactions, key = committed(place)
+    assert checked(place).found == ()
+    kept = place.objects.pop(key)
+    assert [(f.fault, f.shard, f.key) for f in checked(place).found] == [(Fault.DANGLING, "t", key)]
+    place.objects[key] = kept[:-1]
+    assert [(f.fault, f.shard, f.key) for f in checked(place).found] == [(Fault.DAMAGED, "t", key)]
+    place.objects[key] = kept
+    run_sync(transactions.apply())
+    assert checked(place).found == ()
+
+
+def test_what_is_applied_and_compacted_and_not_yet_tidied_away_is_not_missed(place):
+    """Damage: a sound location makes an alarm after each compaction of a table."""
+    transactions, key = committed(place)
+    run_sync(transactions.apply())
+    compactor = run_sync(place.client(place.engine).compactor("t"))
+    assert run_sync(compactor.whole()) == Merged()
+    del place.objects[key]
+    assert checked(place).found == ()
+
+
+class Collecting:
+    """A Blob that a living writer changes by ``go`` right before the call of number ``at``."""
+
+    def __init__(self, place, at, go):
+        self.place, self.left, self.go = place, at, go
+
+    def __getattr__(self, name):
+        call = getattr(self.place.blob, name)
+
+        async def after_all(*asked):
+            self.left -= 1
+            if not self.left:
+                await self.go()
+            return await call(*asked)
+
+        return after_all
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_what_a_living_writer_collects_meanwhile_is_not_called_missing(place, merge):
+    """Damage: a check of a busy location makes an alarm, and the operator restores what nobody needs."""
+    at = 0
+    while True:
+        at += 1
+        here = type(place)()
+        writer = filled(here)
+        living = here.client(here.engine, grace_ms=0)
+
+        async def collect(here=here, writer=writer, living=living):
+            if merge:
+                assert await (await living.compactor("s")).whole() == Merged()
+            await writer.refresh()
+            await writer._machine.roll_up()
+            assert (await (await living.collector("s")).collect()).rollups
+
+        client = here.client()
+        client.blob = Collecting(here, at, collect)
+        found = run_sync(check_location(client, ListEngine(client.blob))).found
+        if client.blob.left > 0:
+            break
+        assert found == (), at
+    assert at > 20

@@ -189,3 +189,17 @@ def test_a_reader_shares_what_its_process_commits(place):
     read = reader(place, client)
     place.append(writer, 0, 4)
     assert read.state.upper == Frontier(4)
+
+
+def test_a_listen_remembers_nothing_of_what_it_told(place):
+    """Damage: a reader that listens for months grows by an entry with every time it is told of."""
+    writer = place.writer()
+    handle = reader(place)
+    listening = handle.listen(0)
+    for at in range(20):
+        place.append(writer, at, at + 1)
+        if at:
+            told(place, listening, 1)
+    assert len(handle._listening) == 1
+    run_sync(listening.aclose())
+    assert len(handle._listening) == 0

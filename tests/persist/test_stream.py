@@ -11,7 +11,7 @@ import pytest
 
 from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage, Stopped, StoreError, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.persist import machine
+from strandline.persist import machine, trace
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.client import PersistClient
 from strandline.persist.line import RUN_CALLS_MAX
@@ -99,8 +99,9 @@ def test_a_write_called_before_a_seal_is_applied_before_it_resolved_or_not(place
     assert read(reader, 5) == [("a", 1)]
 
 
-def test_calls_that_are_pending_together_share_one_commit(place):
+def test_calls_that_are_pending_together_share_one_commit(place, monkeypatch):
     """Damage: a thousand small writes cost a thousand times what one costs."""
+    monkeypatch.setattr(trace, "FAN", 10**6)  # a merge is a commit of its own
     write, reader = opened(place, "n")
     before = versions(place, write)
     for n in range(50):
@@ -114,6 +115,18 @@ def test_calls_that_are_pending_together_share_one_commit(place):
         write.write([("x", 50 + n, 1)])
     resolved(write.seal(51))
     assert versions(place, write) == before + 3, "a run is bounded"
+
+
+def test_what_is_sealed_together_becomes_one_part(place):
+    """Damage: the state, and every read, grow with the number of writes, for ever."""
+    write, reader = opened(place, "n")
+    for n in range(600):
+        write.write([(f"{n:03}", 5, 1)])
+        if n % 3 == 0:
+            resolved(write.write([(f"{n:03}+", 6, 1)]))
+    resolved(write.seal(8))
+    assert len(list(write._writer.state.parts)) == 1
+    assert len(read(reader, 7)) == 800
 
 
 def test_what_is_kept_in_the_state_is_bounded_also_for_many_calls_in_one_commit(place):

@@ -51,6 +51,43 @@ def test_as_many_batches_of_a_tier_as_fan_in_become_one():
     assert due(large).inputs == large.batches[1:]
 
 
+def many(lower, *prefixes, inline=0):
+    """A batch of one row each part: one in Blob below each of ``prefixes``, and some that are inline."""
+    stored = tuple(BlobPart(f"{prefix}/part-{n}", 1, 1, 0, "") for n, prefix in enumerate(prefixes))
+    parts = (*stored, *[InlinePart(b"x", 1)] * inline)
+    return replace(batch(lower, len(parts)), parts=parts)
+
+
+@pytest.mark.parametrize("made_of", [many(0, *"abcdefgh"), many(0, inline=FAN), many(0, *"abcd", inline=4)])
+def test_a_batch_of_many_writes_is_merged_once(made_of):
+    """Damage: a stream's seal makes one batch of a thousand parts, and nothing ever joins them."""
+    assert len(made_of.parts) == FAN
+    state = replace(shard(1), batches=(made_of,), digest=made_of.digest)
+    plan = due(state)
+    assert plan.inputs == everything(state).inputs == (made_of,)
+    merged, outcome = apply_merge(state, carried_out(plan))
+    assert outcome == Merged()
+    assert (due(merged), everything(merged)) == (None, None)
+
+
+def test_a_batch_of_few_writes_waits_for_others():
+    """Damage: every seal rewrites what it sealed; or `compact --apply` says that there is nothing to join."""
+    few = many(0, "a", "b", inline=1)
+    state = replace(shard(1), batches=(few,), digest=few.digest)
+    assert due(state) is None
+    assert everything(state).inputs == (few,)
+    several = tuple(replace(few, lower=Frontier(at), upper=Frontier(at + 1)) for at in range(3))
+    assert due(replace(state, batches=several[:2])) is None
+    assert due(replace(state, batches=several)).inputs == several
+
+
+def test_what_was_staged_as_one_is_not_joined_for_its_parts():
+    """Damage: a bulk load, or a merge that Spark wrote in many parts of the right size, is rewritten for ever."""
+    bulk = many(0, *["x"] * (3 * FAN))
+    state = replace(shard(1), batches=(bulk,), digest=bulk.digest)
+    assert (due(state), everything(state)) == (None, None)
+
+
 def test_small_batches_before_a_large_one_count_as_it_does():
     """Damage: small batches between large ones stay for ever."""
     mixed = shard(1, 1, 10**6, 1, 1, 10**6, 1, 10**6, 3)

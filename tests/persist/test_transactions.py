@@ -13,6 +13,8 @@ from strandline.errors import FencedError, Indeterminate, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Digest, InlinePart, Staged
 from strandline.persist.client import PersistClient
+from strandline.persist.collect import LEAKED_AFTER_MS, STAGED_LIFE_MS
+from strandline.persist.fsck import held_by_transactions
 from strandline.persist.ledger import TOKEN_LIFE_MS, Ledger, dated
 from strandline.persist.machine import CAS_RETRIES_MAX
 from strandline.persist.plane import StageRequest
@@ -586,3 +588,48 @@ def test_what_is_committed_is_not_reported_as_failed_because_it_could_not_be_app
     place.plan.clear()
     transactions(place, epoch=2)
     assert content(place, "x", time) == [("blind", 1)]
+
+
+# ---- an outage of days
+
+
+def staged_with_a_part(place, writer, time):
+    """A batch in a Blob object that says when it was begun."""
+    rows = [["a", time, 1]]
+    return place.stage(writer.shard, time, time + 1, rows, inline=0, prefix=writer.stage_prefix())
+
+
+def test_what_was_committed_before_an_outage_of_days_can_be_applied_after_a_sweep(place):
+    """Damage: an acknowledged transaction can never be applied, and nobody can open the location any more."""
+    client = place.client()
+    txns = transactions(place, client=client)
+    writer = run_sync(txns.register("x", place.schema.ddl))
+    leaked = [staged_with_a_part(place, writer, 3) for _ in range(2)]
+    place.clock.now += 1
+    staged = staged_with_a_part(place, writer, 5)
+    place.clock.now += 1
+    leaked.append(staged_with_a_part(place, writer, 3))
+    assert run_sync(txns.commit(5, {"x": [staged]}, token="one")) == CommittedAt(5)  # and the writer dies
+    place.clock.now += LEAKED_AFTER_MS + 3_600_000
+    sweeper = place.client()
+    run_sync(sweeper.leased_reader("x", place.schema, "x"))
+    held = run_sync(held_by_transactions(sweeper))
+    swept = run_sync(run_sync(sweeper.collector("x")).sweep(held))
+    assert swept == sorted(part.key for batch in leaked[:2] for part in batch.parts)
+    transactions(place, epoch=2)
+    assert content(place, "x", 5) == [("a", 1)]
+    assert len(run_sync(run_sync(place.client().collector("x")).sweep(()))) == 1
+
+
+def test_a_part_that_a_sweep_may_have_seen_unheld_is_not_committed(place):
+    """Damage: a process that slept for a day commits what is swept meanwhile: acknowledged, and lost."""
+    txns = transactions(place)
+    writer = run_sync(txns.register("x", place.schema.ddl))
+    staged = staged_with_a_part(place, writer, 5)
+    place.clock.now += STAGED_LIFE_MS
+    assert run_sync(txns.commit(5, {"x": [staged]}, token="one")) == CommittedAt(5)
+    late = staged_with_a_part(place, writer, 7)
+    place.clock.now += STAGED_LIFE_MS + 1
+    with pytest.raises(InvalidUsage, match="stage it again"):
+        run_sync(txns.commit(7, {"x": [late]}, token="two"))
+    assert run_sync(txns.commit(5, {"x": [staged]}, token="one")) == CommittedAt(5)

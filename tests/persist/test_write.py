@@ -180,6 +180,14 @@ def test_definite_data_leaves_no_gap(place):
         redundantly(place, place.writer(), 2, 4)
 
 
+def test_a_gap_counts_only_on_a_state_fetched_after_the_call(place):
+    """Damage: a replica is refused because its process had not looked for a while."""
+    stale, other = place.writer(), place.writer()
+    place.append(other, 0, 5)
+    assert redundantly(place, stale, 5, 7, place.stage("s", 5, 7, [["a", 5, 1]])) == Written(Frontier(7), ())
+    assert place.snapshot(6) == [["a", 6, 1]]
+
+
 def test_a_fenced_writer_of_definite_data_is_told_so(place):
     """Damage: a zombie believes that somebody else wrote its rows."""
     writer = place.writer()

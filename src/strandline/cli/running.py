@@ -4,8 +4,8 @@ SIGTERM and SIGINT let the tick in hand finish, then the environment is closed: 
 process at once, which is as safe as a SIGKILL: the next `run` goes on from what is durable.  When another environment
 takes over, this one says who and ends with status 4.
 
-A tick that fails as a whole because a store does not answer is tried again at the next one; what concerns one item is
-that item's problem, told here and by `status`, and the others go on.
+A tick that fails as a whole because a store refuses or does not answer is tried again at the next one; what concerns
+one item is that item's problem, told here and by `status`, and the others go on.
 
 Source: design pages "environment" (commands) and "persist" (modes and locks).
 """
@@ -26,7 +26,7 @@ from strandline.cli.exits import Exit
 from strandline.cli.output import Output
 from strandline.client import Environment
 from strandline.environment.project import Project
-from strandline.errors import FencedError, Indeterminate, Unavailable
+from strandline.errors import FencedError, StoreError, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
         begun = time.monotonic()
         try:
             complete = env.tick()
-        except (Unavailable, Indeterminate) as error:
+        except (StoreError, Unavailable) as error:
             if wanted.once:
                 raise
             report.failed(error)

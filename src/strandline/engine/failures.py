@@ -1,4 +1,7 @@
-"""What Spark says about stored rows, in our words.
+"""What Spark, and the machine under it, say when a call fails, in our words.
+
+Whose move it is must not depend on who failed: a full disk and an executor that is lost are tried again, like a store
+that refused; a damaged part and a row that has no answer are not.
 
 Source: `strandline/errors.py` (whose move it is); design page "persist" (an accumulated diff < 0 is an error that names
 the row); "compute" (ANSI: a row that fails to evaluate).
@@ -10,20 +13,28 @@ import re
 from typing import Final
 
 from strandline.engine.inline import NEGATIVE
-from strandline.errors import CollectionError, CorruptionError, StrandlineError
+from strandline.errors import CollectionError, CorruptionError, Determinate, StrandlineError, Unavailable
 
 _UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\]\s*([^\n]*)")
 _NEGATIVE: Final = re.compile(re.escape(NEGATIVE) + r"[^\n]*")
 _DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: 22")
 """SQLSTATE class 22 is the data exception: a value that the expression has no answer for."""
+_THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)
+"""What was thrown, in py4j's report of it."""
 _STATE: Final = re.compile(r"\s*SQLSTATE:.*")
 
 
 def told(error: Exception) -> StrandlineError | None:
-    """Return our error for what Spark found wrong with stored rows; None for any other error.
+    """Return our error for what Spark or the machine found wrong; None for what is no failure of either: a bug.
 
-    Known by its text, because the class depends on the call: PySpark's own from most, py4j's from ``toArrow``.
+    What is wrong with stored rows is known by its text, because the class depends on the call: PySpark's own from most,
+    py4j's from ``toArrow``.  Trap: py4j asks the JVM for an error's text, so without a JVM there is none.
     """
+    py4j = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "py4j.protocol"}
+    if "Py4JNetworkError" in py4j or isinstance(error, ConnectionError):
+        return Unavailable("Spark does not answer: its JVM has ended or was stopped; open the environment again")
+    if isinstance(error, OSError):  # nothing names what a failed call has written
+        return Determinate(f"the machine refused a file: {error}")
     text = str(error)
     if found := _NEGATIVE.search(text):
         return CollectionError(_STATE.sub("", found[0]))
@@ -31,4 +42,7 @@ def told(error: Exception) -> StrandlineError | None:
         return CorruptionError(f"a part fails its check: {_STATE.sub('', found[1])}")
     if found := _DATA.search(text):
         return CollectionError(f"a row cannot be evaluated: {found[1]}: {found[2]}")
+    if py4j:
+        found = _THROWN.search(text)
+        return Unavailable(f"Spark could not do it, and may when it is asked again: {found[1] if found else text}")
     return None

@@ -22,12 +22,16 @@ from strandline.persist.inspect import Inspection, inspect
 from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.metrics import Metrics
+from strandline.persist.names import KEY, Names
 from strandline.persist.notify import Notifier, Polling
+from strandline.persist.patience import PatientBlob
 from strandline.persist.plane import Merger
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import SCHEMA, RecordMerger, RecordShard
+from strandline.persist.register import Register
 from strandline.persist.since import SinceHandle
 from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe
+from strandline.persist.updates import RowCodec
 from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
@@ -85,15 +89,16 @@ class PersistClient:
 
     async def records(self, shard: str, epoch: int) -> RecordShard:
         """Open ``shard`` as a record shard for writing under ``epoch``."""
-        handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA, merger=RecordMerger(self.blob))
-        return RecordShard(self._machines[shard], handle, self.blob)
+        blob = self._for_records()
+        handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA, merger=RecordMerger(blob))
+        return RecordShard(self._machines[shard], handle, blob)
 
     async def reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
         """Open ``shard`` for reading without a lease; None if it does not exist.  Writes nothing."""
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
-        return ReadHandle(machine, self.clock, schema, name)
+        return ReadHandle(machine, schema, name)
 
     async def leased_reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
         """Open ``shard`` for reading under a lease of its own; None if the shard does not exist."""
@@ -102,7 +107,7 @@ class PersistClient:
             return None
         lease = Lease(machine, self.clock, self.ids.fresh("r"))
         await lease.register()
-        return ReadHandle(machine, self.clock, schema, name, lease)
+        return ReadHandle(machine, schema, name, lease)
 
     async def since(self, shard: str, reader: str, epoch: int) -> SinceHandle:
         """Register (or take over) the critical reader ``reader`` of ``shard`` under ``epoch``."""
@@ -125,17 +130,23 @@ class PersistClient:
         return outcomes
 
     async def compactor(self, shard: str, merger: Merger | None = None) -> Compactor | None:
-        """Return who compacts ``shard``, which is open already or opened now; None if it does not exist.
-
-        What is described as no columns at all is taken for records, or for values that are kept like records.
-        """
+        """Return who compacts ``shard``, which is open already or opened now; None if it does not exist."""
         if not await self._machine(shard).open(create=False):
             return None
         found = self._compactors[shard]
         if found.merger is None:
-            rows = parse_schema(self._machines[shard].state.schema) is not None
-            found.merger = (merger or self._merger) if rows else RecordMerger(self.blob)
+            rows = await self._holds_rows(self._machines[shard].state)
+            found.merger = (merger or self._merger) if rows else RecordMerger(self._for_records())
         return found
+
+    async def _holds_rows(self, state: ShardState) -> bool:
+        """Tell whether the parts of a shard are rows of the engine's; if not, they are kept as records.
+
+        What a name stands for is in the codec's own words, which may look like columns: the codec is asked for.
+        """
+        named = await Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids).all()
+        codec = next((each.codec for each in named.values() if each.shard == state.shard), None)
+        return parse_schema(state.schema) is not None if codec is None else codec == RowCodec.name
 
     def state_of(self, shard: str) -> ShardState:
         """Return the newest state known here of a shard that is open."""
@@ -153,6 +164,9 @@ class PersistClient:
             return None
         return self._collector(machine, self._grace_ms or 0)
 
+    def _for_records(self) -> PatientBlob:
+        return PatientBlob(self.blob, self.clock, self.metrics)
+
     def _collector(self, machine: Machine, grace_ms: int) -> Collector:
         return Collector(machine, self.clock, self.ids, self.blob, self.consensus, grace_ms)
 
@@ -160,10 +174,9 @@ class PersistClient:
         """Compact and collect after commits from now on: only who writes does; a reader's beat deletes nothing."""
         compactor = self._compactors[machine.shard]
         compactor.merger = merger
-        if not machine.upkeep:
-            machine.upkeep.append(compactor.keep_up)
-            if self._grace_ms is not None:
-                machine.upkeep.append(self._collector(machine, self._grace_ms).keep_up)
+        machine.upkeep.add("merge", compactor.keep_up)
+        if self._grace_ms is not None:
+            machine.upkeep.add("collection", self._collector(machine, self._grace_ms).keep_up)
 
     async def _open(self, shard: str) -> Machine:
         machine = self._machine(shard)

@@ -13,6 +13,7 @@ nothing: no key is ever given twice, and what was once let go of is never named 
 
 `sweep` finds what was leaked: parts that were written and never appended.  It lists before it reads the state, and it
 first commits a mark: parts begun before it can never be appended from then on, so nobody's append is deleted under it.
+Parts that are committed elsewhere and not appended yet hold the mark back.
 
 Source: design page "persist" (maintenance: GC; details: GC order, leak audit; modes: deletion grace period).
 """
@@ -27,7 +28,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from strandline.errors import CorruptionError, InvalidUsage, StoreError, Unavailable
+from strandline.errors import CorruptionError, InvalidUsage
 from strandline.persist import codec
 from strandline.persist.batch import BlobPart, Part
 from strandline.persist.holds import LEASE_MS, expire_overdue, seqno_held
@@ -43,7 +44,9 @@ DELETION_GRACE_MS: Final = 24 * 60 * 60 * 1000
 """How long parts outlive the last version that names them: for readers that hold nothing."""
 LEAKED_AFTER_MS: Final = 24 * 60 * 60 * 1000
 """How old a part must be that nothing names, for it to be leaked: no stage-and-append takes that long."""
-assert LEAKED_AFTER_MS > LEASE_MS
+STAGED_LIFE_MS: Final = LEAKED_AFTER_MS // 2
+"""How old a part may be that is committed for a later append (`persist/transactions.py`): a sweep must see it held."""
+assert LEAKED_AFTER_MS > STAGED_LIFE_MS > LEASE_MS
 
 ROLLUPS_ENOUGH: Final = 3
 """From how many rollups on a collection is due: it is a version itself, and reads all that are alive."""
@@ -93,22 +96,11 @@ class Collector:
         self._blob = blob
         self._consensus = consensus
         self._grace_ms = grace_ms
-        self.problem = ""
 
     async def keep_up(self) -> None:
-        """Collect, if new rollups have made that worth while, as far as the stores let us.
-
-        Whoever committed is not told: its commit is done.  ``problem`` says what is damaged and stands in the way.
-        """
-        if len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
-            return
-        try:
+        """Collect, if new rollups have made that worth while.  Raises what the stores raise, and `CorruptionError`."""
+        if len(self._machine.state.rollups) >= ROLLUPS_ENOUGH:
             await self._collect(None)
-            self.problem = ""
-        except (StoreError, Unavailable):
-            return
-        except CorruptionError as error:
-            self.problem = str(error)
 
     async def collect(self, to: int | None = None) -> Collected:
         """Collect everything before version ``to`` (default: all that is dead).
@@ -196,7 +188,10 @@ class Collector:
         state = await self._machine.refresh()
         if held is None and state.owner not in NAMED_HERE_ALONE:
             raise InvalidUsage(f"shard {shard!r} belongs to {state.owner!r}: say which parts that holds")
+        # Not beyond what is held: that is appended later, however long after it was begun.
+        dates = (named_time(parts_prefix(shard), key) for key in held or ())
         mark = max(state.swept_ms, state.walltime_ms - LEAKED_AFTER_MS)
+        mark = min([mark, *(ms for ms in dates if ms is not None)])
         named = await self.named() | frozenset(held or ())
         newest = state.rollups[-1].seqno
         found = []

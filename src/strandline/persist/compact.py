@@ -1,8 +1,7 @@
 """Compaction of one shard: the merges that its trace asks for, carried out by whoever made them necessary.
 
-`Compactor.keep_up` is maintenance: it runs after a commit, does what `trace.due` says until nothing is, and never fails
-its caller: what could not be done now is still due for the next committer.  A merge that failed for a reason of its own
-(a damaged part) is not tried again by this process until the trace around it changes; `problem` says why.
+`Compactor.keep_up` is maintenance (`persist/upkeep.py`): it runs after a commit and does what `trace.due` says until
+nothing is.  What could not be done is still due for the next committer.
 
 What is written and does not get into the shard is deleted at once, unless the outcome of the commit is unknown: then it
 may be there.
@@ -16,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from strandline.algebra.schema import Schema
-from strandline.errors import StoreError, StrandlineError, Unavailable
+from strandline.errors import StoreError, StrandlineError
 from strandline.frontier.antichain import TIME_MAX, as_time
 from strandline.persist.batch import NOTHING, Batch, BlobPart, Staged
 from strandline.persist.evolution import parse_schema
@@ -38,12 +37,10 @@ class Compactor:
         self._machine = machine
         self._blob = blob
         self._looked_at: tuple[Batch, ...] = ()
-        self._hopeless: tuple[Batch, ...] = ()
         self.merger: Merger | None = None
-        self.problem = ""
 
     async def keep_up(self) -> None:
-        """Carry out the merges that are due, as far as the stores let us."""
+        """Carry out the merges that are due.  Raises what reading the parts, rewriting them and committing raise."""
         if self.merger is None or self._machine.state.batches is self._looked_at:
             return
         for _ in range(MERGES_MAX):
@@ -51,15 +48,7 @@ class Compactor:
             if plan is None:
                 self._looked_at = self._machine.state.batches
                 return
-            if plan.inputs == self._hopeless:
-                return
-            try:
-                await self.carry_out(plan)
-            except (StoreError, Unavailable):
-                return
-            except StrandlineError as error:
-                self._hopeless, self.problem = plan.inputs, str(error)
-                return
+            await self.carry_out(plan)
 
     async def whole(self) -> MergeOutcome | None:
         """Merge everything into one batch at since, for a person who asks for it; None if there is nothing to do.

@@ -2,7 +2,8 @@
 
 `check_shard` reads every byte of a shard: all living versions and their rollups (sealed, and following from each
 other), the laws of the newest state, every part (checksums, rows, the sum of diffs).  `check_location` does so for all
-shards, and finds objects that belong to none.  Both only look; `Findings` say what is wrong and whose move it is.  What
+shards, for what transactions have committed and not applied yet, and finds objects that belong to no shard.  Both only
+look, at a location that others may write meanwhile; `Findings` say what is wrong and whose move it is.  What
 is leaked can be removed (`Collector.sweep`); what is damaged or missing must be restored, or written anew by whoever
 can compute it.
 
@@ -20,15 +21,15 @@ from dataclasses import dataclass, replace
 from enum import Enum, unique
 from typing import Final
 
-from strandline.errors import CorruptionError
-from strandline.frontier.antichain import TIME_MAX
+from strandline.errors import CorruptionError, DefinitionError
+from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist import codec
 from strandline.persist.batch import Batch, BlobPart, as_batch
 from strandline.persist.client import PersistClient
 from strandline.persist.compact import UNNAMED
 from strandline.persist.evolution import parse_schema
 from strandline.persist.invariants import check
-from strandline.persist.ledger import Ledger
+from strandline.persist.ledger import Committed, Ledger
 from strandline.persist.objects import shard_prefix
 from strandline.persist.plane import Contents, Half, Merger
 from strandline.persist.records import read_records
@@ -90,12 +91,16 @@ async def check_location(client: PersistClient, merger: Merger | None = None) ->
     everything = await client.blob.list("")
     shards = await shards_of(client.consensus)
     findings = Findings()
+    writes: Sequence[Committed] = ()
     try:
-        held = await held_by_transactions(client) if TRANSACTIONS in shards else frozenset()
+        writes = await _committed(client) if TRANSACTIONS in shards else ()
+        held = _parts_of(writes)
     except CorruptionError:
         held = frozenset(everything)  # nobody can say what they hold: call nothing leaked
     for shard in shards:
         findings += await check_shard(client, shard, merger, held=held)
+    for write in writes:
+        findings += await _check_unapplied(client, write, merger)
     known = tuple(shard_prefix(shard) for shard in await shards_of(client.consensus))  # now, and not when we began
     strays = [key for key in everything if not key.startswith(known) and _FIRST_ROLLUP not in key]
     return findings + Findings(tuple(Finding(Fault.LEAKED, "", key, f"{key} belongs to no shard") for key in strays))
@@ -116,10 +121,11 @@ async def check_shard(
     state = client.state_of(shard)
     found = [*_unlawful(state), *await _bad_rollups(client, state, diffs)]
     findings = Findings(tuple(found), shards=1)
-    for batch in state.batches:
-        findings += await _check_batch(client, state, batch, compactor.merger)
-    for staged in state.unsealed.values():
-        findings += await _check_batch(client, state, as_batch(staged), compactor.merger)
+    for batch in (*state.batches, *map(as_batch, state.unsealed.values())):
+        checked = await _check_batch(client, state, batch, compactor.merger)
+        if checked.found and not {*batch.parts} <= {*(await _newest(client, shard)).parts}:
+            continue  # a living writer has merged it meanwhile, and perhaps collected what it was
+        findings += checked
     return findings + Findings(tuple(Finding(Fault.LEAKED, shard, key, f"{key} is named by nothing") for key in leaked))
 
 
@@ -136,6 +142,8 @@ async def _bad_rollups(client: PersistClient, state: ShardState, diffs: Sequence
     found = []
     for rollup in state.rollups:
         data = await client.blob.get(rollup.key)
+        if data is None and rollup not in (await _newest(client, state.shard)).rollups:
+            continue  # a living writer has collected it meanwhile
         if data is None:
             found.append(Finding(Fault.DANGLING, state.shard, rollup.key, f"rollup {rollup.key} is missing"))
             continue
@@ -168,7 +176,7 @@ async def _check_batch(client: PersistClient, state: ShardState, batch: Batch, m
         try:
             one = Contents(state.shard, schema, (replace(batch, parts=(part,)),), 0, TIME_MAX, 0, Half.BOTH)
             total += await merger.verify(one)
-        except CorruptionError as error:
+        except (CorruptionError, DefinitionError) as error:
             found.append(Finding(Fault.DAMAGED, state.shard, getattr(part, "key", state.shard), str(error)))
     if merger is not None and not found and total != batch.diffs:
         what = f"the diffs of [{batch.lower}, {batch.upper}) add up to {total}; {batch.diffs} were appended"
@@ -187,13 +195,40 @@ async def shards_of(consensus: Consensus) -> list[str]:
 
 
 async def held_by_transactions(client: PersistClient) -> frozenset[str]:
-    """Return the parts that committed transactions name, and their shards do not yet."""
-    await client.compactor(TRANSACTIONS)
-    state = client.state_of(TRANSACTIONS)
+    """Return the parts that committed transactions name, and their shards perhaps do not yet."""
+    return _parts_of(await _committed(client))
+
+
+async def _committed(client: PersistClient) -> list[Committed]:
+    """Return what is committed and not tidied away; some of it may be applied."""
+    state = await _newest(client, TRANSACTIONS)
     records = [r for batch in state.batches for r in await read_records(client.blob, TRANSACTIONS, batch.parts)]
-    writes = Ledger().after(records, state.upper).writes.values()
+    return Ledger().after(records, state.upper).in_order()
+
+
+def _parts_of(writes: Sequence[Committed]) -> frozenset[str]:
     parts = [part for write in writes for part in write.staged.parts if isinstance(part, BlobPart)]
     return frozenset(key for part in parts for key in (part.key, part.sidecar) if key)
+
+
+async def _check_unapplied(client: PersistClient, write: Committed, merger: Merger | None) -> Findings:
+    """Check what a transaction is about to append: it is acknowledged, and as good as in the shard."""
+    try:
+        compactor = await client.compactor(write.shard, merger)
+    except CorruptionError:
+        return Findings()  # told of the shard already
+    if compactor is None:
+        return Findings((Finding(Fault.DANGLING, write.shard, write.shard, f"shard {write.shard!r} is not there"),))
+    state = client.state_of(write.shard)
+    found = await _check_batch(client, state, as_batch(write.staged), compactor.merger)
+    unapplied = (await _newest(client, write.shard)).upper <= Frontier(write.time)
+    return found if unapplied else Findings()  # what is applied is checked in its shard, wherever it lies by now
+
+
+async def _newest(client: PersistClient, shard: str) -> ShardState:
+    """Return the newest state of a shard that exists."""
+    await client.collector(shard)
+    return client.state_of(shard)
 
 
 def _is_register(key: str, seqno: int, data: bytes) -> bool:

@@ -17,6 +17,7 @@ from strandline.errors import AsOfError
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.persist.holds import BEAT_MS, downgrade_leased, expire_leased, register_leased
 from strandline.persist.machine import Machine
+from strandline.persist.patience import Deadline
 from strandline.store.clock import Clock
 
 
@@ -39,22 +40,24 @@ class Lease:
         self.since = held.since
         return held.since
 
-    async def beat(self) -> None:
+    async def beat(self, deadline: Deadline | None = None) -> None:
         """Show that the reader is there, and let go of the versions that nothing handed out needs any more.
 
         Raises `AsOfError` if it was not heard of for too long and was dropped: what it held may be gone.
         """
-        await self.downgrade(self.since)
+        await self.downgrade(self.since, deadline)
 
-    async def beat_if_due(self) -> None:
+    async def beat_if_due(self, deadline: Deadline | None = None) -> None:
         """Beat if a quarter of the lease has passed since the last time (or the clock went back)."""
         if not 0 <= self._clock.now_ms() - self._beaten_ms < BEAT_MS:
-            await self.beat()
+            await self.beat(deadline)
 
-    async def downgrade(self, since: Frontier) -> Frontier:
+    async def downgrade(self, since: Frontier, deadline: Deadline | None = None) -> Frontier:
         """Let go of all times before ``since`` (it never goes back), and beat; return where it holds."""
         now, seqno = self._clock.now_ms(), min(self._out, default=self._machine.state.seqno)
-        moved = await self._machine.commit(lambda state: downgrade_leased(state, self._reader, since, seqno, now))
+        moved = await self._machine.commit(
+            lambda state: downgrade_leased(state, self._reader, since, seqno, now), deadline=deadline
+        )
         if moved is None:
             raise AsOfError(
                 f"the reader {self._reader!r} of shard {self._machine.shard!r} was not heard of for a whole lease and "

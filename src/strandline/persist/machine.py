@@ -5,8 +5,8 @@ A `Machine` holds the newest state it knows and changes it by compare-and-set: a
 state is fetched and the command is evaluated anew; it recognises its own earlier success.  A command's refusal counts
 only on a state that was fetched after the command was issued.
 
-After a commit the machine does the maintenance that the commit made necessary (a rollup every `ROLLUP_EVERY` versions);
-that may fail without harm, since the next committer will find it still to be done.
+After a commit the machine does the maintenance that the commit made necessary (a rollup every `ROLLUP_EVERY` versions,
+and what else its owner added to `upkeep`); that may fail without harm, and unheard by the committer.
 
 Trap: an `Indeterminate` that leaves here means that the last attempt may still land, so nothing it names may be
 deleted.
@@ -16,18 +16,19 @@ Source: design page "persist" (shard state, errors, details that cost others yea
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StoreError, Unavailable
+from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.persist import codec
 from strandline.persist.invariants import check
 from strandline.persist.metrics import Metrics
 from strandline.persist.notify import Notice, Notifier, Polling, Subscription, notice_of
 from strandline.persist.objects import parts_prefix, rollups_prefix
+from strandline.persist.patience import ATTEMPTS_MAX, Deadline, pause_s
 from strandline.persist.state import FIRST_SEQNO, Rollup, ShardState, add_rollup
+from strandline.persist.upkeep import Upkeep
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
@@ -36,8 +37,7 @@ T = TypeVar("T")
 Command = Callable[[ShardState], tuple[ShardState, T]]
 
 ROLLUP_EVERY: Final = 128
-CAS_RETRIES_MAX: Final = 64
-BACKOFF_S_MAX: Final = 1.0
+CAS_RETRIES_MAX: Final = ATTEMPTS_MAX
 SCAN_LIMIT: Final = 256
 ROLLUP_EVERY_MIN: Final = 2
 """Naming a rollup is a version itself: one for each version would never end."""
@@ -69,9 +69,8 @@ class Machine:
         self._notifier = notifier or Polling(clock)
         self.metrics = metrics or Metrics()
         self._state: ShardState | None = None
-        self._maintaining = False
-        self.upkeep: list[Callable[[], Awaitable[None]]] = []
-        """What else is to be looked after when a commit is done; raises nothing that its committer should hear."""
+        self.upkeep = Upkeep(self.metrics)
+        self.upkeep.add("rollup", self._roll_up_if_due)
 
     @property
     def state(self) -> ShardState:
@@ -100,15 +99,18 @@ class Machine:
                 raise
         raise Unavailable(f"shard {self.shard!r} could not be opened in {CAS_RETRIES_MAX} attempts ({last})")
 
-    async def refresh(self) -> ShardState:
-        """Fetch what others have committed since, and return the newest state."""
+    async def refresh(self, deadline: Deadline | None = None) -> ShardState:
+        """Fetch what others have committed since, and return the newest state.
+
+        Raises `Unavailable` when the attempts are used up, or ``deadline`` has passed.
+        """
         last: StoreError | None = None
         for attempt in range(CAS_RETRIES_MAX):
             try:
                 await self._catch_up()
             except StoreError as error:
                 last = error
-                await self._back_off(attempt, error)
+                await self._back_off(attempt, error, deadline)
             except CorruptionError:
                 self.metrics.corruption_errors += 1
                 raise
@@ -116,12 +118,17 @@ class Machine:
                 return self.state
         raise Unavailable(f"shard {self.shard!r} could not be read in {CAS_RETRIES_MAX} attempts ({last})")
 
+    def within(self, timeout_s: float | None) -> Deadline | None:
+        """Return the deadline of a caller that waits for ``timeout_s``; None if it says nothing."""
+        return None if timeout_s is None else Deadline(self._clock, timeout_s)
+
     async def commit(
         self,
         command: Command[T],
         *,
         unknown: Indeterminate | None = None,
         in_doubt: Callable[[], None] | None = None,
+        deadline: Deadline | None = None,
     ) -> T:
         """Apply ``command`` to the newest state, durably, and return its answer.
 
@@ -130,8 +137,9 @@ class Machine:
         others have gone on, whether they landed.
 
         Raises:
-            Indeterminate: the attempts are used up and the last one may still land; delete nothing that it names.
-            Unavailable: the attempts are used up and none of them landed.
+            Indeterminate: the attempts are used up, or ``deadline`` has passed, and the last one may still land; delete
+                nothing that it names.
+            Unavailable: the same, and none of them landed.
         """
         current = False  # whether self.state was fetched after this call began
         doubted = unknown is not None  # whether any attempt left open what became of it
@@ -152,14 +160,14 @@ class Machine:
                         doubted = doubted or unknown is not None
                         if in_doubt is not None and isinstance(error, Indeterminate):
                             in_doubt()
-                        await self._back_off(attempt, error)
+                        await self._back_off(attempt, error, deadline)
                     else:
                         if isinstance(outcome, Committed):
                             self.committed(later, request)
                             await self.maintain()
                             return answer
                         self.metrics.retries += 1
-                await self.refresh()
+                await self.refresh(deadline)
                 current = True
                 if self.state.seqno > before.seqno:
                     # The version we aimed at is taken: by us, as the command will see, or for ever by another.
@@ -169,8 +177,8 @@ class Machine:
                 if after is self.state:
                     self.metrics.witness_hits += doubted
                     return answer  # the last attempt landed and only its answer was lost; or a refusal
-        except (Unavailable, CorruptionError) as error:
-            if unknown is None:
+        except StrandlineError as error:
+            if unknown is None or isinstance(error, Indeterminate):
                 raise
             raise Indeterminate(f"shard {self.shard!r}: a commit may or may not have happened ({error})") from error
         if unknown is not None:
@@ -283,24 +291,12 @@ class Machine:
             await self._blob.delete(key)  # somebody else created the shard: ours is named by nothing
 
     async def maintain(self) -> None:
-        """Do what the last commits made necessary.  Failing does no harm: the next committer finds it still to be done.
+        """Do what the last commits made necessary; raises nothing of it (`persist/upkeep.py`)."""
+        await self.upkeep.run()
 
-        What maintenance itself commits makes nothing necessary that the next commit cannot do.
-        """
-        if self._maintaining:
-            return
-        self._maintaining = True
-        try:
-            await self._roll_up()
-            for job in self.upkeep:
-                await job()
-        finally:
-            self._maintaining = False
-
-    async def _roll_up(self) -> None:
+    async def _roll_up_if_due(self) -> None:
         if self.state.seqno - self.state.rollups[-1].seqno >= self._rollup_every:
-            with suppress(StoreError, Unavailable):
-                await self.roll_up()
+            await self.roll_up()
 
     async def roll_up(self) -> None:
         """Write a rollup of the newest state known here, and name it.  Raises what the stores raise."""
@@ -318,7 +314,10 @@ class Machine:
     def _rollup_key(self, seqno: int) -> str:
         return f"{rollups_prefix(self.shard)}{seqno}-{self._ids.fresh('r')}"
 
-    async def _back_off(self, attempt: int, error: StoreError) -> None:
+    async def _back_off(self, attempt: int, error: StoreError, deadline: Deadline | None = None) -> None:
         self.metrics.retries += 1
         self.metrics.indeterminate += isinstance(error, Indeterminate)
-        await self._clock.sleep(min(BACKOFF_S_MAX, 0.005 * 2 ** min(attempt, 10)))
+        pause = pause_s(attempt)
+        if deadline is not None and deadline.left_s() <= pause:
+            raise Unavailable(f"shard {self.shard!r}: a store does not answer in the time that was given ({error})")
+        await self._clock.sleep(pause)

@@ -25,6 +25,8 @@ class Metrics:
     """Stored objects that failed their check."""
     notices: int = 0
     """Versions that were told by a notice and did not have to be fetched."""
+    upkeep_failures: int = 0
+    """Rollups, merges and collections that were due after a commit and could not be done; tried again later."""
     compactions: int = 0
     """Merges that took the place of what they were made of."""
     gc_runs: int = 0

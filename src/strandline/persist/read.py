@@ -21,14 +21,16 @@ from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, meet
 from strandline.persist.lease import Lease
 from strandline.persist.machine import Machine
 from strandline.persist.metrics import Metrics
+from strandline.persist.patience import Deadline
 from strandline.persist.plane import Contents, Half
 from strandline.persist.state import ShardState
-from strandline.store.clock import Clock
 
 POLL_S_MIN: Final = 1.2
 POLL_S_MAX: Final = 16.0
 """How long a reader that is told nothing waits before it asks again: at first, and at last."""
 assert POLL_S_MIN < POLL_S_MAX
+STUTTER_S: Final = 1.0
+"""How long a store that fails is asked again, also for a caller that does not wait."""
 
 
 class ReadHandle:
@@ -37,9 +39,8 @@ class ReadHandle:
     ``lease`` is registered, or None: then nothing is held, and nothing is written.
     """
 
-    def __init__(self, machine: Machine, clock: Clock, schema: Schema, name: str, lease: Lease | None = None) -> None:
+    def __init__(self, machine: Machine, schema: Schema, name: str, lease: Lease | None = None) -> None:
         self._machine = machine
-        self._clock = clock
         self._lease = lease
         self._listening: Counter[int] = Counter()  # the frontiers of listens under way
         self.schema = schema
@@ -96,8 +97,8 @@ class ReadHandle:
 
         Raises:
             AsOfError: ``as_of`` is no time or before since; or the collection is not complete at it within
-                ``timeout_s``
-                (0: do not wait).
+                ``timeout_s`` (0: do not wait).
+            Unavailable: a store does not answer within ``timeout_s`` (or `STUTTER_S`, if that is more).
         """
         if not 0 <= as_of < TIME_MAX:
             raise AsOfError(f"{self.name!r} cannot be read at {as_of}: it is not within 0 <= as_of < 2**63 - 1")
@@ -147,10 +148,15 @@ class ReadHandle:
                 if state.upper.empty:
                     return
                 self._listening[upper] += 1
-                self._listening[lower] -= 1
+                self._told(lower)
                 lower = upper
         finally:
-            self._listening[lower] -= 1
+            self._told(lower)
+
+    def _told(self, frontier: int) -> None:
+        self._listening[frontier] -= 1
+        if not self._listening[frontier]:
+            del self._listening[frontier]
 
     async def _known_to(self, upper: int) -> ShardState:
         await self._beat_if_due()
@@ -164,9 +170,9 @@ class ReadHandle:
             self._lease.took(wanted.seqno)
         return wanted
 
-    async def _beat_if_due(self) -> None:
+    async def _beat_if_due(self, deadline: Deadline | None = None) -> None:
         if self._lease is not None:
-            await self._lease.beat_if_due()
+            await self._lease.beat_if_due(deadline)
 
     def _refuse_unreadable(self, state: ShardState, time: int) -> None:
         if not state.since <= Frontier(time):
@@ -177,27 +183,28 @@ class ReadHandle:
     async def wait_beyond(self, time: int, *, timeout_s: float | None = None) -> ShardState:
         """Return a state whose upper is beyond ``time``: when it is told of one, or finds it by asking now and then.
 
-        Raises `AsOfError` when ``timeout_s`` has passed first.
+        Raises:
+            AsOfError: ``timeout_s`` has passed first.
+            Unavailable: a store did not answer meanwhile.
         """
-        await self._beat_if_due()
+        deadline = self._machine.within(timeout_s)
+        patience = self._machine.within(None if timeout_s is None else max(timeout_s, STUTTER_S))
+        await self._beat_if_due(patience)
         if not self.state.upper <= Frontier(time):
             return self.state
-        waited, pause, now = 0.0, POLL_S_MIN, self._clock.now_ms()
+        pause = POLL_S_MIN
         told = await self._machine.subscribe()  # before it asks, so that nothing falls between
         try:
-            state = await self.refresh()
+            state = await self._machine.refresh(patience)
             while state.upper <= Frontier(time):
-                before, now = now, self._clock.now_ms()
-                waited += max(0, now - before) / 1000  # a clock that is set back must not make this longer
-                left = None if timeout_s is None else timeout_s - waited
+                left = None if deadline is None else deadline.left_s()
                 if left is not None and left <= 0:
                     raise AsOfError(f"{self.name!r} is not complete at {time} yet: its upper is {state.upper}")
                 notice = await told.next(pause if left is None else min(pause, left))
                 pause = min(POLL_S_MAX, pause * 2) if notice is None else POLL_S_MIN
-                if notice is not None and self._machine.heard(notice):
-                    await self._beat_if_due()
-                else:
-                    await self.refresh()
+                await self._beat_if_due(patience)
+                if notice is None or not self._machine.heard(notice):
+                    await self._machine.refresh(patience)
                 state = self.state
         finally:
             told.close()

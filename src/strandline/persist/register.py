@@ -16,12 +16,12 @@ from typing import Final
 import msgspec
 
 from strandline.errors import Indeterminate, StoreError, Unavailable
+from strandline.persist.patience import ATTEMPTS_MAX, pause_s
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
 from strandline.store.seal import Kind, seal, unseal
 
-RETRIES_MAX: Final = 64
-BACKOFF_S_MAX: Final = 1.0
+RETRIES_MAX: Final = ATTEMPTS_MAX
 KEEP_VERSIONS: Final = 64
 """So many versions are kept at least, that whoever was not told an outcome finds its own; at most twice as many."""
 
@@ -71,7 +71,7 @@ class Register:
                 return unknown is not None and await self._is_ours(request.new.seqno, token)
             except StoreError as error:
                 unknown = error if isinstance(error, Indeterminate) else unknown
-                await self._clock.sleep(min(BACKOFF_S_MAX, 0.005 * 2 ** min(attempt, 10)))
+                await self._clock.sleep(pause_s(attempt))
         if unknown is not None:
             raise Indeterminate(f"register {self.key!r}: a change may or may not have happened ({unknown})")
         raise Unavailable(f"register {self.key!r}: Consensus refuses; try again later")
@@ -94,7 +94,7 @@ class Register:
                 head = await self._consensus.head(self.key)
             except StoreError as error:
                 last = error
-                await self._clock.sleep(min(BACKOFF_S_MAX, 0.005 * 2 ** min(attempt, 10)))
+                await self._clock.sleep(pause_s(attempt))
             else:
                 return (None, None) if head is None else (head.seqno, self._decode(head)[1])
         raise Unavailable(f"register {self.key!r} cannot be read ({last}): try again later")

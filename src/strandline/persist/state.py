@@ -394,11 +394,17 @@ def _refuse_impossible(state: ShardState, request: Append) -> None:
 
 def refuse_swept(state: ShardState, staged: Staged) -> None:
     """Raise `InvalidUsage` if a part of ``staged`` is so old that it may have been deleted as leaked."""
+    if any(begun < state.swept_ms for begun in begun_ms(state.shard, staged)):
+        raise InvalidUsage(f"shard {state.shard!r}: parts of a batch were begun so long ago; stage it again")
+
+
+def begun_ms(shard: str, staged: Staged) -> Iterator[int]:
+    """Yield when the parts of ``staged``, which is for ``shard``, were begun."""
     for part in staged.parts:
         if isinstance(part, BlobPart):
-            begun = named_time(parts_prefix(state.shard), part.key)
-            if begun is not None and begun < state.swept_ms:
-                raise InvalidUsage(f"shard {state.shard!r}: part {part.key!r} was staged so long ago; stage it again")
+            begun = named_time(parts_prefix(shard), part.key)
+            if begun is not None:
+                yield begun
 
 
 def _combine(request: Append) -> Batch:

@@ -10,6 +10,10 @@ batch counts as that one does, since it will never grow by itself.  So tiers fal
 and as soon as `FAN` batches share a tier they become one.  There are never more than `FAN - 1` batches a tier: their
 number grows as the logarithm of the number of appends, and each update is rewritten once a tier.
 
+What counts is not batches but *runs*: what was staged as one, and lies below one prefix.  A batch that was appended as
+one is mostly one run, however many parts Spark wrote it in; but all that a stream wrote before it sealed is one batch
+of as many runs as there were writes.  What a merge wrote is one run, so it is never due for its parts alone.
+
 Traps: a batch with the last times of all is left out while it is empty, because it is about to grow; and a merge with
 only one batch that holds anything is done like any other: that batch may hold what it must not show, or zeros.
 
@@ -25,7 +29,7 @@ from typing import Final, TypeAlias
 
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier, join
-from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, InlinePart, Staged, as_batch
+from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, BlobPart, InlinePart, Staged, as_batch
 from strandline.persist.state import ShardState
 
 _TIER_BITS: Final = 3
@@ -112,16 +116,17 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
 def due(state: ShardState) -> Plan | None:
     """Return the merge that the newest batches have made necessary, or None."""
     batches = _closed(state.batches)
-    tier = count = 0
+    tier = runs = 0
+    end = len(batches)
     for at in range(len(batches) - 1, -1, -1):
         own = batches[at].rows.bit_length() // _TIER_BITS
-        if own > tier or count == 0:
-            if count >= FAN:
-                return _plan(state, batches[at + 1 : at + 1 + count])
-            tier, count = max(tier, own), 0
-        count += 1
-    if count >= FAN:
-        return _plan(state, batches[:count])
+        if own > tier or runs == 0:
+            if runs >= FAN:
+                return _plan(state, batches[at + 1 : end])
+            tier, runs, end = max(tier, own), 0, at + 1
+        runs += _runs(batches[at])
+    if runs >= FAN:
+        return _plan(state, batches[:end])
     if state.inline_bytes > INLINE_BYTES_FULL:
         return _overflow(state, batches)
     return None
@@ -133,8 +138,8 @@ def everything(state: ShardState) -> Plan | None:
     if not any(batch.parts for batch in batches):
         return None
     plan = _plan(state, batches)
-    as_written = all(part.window is None for part in batches[0].parts)
-    return None if len(batches) == 1 and batches[0].since == plan.since and as_written else plan
+    whole = len(batches) == 1 and _runs(batches[0]) == 1 and all(part.window is None for part in batches[0].parts)
+    return None if whole and batches[0].since == plan.since else plan
 
 
 def _plan(state: ShardState, inputs: Sequence[Batch]) -> Plan:
@@ -142,6 +147,14 @@ def _plan(state: ShardState, inputs: Sequence[Batch]) -> Plan:
     # Of what nobody can read any more the times are all one; the empty frontier itself is no time.
     since = join((Frontier(TIME_MAX - 1) if state.since.empty else state.since, *(b.since for b in inputs)))
     return Plan(tuple(inputs), since, max(0, room))
+
+
+def _runs(batch: Batch) -> int:
+    """Return how many runs a batch is made of; one that is empty takes a place in the state, too."""
+    if len(batch.parts) < 2:
+        return 1
+    staged = {part.key.rpartition("/")[0] for part in batch.parts if isinstance(part, BlobPart)}
+    return len(staged) + sum(isinstance(part, InlinePart) for part in batch.parts)
 
 
 def _overflow(state: ShardState, batches: Sequence[Batch]) -> Plan | None:

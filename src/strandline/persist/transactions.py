@@ -25,6 +25,7 @@ from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Staged, retimed
 from strandline.persist.client import PersistClient
+from strandline.persist.collect import STAGED_LIFE_MS
 from strandline.persist.ledger import (
     TOKEN_LIFE_MS,
     Ledger,
@@ -35,7 +36,7 @@ from strandline.persist.ledger import (
 )
 from strandline.persist.records import Record, RecordShard
 from strandline.persist.since import SinceHandle
-from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
+from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch, begun_ms
 from strandline.persist.write import WriteHandle, fenced
 
 SHARD: Final = "transactions"
@@ -175,8 +176,8 @@ class Transactions:
         is refused (`TimeTaken`), and must read again.
 
         Raises:
-            InvalidUsage: a shard is not registered, a batch is staged for another time, or ``token`` was made so long
-                ago that nobody knows any more whether it was committed.
+            InvalidUsage: a shard is not registered, a batch is staged for another time, or so long ago that it may be
+                swept as leaked, or ``token`` was made so long ago that nobody knows any more whether it was committed.
             Indeterminate: it may have happened: ask again with the same token.
         """
         records = [Record(token_record(token, time), time, 1)]
@@ -208,7 +209,10 @@ class Transactions:
                     )
                 await self._log.refresh()  # somebody else may have registered it
                 fresh = True
-            elif await self._append(state, records, time + 1):
+                continue
+            for shard, batches in writes.items():
+                self._refuse_old(shard, batches)
+            if await self._append(state, records, time + 1):
                 return CommittedAt(time)
 
     async def find(self, token: str) -> int | None:
@@ -288,6 +292,15 @@ class Transactions:
         self._tidied_at = state.seqno
         with suppress(StoreError, Unavailable, FencedError):  # what was appended is durable all the same
             await self._hold.downgrade(Frontier(_at(state.upper) - 1))
+
+    def _refuse_old(self, shard: str, batches: Sequence[Staged]) -> None:
+        """Raise `InvalidUsage` for parts that a sweep may take for leaked before it sees that they are committed.
+
+        What is committed can never be refused any more: nobody would get past it.
+        """
+        begun = min((ms for staged in batches for ms in begun_ms(shard, staged)), default=None)
+        if begun is not None and begun + STAGED_LIFE_MS < self._client.clock.now_ms():
+            raise InvalidUsage(f"shard {shard!r}: parts of a batch were begun so long ago; stage it again")
 
     # ---- the data shards ---------------------------------------------------------------------------------------------
 

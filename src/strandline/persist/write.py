@@ -94,19 +94,23 @@ class WriteHandle:
         *,
         token: str | None = None,
         certify: str = "",
+        timeout_s: float | None = None,
     ) -> AppendOutcome:
         """Append ``staged`` as one batch of ``[expected, new)`` iff the shard's upper is ``expected``.
 
         An empty ``staged`` advances the upper alone; an empty ``new`` closes the shard.  ``token`` makes the request
         recognisable across restarts of the caller (default: a fresh one, recognisable across retries).  ``certify`` is
         the fingerprint of the dataflow that states, by this append, that the shard now holds what it desired.
+        ``timeout_s``: how long to ask a store that does not answer (default: persist's own patience, about a minute).
 
         Raises:
             Indeterminate: it may have happened; open the shard again and look.
+            Unavailable: it has not happened.
             InvalidUsage: the request can never succeed.
         """
         request = self.request(staged, expected, new, token=token, certify=certify)
-        outcome = await self._machine.commit(lambda state: append(state, request))
+        deadline = self._machine.within(timeout_s)
+        outcome = await self._machine.commit(lambda state: append(state, request), deadline=deadline)
         self.settled(request)
         return outcome
 
@@ -127,6 +131,8 @@ class WriteHandle:
         """
         while True:
             actual = self.state.upper
+            if actual < lower:  # as far as is known here: others may have closed the gap
+                actual = (await self.refresh()).upper
             if actual < lower:
                 raise InvalidUsage(f"shard {self.shard!r}: data of [{lower}, {upper}) leaves a gap after {actual}")
             unused = tuple(batch for batch in staged if batch.upper <= actual)

@@ -45,11 +45,11 @@ def lost_lease_kept(before: ShardState, reader: str, since: Frontier, *others: A
 
 
 @bug("a beat lets go of versions whose parts are still being read", (Lease, "downgrade"))
-async def version_let_go(self: Lease, since: Frontier) -> Frontier:
+async def version_let_go(self: Lease, since: Frontier, *deadline: Any) -> Frontier:
     """Hold the newest version, whatever was handed out."""
     out, self._out = self._out, Counter()
     try:
-        return await _downgrade(self, since)
+        return await _downgrade(self, since, *deadline)
     finally:
         self._out = out
 

@@ -24,7 +24,7 @@ from laws.history import History, Update
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
 from strandline.errors import AsOfError
-from strandline.persist import codec, collect, holds, lease, machine, records, register, trace
+from strandline.persist import codec, collect, holds, lease, machine, patience, records, register, trace
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Contents
 from strandline.persist.read import ReadHandle
@@ -278,6 +278,7 @@ class World:
         """Drive the users to their ends, then read everything from scratch.  Raises `LawBrokenError` or what broke."""
         with (
             mock.patch.object(machine, "CAS_RETRIES_MAX", self.patience),
+            mock.patch.object(patience, "ATTEMPTS_MAX", self.patience),
             mock.patch.object(register, "RETRIES_MAX", self.patience),
             mock.patch.object(holds, "LEASE_MS", self.lease_ms),
             mock.patch.object(lease, "BEAT_MS", self.lease_ms // holds.BEATS_PER_LEASE),

@@ -31,7 +31,7 @@ from strandline.errors import (
     InvalidUsage,
     Unavailable,
 )
-from strandline.persist import machine, register
+from strandline.persist import machine, patience, register
 from strandline.persist.client import PersistClient
 from strandline.persist.multi import MultiWriteHandle, open_multi
 from strandline.persist.names import KEY as NAMES
@@ -111,6 +111,7 @@ class StreamWorld:
         """Drive everybody to the end, then read everything from scratch."""
         with (
             mock.patch.object(machine, "CAS_RETRIES_MAX", self.patience),
+            mock.patch.object(patience, "ATTEMPTS_MAX", self.patience),
             mock.patch.object(register, "RETRIES_MAX", self.patience),
             judged(),
         ):

@@ -1,0 +1,45 @@
+"""`strandline run` goes on when a store fails a tick, and ends when it is told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.cli.exits import Exit
+from strandline.cli.output import Output
+from strandline.cli.running import Report, Stop, Wanted, _ticks
+from strandline.errors import CorruptionError, Determinate, Indeterminate, StrandlineError, Unavailable
+
+
+class Ticking:
+    """An environment whose first tick fails with ``error``; the next is complete at 7."""
+
+    def __init__(self, error: StrandlineError) -> None:
+        self.errors = [error]
+
+    def tick(self) -> int:
+        if self.errors:
+            raise self.errors.pop()
+        return 7
+
+    def progress(self) -> dict[str, object]:
+        return {"sources": {}, "steps": [], "problems": {}}
+
+
+def ran(error: StrandlineError, *, once: bool = False) -> Exit:
+    """Run until 7 is complete."""
+    wanted = Wanted(once=once, until=7, take_over=False, tick_ms=1)
+    return _ticks(Ticking(error), wanted, Stop(), Report(Output(json=True)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [Determinate("the disk is full"), Indeterminate("no answer"), Unavailable("gone")])
+def test_a_store_that_fails_a_tick_is_asked_at_the_next_one(error: StrandlineError) -> None:
+    """Damage: a disk that is full for a minute ends `strandline run`."""
+    assert ran(error) is Exit.OK
+    with pytest.raises(type(error)):
+        ran(error, once=True)
+
+
+def test_what_no_tick_mends_ends_the_run() -> None:
+    """Damage: a damaged object is met again and again, and nobody is told."""
+    with pytest.raises(CorruptionError):
+        ran(CorruptionError("damaged"))
