@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage
@@ -140,3 +141,15 @@ def test_an_older_epoch_is_fenced(place):
     with pytest.raises(FencedError):
         write(old, "a")
     assert read(new, write(new, "b")) == ([("b", 1)], [("b", 1)])
+
+
+@pytest.mark.parametrize(("at", "diff"), [(5.5, 1), ("5", 1), (-1, 1), (5, 1.5), (5, None)])
+def test_what_is_no_time_or_diff_is_refused_and_never_committed(place, at, diff):
+    """Damage: one number makes all transactions of the location unreadable, those of the environment too."""
+    handle = multi(place)
+    with pytest.raises(InvalidUsage, match="(time|diff) "):
+        run_sync(handle.write({"words": [("a", diff)]}, at=at))
+    with pytest.raises(InvalidUsage, match="time 7.5"):
+        run_sync(handle.seal(7.5))
+    time = write(multi(place), "b", at=np.int64(9))
+    assert (type(time), read(multi(place), 9)) == (int, ([("b", 1)], [("b", 1)]))

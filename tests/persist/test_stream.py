@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage, Stopped, StoreError, Unavailable
@@ -172,8 +173,37 @@ def test_what_is_no_value_is_refused_and_the_calls_behind_it_go_on(place):
         with pytest.raises(InvalidUsage):
             resolved(call)
     assert (read(reader, 1), read(rows_reader, 1)) == ([("good", 1)], [({"k": "good"}, 1)])
-    with pytest.raises(InvalidUsage, match="time -1"):
-        text.write([("a", -1, 1)])
+
+
+@pytest.mark.parametrize("codec", [words, rows])
+@pytest.mark.parametrize(
+    ("time", "diff"),
+    [(-1, 1), (2**63 - 1, 1), (5.0, 1), ("5", 1), (None, 1), (True, 1), (5, 1.5), (5, None), (5, False), (5, 2**41)],
+)
+def test_what_is_no_time_or_diff_is_refused_at_once_and_never_stored(place, codec, time, diff):
+    """Damage: a write that was acknowledged makes the collection unreadable for everybody, for ever."""
+    write, reader = opened(place, "n", codec=codec)
+    good, bad = ("good", "bad") if codec is words else as_rows("good", "bad")
+    with pytest.raises(InvalidUsage, match=f"'n': (time|diff) {time if diff == 1 else diff!r}|'n': time '5'"):
+        write.write([(good, 5, 1), (bad, time, diff)])
+    resolved(write.write([(good, 5, 1)]))
+    for step in (write.seal, write.allow_compaction):
+        with pytest.raises(InvalidUsage, match="'n': time 7.5"):
+            step(7.5)
+    resolved(write.seal(8))
+    assert read(reader, 7) == [(good, 1)]
+
+
+@pytest.mark.parametrize("codec", [words, rows])
+def test_numbers_of_other_types_are_times_and_diffs_if_they_are_whole(place, codec):
+    """Damage: what a data frame holds cannot be written, or only until somebody reads it."""
+    write, reader = opened(place, "n", codec=codec)
+    (a,) = ("a",) if codec is words else as_rows("a")
+    resolved(write.write([(a, np.int64(5), np.int32(2))]))
+    resolved(write.seal(np.int64(6)))
+    assert read(reader, np.int64(5)) == [(a, 2)]
+    with pytest.raises(AsOfError, match="no whole number"):
+        read(reader, 5.5)
 
 
 @pytest.mark.parametrize("codec", [words, rows])

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from strandline.errors import FencedError, InvalidUsage, Stopped
-from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
+from strandline.frontier.antichain import EMPTY, Frontier, given_time
 from strandline.persist.batch import InlinePart, Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.line import Call, Line, Run
@@ -34,7 +34,7 @@ from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
 from strandline.persist.state import Fenced
 from strandline.persist.unsealed import OWNER, Allow, Pour, Poured, Refused, Seal, Step, Straddling, Write, hold, pour
-from strandline.persist.updates import Codec, Update, bounds_of, contents_of
+from strandline.persist.updates import Codec, Update, bounds_of, contents_of, given_updates
 from strandline.persist.write import WriteHandle, fenced
 from strandline.store.clock import Ids
 
@@ -158,20 +158,25 @@ class StreamWriter(Generic[V]):
         return self._writer.state.upper
 
     def write(self, updates: Iterable[Update[V] | tuple[V, int, int]]) -> Call[Asked]:
-        """Write updates, at any times that are not sealed: all or none.  Raises `InvalidUsage` for what is no time."""
-        given = tuple(Update(*update) for update in updates)
-        for update in given:
-            if not 0 <= update.time < TIME_MAX:
-                raise InvalidUsage(f"{self.name!r}: time {update.time} of an update is not within 0 <= t < 2**63 - 1")
-        return self._enqueue(given)
+        """Write updates, at any times that are not sealed: all or none.
+
+        Raises `InvalidUsage` at once, for what is no time or diff: a whole number.
+        """
+        return self._enqueue(given_updates(updates, repr(self.name)))
 
     def seal(self, upper: int | None) -> Call[Asked]:
-        """Complete all times before ``upper`` (None: all there are; the collection is closed)."""
-        return self._enqueue(Seal(EMPTY if upper is None else Frontier(upper)))
+        """Complete all times before ``upper`` (None: all there are; the collection is closed).
+
+        Raises `InvalidUsage` at once, for what is no time.
+        """
+        return self._enqueue(Seal(EMPTY if upper is None else Frontier(given_time(upper, repr(self.name)))))
 
     def allow_compaction(self, since: int) -> Call[Asked]:
-        """Give up telling times before ``since`` apart; readers that hold them still can."""
-        return self._enqueue(Allow(Frontier(since)))
+        """Give up telling times before ``since`` apart; readers that hold them still can.
+
+        Raises `InvalidUsage` at once, for what is no time.
+        """
+        return self._enqueue(Allow(Frontier(given_time(since, repr(self.name)))))
 
     def _enqueue(self, step: Asked) -> Call[Asked]:
         return self._line.enqueue(Call(self._line, self._run, step))

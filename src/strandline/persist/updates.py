@@ -13,13 +13,13 @@ Source: design page "persist" (codec per collection).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier.antichain import Frontier, as_time, given_time, whole
 from strandline.persist.batch import Staged, as_batch
 from strandline.persist.plane import Contents, Engine, Merger, StageRequest
 from strandline.persist.records import (
@@ -35,6 +35,9 @@ from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 
 V = TypeVar("V")
+
+DIFF_MAX: Final = 1 << 40
+"""Of one update, either way: the sum of millions of them is still a number that the engine and the state can hold."""
 
 
 class Update(NamedTuple, Generic[V]):
@@ -187,6 +190,30 @@ class ValueCodec(Generic[V]):
             return self._encode(value)
         except (TypeError, ValueError) as error:
             raise InvalidUsage(f"codec {self.name!r} cannot encode {value!r}: {error}") from error
+
+
+def given_updates(updates: Iterable[Update[V] | tuple[V, int, int]], whose: str) -> tuple[Update[V], ...]:
+    """Return the updates that a caller gave, times and diffs as ints.
+
+    Raises `InvalidUsage` if there is one that is no time or diff: stored, it would make the whole batch unreadable.
+    """
+    given = (Update(*update) for update in updates)
+    return tuple(Update(value, given_time(time, whose), given_diff(diff, whose)) for value, time, diff in given)
+
+
+def given_diff(number: object, whose: str) -> int:
+    """Return the diff that a caller gave.  Raises `InvalidUsage`, naming ``whose`` it is, if it is none.
+
+    >>> given_diff(-2, "'orders'")
+    -2
+    >>> given_diff(1.5, "'orders'")
+    Traceback (most recent call last):
+    strandline.errors.InvalidUsage: 'orders': diff 1.5 is not a whole number within ±2**40
+    """
+    diff = whole(number)
+    if diff is None or abs(diff) > DIFF_MAX:
+        raise InvalidUsage(f"{whose}: diff {number!r} is not a whole number within ±2**40")
+    return diff
 
 
 def contents_of(shard: str, schema: Schema, staged: Staged) -> Contents:
