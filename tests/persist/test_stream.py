@@ -10,7 +10,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage, Stopped, StoreError, Unavailable
+from strandline.errors import (
+    AsOfError,
+    DefinitionError,
+    FencedError,
+    Indeterminate,
+    InvalidUsage,
+    Stopped,
+    StoreError,
+    Unavailable,
+)
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist import machine
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX
@@ -161,18 +170,52 @@ def test_a_write_at_a_sealed_time_is_refused_whole_and_the_calls_behind_it_go_on
     assert read(reader, 9) == [("good", 1)]
 
 
-def test_what_is_no_value_is_refused_and_the_calls_behind_it_go_on(place):
+class Cursed:
+    """Raises whatever is asked of it."""
+
+    def __arrow_array__(self, **_):
+        raise KeyError("k")
+
+
+def numbers(place):
+    """A codec of small numbers, whose functions refuse in ways of their own."""
+    raised = {"key": KeyError("no such thing"), "own": RuntimeError("not today")}
+
+    def encode(n):
+        if n in raised:
+            raise raised[n]
+        return n if isinstance(n, str) else bytearray(n.to_bytes(4, "big"))
+
+    return ValueCodec(place.blob, "number", encode, lambda data: int.from_bytes(data, "big"))
+
+
+@pytest.mark.parametrize("bad", [2**40, -1, "key", "own", None, "text"])
+def test_what_is_no_value_is_refused_and_the_calls_behind_it_go_on(place, bad):
     """Damage: one bad value blocks a client for ever, or is stored and cannot be read."""
-    text, reader = opened(place, "text")
-    table, rows_reader = opened(place, "table", codec=rows)
-    bad = [text.write([(7, 1, 1)]), table.write([({"nonsense": 1}, 1, 1)])]
-    text.write([("good", 1, 1)]), table.write([({"k": "good"}, 1, 1)])
-    for write in (text, table):
-        resolved(write.seal(2))
-    for call in bad:
-        with pytest.raises(InvalidUsage):
-            resolved(call)
-    assert (read(reader, 1), read(rows_reader, 1)) == ([("good", 1)], [({"k": "good"}, 1)])
+    process = client(place)
+    write, reader = opened(place, "n", codec=numbers, process=process)
+    call = write.write([(1, 1, 1), (bad, 1, 1)])
+    write.write([(7, 1, 1)])
+    resolved(write.seal(2))
+    with pytest.raises(InvalidUsage, match="codec 'value:number'"):
+        resolved(call)
+    assert read(reader, 1) == [(7, 1)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"nonsense": 1}, {1: "a"}, {"k": 2**70}, {"k": 1}, {"k": Cursed()}, {"k": "\ud800"}, "k", None, {"k": object()}],
+)
+def test_what_is_no_row_is_refused_and_the_calls_behind_it_go_on(place, bad):
+    """Damage: one bad row blocks a client for ever, all its collections, and its end."""
+    process = client(place)
+    write, reader = opened(place, "n", codec=rows, process=process)
+    call = write.write([({"k": "beside"}, 1, 1), (bad, 1, 1)])
+    write.write([({"k": "good"}, 1, 1)])
+    resolved(write.seal(2))
+    with pytest.raises(InvalidUsage, match="column|row"):
+        resolved(call)
+    assert read(reader, 1) == [({"k": "good"}, 1)]
 
 
 @pytest.mark.parametrize("codec", [words, rows])
@@ -204,6 +247,23 @@ def test_numbers_of_other_types_are_times_and_diffs_if_they_are_whole(place, cod
     assert read(reader, np.int64(5)) == [(a, 2)]
     with pytest.raises(AsOfError, match="no whole number"):
         read(reader, 5.5)
+
+
+def test_a_schema_that_cannot_be_kept_is_told_and_the_calls_behind_go_on(place, monkeypatch):
+    """Damage: one collection of a type that has no order blocks all collections of a client."""
+    process = client(place)
+    write, _, text, reader = *opened(place, "n", codec=rows, process=process), *opened(place, "text", process=process)
+
+    async def refuse(*_, **__):
+        raise DefinitionError("column 'k': a map has no order")
+
+    monkeypatch.setattr(ListEngine, "local", refuse)
+    call = write.write([({"k": "a"}, 1, 1)])
+    text.write([("a", 1, 1)])
+    resolved(text.seal(2))
+    with pytest.raises(DefinitionError, match="column 'k'"):
+        resolved(call)
+    assert read(reader, 1) == [("a", 1)]
 
 
 @pytest.mark.parametrize("codec", [words, rows])

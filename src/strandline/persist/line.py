@@ -33,6 +33,7 @@ class Call(Generic[S]):
 
     Raises:
         InvalidUsage: it is refused, for good: it writes at a time that is sealed, or what the codec does not take.
+        DefinitionError: it is refused, for good: the collection's schema has a type that cannot be kept.
         FencedError: a newer epoch has taken over.
         Indeterminate: it may have happened, or may yet; await it again to learn.
         Unavailable: it did not happen yet; await it again to try.

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from strandline.errors import FencedError, InvalidUsage, Stopped
+from strandline.errors import DefinitionError, FencedError, InvalidUsage, Stopped
 from strandline.frontier.antichain import EMPTY, Frontier, given_time
 from strandline.persist.batch import InlinePart, Staged
 from strandline.persist.client import PersistClient
@@ -97,8 +97,8 @@ class _Commit(Generic[V]):
             if isinstance(call.step, tuple) and index not in self.mine and not call.done:
                 try:
                     self.mine[index] = await self._write(call.step, last)
-                except InvalidUsage as error:
-                    call.settle(error)  # these are no values of this collection: for good
+                except (InvalidUsage, DefinitionError) as error:
+                    call.settle(error)  # these are no values of this collection, or it can hold none: for good
 
     async def _write(self, updates: Iterable[Update[V]], at: Frontier) -> list[Write]:
         """Stage updates, those before ``at`` apart from those after."""

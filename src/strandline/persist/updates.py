@@ -187,9 +187,12 @@ class ValueCodec(Generic[V]):
 
     def _bytes(self, value: V) -> bytes:
         try:
-            return self._encode(value)
-        except (TypeError, ValueError) as error:
-            raise InvalidUsage(f"codec {self.name!r} cannot encode {value!r}: {error}") from error
+            data = self._encode(value)
+        except Exception as error:  # the program's own function, which may raise anything
+            raise InvalidUsage(f"codec {self.name!r} cannot encode {value!r}: {error!r}") from error
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidUsage(f"codec {self.name!r} makes {type(data).__name__} of {value!r}, not bytes")
+        return bytes(data)
 
 
 def given_updates(updates: Iterable[Update[V] | tuple[V, int, int]], whose: str) -> tuple[Update[V], ...]:
@@ -229,5 +232,15 @@ def bounds_of(updates: Iterable[Update[Any]]) -> Bounds:
 
 
 def _table(rows: list[Mapping[str, Any]], names: list[str]) -> pa.Table:
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise InvalidUsage(f"{row!r} is no row: a mapping from column to value")
     found = dict.fromkeys((*names, *(name for row in rows for name in row)))
-    return pa.table({name: [row.get(name) for row in rows] for name in found})
+    return pa.table({str(name): _column(name, [row.get(name) for row in rows]) for name in found})
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except Exception as error:  # Arrow asks the program's own objects what they are, and they may raise anything
+        raise InvalidUsage(f"column {name!r} cannot be made of these values: {error}") from error
