@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,7 @@ from strandline.persist import machine
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.client import PersistClient
 from strandline.persist.line import RUN_CALLS_MAX
-from strandline.persist.state import mark_swept
+from strandline.persist.state import WRITERS_MAX, mark_swept
 from strandline.persist.stream import StreamClient
 from strandline.persist.updates import RowCodec, Update, ValueCodec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -431,6 +432,59 @@ def test_awaiting_a_call_of_unknown_outcome_again_tells_what_became_of_it(place,
         resolved(call)
     resolved(write.seal(7))
     assert read(reader, 6) == ([("a", 1)] if late or not sealed_meanwhile else [])
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_lost_race_after_many_writers_is_no_doubt(place, sealed):
+    """Damage: after 65 short processes nobody can write to a stream any more, for ever."""
+    for _ in range(WRITERS_MAX + 1):
+        write, _ = opened(place, "n")
+        resolved(write.write([("many", 5, 1)]))
+    (one, _), (two, reader) = opened(place, "n"), opened(place, "n")
+    resolved(one.seal(6) if sealed else one.write([("one", 5, 1)]))
+    call = two.write([("two", 5, 1)])
+    if sealed:
+        with pytest.raises(InvalidUsage, match="sealed up to"):
+            resolved(call)
+    else:
+        resolved(call)
+    resolved(two.seal(6))
+    assert read(reader, 5) == [("many", WRITERS_MAX + 1), *([] if sealed else [("one", 1), ("two", 1)])]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LATE, Outcome.LOST, None])
+def test_an_attempt_in_doubt_after_many_writers_is_found_by_what_it_wrote(place, monkeypatch, outcome):
+    """Damage: one lost answer, and a client of a busy stream can never write again; or it writes twice."""
+    write, reader = opened(place, "n")
+    monkeypatch.setattr(machine, "CAS_RETRIES_MAX", 1)
+    call = write.write([("a", 5, 1)])
+    if outcome is None:  # it is cancelled while it waits for the answer, and lands
+        with monkeypatch.context() as patched:
+            patched.setattr(place.consensus, "compare_and_set", cancelled_after(place.consensus.compare_and_set))
+            with pytest.raises(asyncio.CancelledError):
+                resolved(call)
+    else:
+        place.plan.append(outcome)
+        with pytest.raises(Indeterminate):
+            resolved(call)
+    run_sync(place.consensus.land())
+    monkeypatch.undo()
+    for _ in range(WRITERS_MAX + 1):
+        other, _ = opened(place, "n")
+        resolved(other.write([("many", 5, 1)]))
+    resolved(call)
+    resolved(write.seal(6))
+    assert read(reader, 5) == [("a", 1), ("many", WRITERS_MAX + 1)]
+
+
+def cancelled_after(call):
+    """Do it, and be cancelled before it is told."""
+
+    async def cancelled(*given):
+        await call(*given)
+        raise asyncio.CancelledError
+
+    return cancelled
 
 
 def test_a_write_that_waited_until_its_parts_were_swept_is_staged_again(place, monkeypatch):

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from strandline.errors import DefinitionError, FencedError, InvalidUsage, Stopped
+from strandline.errors import DefinitionError, FencedError, InvalidUsage, Stopped, StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier, given_time
 from strandline.persist.batch import InlinePart, Staged
 from strandline.persist.client import PersistClient
@@ -32,8 +32,21 @@ from strandline.persist.line import Call, Line, Run
 from strandline.persist.names import KEY, Names
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
-from strandline.persist.state import Fenced
-from strandline.persist.unsealed import OWNER, Allow, Pour, Poured, Refused, Seal, Step, Straddling, Write, hold, pour
+from strandline.persist.state import Fenced, ShardState
+from strandline.persist.unsealed import (
+    OWNER,
+    Allow,
+    Outcome,
+    Pour,
+    Poured,
+    Refused,
+    Seal,
+    Step,
+    Straddling,
+    Write,
+    hold,
+    pour,
+)
 from strandline.persist.updates import Codec, Update, bounds_of, contents_of, given_updates
 from strandline.persist.write import WriteHandle, fenced
 from strandline.store.clock import Ids
@@ -62,9 +75,8 @@ class _Commit(Generic[V]):
         await self._stage()
         anew = False
         while steps := self._steps():
-            request = replace(self.request, steps=tuple(step for _, step in steps))
             try:
-                outcome = await self.writer.commit(partial(pour, request=request))
+                outcome = await self._attempt(tuple(step for _, step in steps))
             except InvalidUsage as refusal:
                 if anew:
                     return self._settle(refusal)
@@ -82,6 +94,27 @@ class _Commit(Generic[V]):
                 case Fenced():
                     return self._settle(fenced(self.writer.shard, outcome, self.writer.epoch))
         return self._settle()
+
+    async def _attempt(self, steps: tuple[Step, ...]) -> Outcome:
+        """Pour ``steps``; remember since when nobody knows what became of it."""
+        tried: tuple[int, Frontier] | None = None
+
+        def attempt(state: ShardState) -> tuple[ShardState, Outcome]:
+            nonlocal tried
+            tried = (state.seqno, state.upper)
+            return pour(state, replace(self.request, steps=steps))
+
+        def doubt() -> None:
+            if self.request.doubt is None:
+                self.request = replace(self.request, doubt=tried)
+
+        try:
+            return await self.writer.commit(attempt, in_doubt=doubt)
+        except StrandlineError:
+            raise
+        except BaseException:  # cancelled, perhaps in the middle of an attempt
+            doubt()
+            raise
 
     def _settle(self, refusal: FencedError | InvalidUsage | None = None) -> None:
         for call in self.calls:
@@ -182,9 +215,7 @@ class StreamWriter(Generic[V]):
         return self._line.enqueue(Call(self._line, self._run, step))
 
     def _run(self, calls: list[Call[Asked]]) -> Run:
-        state = self._writer.state
-        asked = (state.seqno, state.upper)
-        request = Pour(self._memory, self._ids.fresh("t"), self._writer.epoch, asked, ())
+        request = Pour(self._memory, self._ids.fresh("t"), self._writer.epoch, ())
         return _Commit(self._writer, self._codec, self._ids, calls, request)
 
 
@@ -248,8 +279,7 @@ class StreamClient:
             return False
         writer = await self._client.writer(named.shard, self._epoch, schema=named.schema, owner=OWNER)
         end = (Seal(EMPTY), Allow(EMPTY))
-        asked = (writer.state.seqno, writer.state.upper)
-        request = Pour(self._client.ids.fresh("w"), self._client.ids.fresh("t"), self._epoch, asked, end)
+        request = Pour(self._client.ids.fresh("w"), self._client.ids.fresh("t"), self._epoch, end)
         if isinstance(outcome := await writer.commit(partial(pour, request=request)), Fenced):
             raise fenced(writer.shard, outcome, self._epoch)
         await self._names.drop(name)
