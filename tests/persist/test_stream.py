@@ -25,7 +25,7 @@ from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist import machine
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.client import PersistClient
-from strandline.persist.line import RUN_CALLS_MAX
+from strandline.persist.line import RUN_CALLS_MAX, UNTOLD_MAX
 from strandline.persist.state import WRITERS_MAX, mark_swept
 from strandline.persist.stream import StreamClient
 from strandline.persist.updates import RowCodec, Update, ValueCodec
@@ -524,6 +524,75 @@ def test_stopping_finishes_what_was_called_and_refuses_what_comes(place):
     with pytest.raises(Stopped):
         opened(place, "m", process=process)
     run_sync(process.stop())
+
+
+@pytest.mark.parametrize("leave", ["stop", "async with"])
+def test_who_stops_is_told_what_was_refused_and_nobody_awaited(place, leave):
+    """Damage: a program ends well, and what it wrote last is not there."""
+
+    async def run(process, *steps):
+        async with process:
+            write, _ = await process.create_or_load("n", words(place))
+            calls = [step(write) for step in steps]
+            if leave == "stop":
+                await process.stop()
+        return calls
+
+    run_sync(run(client(place), lambda write: write.seal(5)))
+    late = [lambda write, n=n: write.write([(f"late {n}", n, 1)]) for n in range(3)]
+    with pytest.raises(InvalidUsage, match=r"nothing is written at \[0\]") as told:
+        run_sync(run(client(place), *late, lambda write: write.write([("good", 5, 1)])))
+    assert told.value.__notes__ == ["3 calls that nobody awaited were refused; this is one of them"]
+    old = client(place)
+    write, reader = opened(place, "n", process=old)
+    write.write([("late", 1, 1)])
+    run_sync(old._line.drive())
+    opened(place, "n", process=client(place, epoch=2))
+    write.write([("lost", 6, 1)])
+    with pytest.raises(FencedError, match="epoch 2"):
+        run_sync(old.stop())
+    run_sync(old.stop())
+    resolved(opened(place, "n", process=client(place, epoch=2))[0].seal(7))
+    assert read(reader, 6) == [("good", 1)]
+
+
+def test_who_stops_is_not_told_again_what_somebody_awaited(place):
+    """Damage: a program that handles its refusals cannot end well."""
+    process = client(place)
+    write, _ = opened(place, "n", process=process)
+    write.seal(5)
+    with pytest.raises(InvalidUsage):
+        resolved(write.write([("late", 1, 1)]))
+    run_sync(process.close())
+
+
+def test_an_error_in_the_block_is_not_replaced_by_what_leaving_it_tells(place):
+    """Damage: the error that ended a program is hidden behind another."""
+
+    async def run():
+        async with client(place) as process:
+            write, _ = await process.create_or_load("n", words(place))
+            write.seal(5), write.write([("late", 1, 1)])
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine") as told:
+        run_sync(run())
+    assert "could not be closed in order: shard" in told.value.__notes__[0]
+
+
+def test_only_the_newest_refusals_are_kept_for_who_stops(place):
+    """Damage: a program that knows that some of its writes are late grows for ever, or never learns that it is fenced."""
+    process = client(place)
+    write, _ = opened(place, "n", process=process)
+    write.seal(5)
+    for _ in range(UNTOLD_MAX + 9):
+        write.write([("late", 1, 1)])
+    run_sync(process._line.drive())
+    assert len(process._line._untold) == UNTOLD_MAX
+    opened(place, "n", process=client(place, epoch=2))
+    write.write([("lost", 6, 1)])
+    with pytest.raises(FencedError):
+        run_sync(process.stop())
 
 
 def test_the_last_clone_to_leave_stops_and_all_clones_share_one_order(place):

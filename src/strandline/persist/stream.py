@@ -293,12 +293,18 @@ class StreamClient:
         return StreamClient(self._client, self._epoch, line=self._line)
 
     async def stop(self) -> None:
-        """Take no new calls, from any clone, and finish those that were made; may be called again if it fails."""
+        """Take no new calls, from any clone, and finish those that were made; may be called again if it fails.
+
+        Raises:
+            FencedError, InvalidUsage, DefinitionError: calls that nobody awaited were refused, for good: what they
+                wrote is not there.  All others are done; who stops again is not told again.
+            Indeterminate, Unavailable: not all calls are done.
+        """
         self._line.stopped = True
-        await self._line.drive()
+        await self._line.finish()
 
     async def close(self) -> None:
-        """Leave; the last clone to do so stops the client."""
+        """Leave; the last clone to do so stops the client (see `stop`)."""
         if not self._left:
             self._left = True
             self._line.clones -= 1
@@ -308,5 +314,10 @@ class StreamClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            await self.close()
+        except StrandlineError as other:
+            if error is None:
+                raise
+            error.add_note(f"besides, the stream client could not be closed in order: {other}")
