@@ -581,7 +581,7 @@ def test_an_error_in_the_block_is_not_replaced_by_what_leaving_it_tells(place):
 
 
 def test_only_the_newest_refusals_are_kept_for_who_stops(place):
-    """Damage: a program that knows that some of its writes are late grows for ever, or never learns that it is fenced."""
+    """Damage: a program that knows that some of its writes are late grows for ever, or never learns it is fenced."""
     process = client(place)
     write, _ = opened(place, "n", process=process)
     write.seal(5)
