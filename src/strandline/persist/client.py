@@ -9,11 +9,12 @@ Source: design page "persist" (handles, modes).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from strandline.algebra.schema import Schema
-from strandline.errors import Indeterminate, StoreError
+from strandline.errors import CorruptionError, Indeterminate, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.collect import DELETION_GRACE_MS, Collector
 from strandline.persist.compact import Compactor
@@ -152,6 +153,16 @@ class PersistClient:
         if not await machine.open(create=False):
             return None
         return self._collector(machine, self._grace_ms or 0)
+
+    async def clear(self, shard: str) -> None:
+        """Collect the garbage of ``shard``, which was given up, if that is this process's to do.
+
+        It is not told what cannot be done now, as long as somebody reads it or a store does not answer: all of that is
+        garbage like all other.
+        """
+        if self._grace_ms is not None:
+            with suppress(StoreError, Unavailable, CorruptionError):
+                await self._collector(await self._open(shard), self._grace_ms).collect()
 
     def _collector(self, machine: Machine, grace_ms: int) -> Collector:
         return Collector(machine, self.clock, self.ids, self.blob, self.consensus, grace_ms)

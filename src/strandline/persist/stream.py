@@ -269,10 +269,11 @@ class StreamClient:
         return StreamWriter(self._line, self._client.ids, writer, codec, name), StreamReader(reader, codec)
 
     async def drop(self, name: str) -> bool:
-        """Close the collection ``name``, let go of all of it, and let the name mean nothing; tell whether it did.
+        """Close the collection ``name``, let the name mean nothing, and delete all of it; tell whether there was one.
 
-        Whoever still has it open finds it closed; a reader with a lease keeps what it holds.  Raises `InvalidUsage` if
-        it is not a stream.
+        Whoever still has it open finds it closed.  While a reader with a lease holds something of it, nothing is
+        deleted: once none is left, whoever collects the location's garbage does so.  Raises `InvalidUsage` if it is not
+        a stream.
         """
         named = (await self._names.all()).get(name)
         if named is None:
@@ -282,7 +283,8 @@ class StreamClient:
         request = Pour(self._client.ids.fresh("w"), self._client.ids.fresh("t"), self._epoch, end)
         if isinstance(outcome := await writer.commit(partial(pour, request=request)), Fenced):
             raise fenced(writer.shard, outcome, self._epoch)
-        await self._names.drop(name)
+        await self._names.drop(name, named)
+        await self._client.clear(named.shard)
         return True
 
     def clone(self) -> StreamClient:
