@@ -10,6 +10,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist import machine
 from strandline.persist.multi import open_multi
 from strandline.persist.stream import StreamClient
+from strandline.persist.trace import FAN
 from strandline.persist.transactions import open_transactions
 from strandline.persist.updates import RowCodec, ValueCodec
 from strandline.store.unreliable import Outcome
@@ -153,3 +154,25 @@ def test_what_is_no_time_or_diff_is_refused_and_never_committed(place, at, diff)
         run_sync(handle.seal(7.5))
     time = write(multi(place), "b", at=np.int64(9))
     assert (type(time), read(multi(place), 9)) == (int, ([("b", 1)], [("b", 1)]))
+
+
+@pytest.mark.parametrize("applier", ["itself", "an environment"])
+def test_what_is_written_often_stays_in_few_batches(place, applier):
+    """Damage: the state of each collection, and so every write, open and read, grows with every write."""
+    multi(place)
+    handle = multi(place)
+    for n in range(4 * FAN):
+        with pytest.MonkeyPatch.context() as patched:
+            if applier == "an environment":
+                patched.setattr(handle._transactions, "apply", nothing_applied)
+            write(handle, f"{n}")
+        if applier == "an environment":
+            run_sync(open_transactions(place.client(place.engine), 1))
+    both = multi(place)
+    for name in both._members:
+        assert len(both._members[name].writer.state.batches) <= 2 * FAN
+    assert [len(each) for each in read(both, both.upper.at - 1)] == [4 * FAN] * 2
+
+
+async def nothing_applied():
+    """The writer dies before it applies."""

@@ -71,7 +71,7 @@ class PersistClient:
     ) -> WriteHandle:
         """Open ``shard`` for writing under ``epoch``, creating it if need be; older epochs are fenced from here on.
 
-        ``merger`` rewrites the shard's parts when its trace grows long (default: the client's, which reads rows).
+        ``merger`` rewrites the shard's parts when its trace grows long (default: as `compactor` says).
 
         Raises:
             FencedError: a newer epoch has been admitted.
@@ -79,7 +79,7 @@ class PersistClient:
         """
         machine = await self._open(shard)
         await machine.commit(lambda state: describe(state, schema, owner))
-        self._look_after(machine, self._merger if merger is None else merger)
+        self._look_after(machine, merger or self._merger_of(schema, self._merger))
         handle = WriteHandle(machine, self.ids, epoch, owner=owner)
         await handle.admit()
         return handle
@@ -134,9 +134,11 @@ class PersistClient:
             return None
         found = self._compactors[shard]
         if found.merger is None:
-            rows = parse_schema(self._machines[shard].state.schema) is not None
-            found.merger = (merger or self._merger) if rows else RecordMerger(self.blob)
+            found.merger = self._merger_of(self._machines[shard].state.schema, merger or self._merger)
         return found
+
+    def _merger_of(self, schema: str, rows: Merger | None) -> Merger | None:
+        return RecordMerger(self.blob) if parse_schema(schema) is None else rows
 
     def state_of(self, shard: str) -> ShardState:
         """Return the newest state known here of a shard that is open."""

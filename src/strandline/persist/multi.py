@@ -97,7 +97,7 @@ async def open_multi(
     members: dict[str, _Member] = {}
     for name, codec in sorted(codecs.items()):
         named = await names.create_or_load(name, codec=codec.name, schema=codec.words)
-        writer = await transactions.register(named.shard, codec.words)
+        writer = await transactions.register(named.shard, codec.words, merger=codec.merger)
         reader = await client.reader(named.shard, codec.schema, name)
         assert reader is not None, f"{name!r} was opened for writing a moment ago"
         members[name] = _Member(writer, codec, StreamReader(reader, codec))

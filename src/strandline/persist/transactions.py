@@ -33,6 +33,7 @@ from strandline.persist.ledger import (
     token_record,
     write_record,
 )
+from strandline.persist.plane import Merger
 from strandline.persist.records import Record, RecordShard
 from strandline.persist.since import SinceHandle
 from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
@@ -109,9 +110,13 @@ class Transactions:
         """Return the registered shards and their schemas, as far as is known here."""
         return (await self._known(self._log.state)).shards
 
-    async def register(self, shard: str, schema: str) -> WriteHandle:
-        """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on."""
-        writer = await self._writer(shard, schema)
+    async def register(self, shard: str, schema: str, *, merger: Merger | None = None) -> WriteHandle:
+        """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on.
+
+        ``merger`` rewrites its parts here (see `PersistClient.writer`); who applies what is committed to shards that
+        others registered chooses by their schemas.
+        """
+        writer = await self._writer(shard, schema, merger)
         await self._log.refresh()  # somebody else may have let it go
         while shard not in (await self._known(state := self._log.state)).shards:
             upper = _at(state.upper)
@@ -291,9 +296,11 @@ class Transactions:
 
     # ---- the data shards ---------------------------------------------------------------------------------------------
 
-    async def _writer(self, shard: str, schema: str) -> WriteHandle:
-        if shard not in self._writers:
-            self._writers[shard] = await self._client.writer(shard, self._epoch, schema=schema, owner=OWNER)
+    async def _writer(self, shard: str, schema: str, merger: Merger | None = None) -> WriteHandle:
+        if shard not in self._writers or merger is not None:
+            self._writers[shard] = await self._client.writer(
+                shard, self._epoch, schema=schema, owner=OWNER, merger=merger
+            )
         return self._writers[shard]
 
     async def _apply(self, shard: str, time: int, staged: Sequence[Staged]) -> None:
