@@ -8,6 +8,7 @@ import pytest
 from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist import machine
+from strandline.persist.ledger import TOKEN_LIFE_MS
 from strandline.persist.multi import open_multi
 from strandline.persist.stream import StreamClient
 from strandline.persist.trace import FAN
@@ -176,3 +177,17 @@ def test_what_is_written_often_stays_in_few_batches(place, applier):
 
 async def nothing_applied():
     """The writer dies before it applies."""
+
+
+def test_a_write_without_a_token_is_never_too_late(place):
+    """Damage: as soon as one process writes far ahead, the others' fresh writes are refused as late retries."""
+    one, two = multi(place), multi(place)
+    ahead = 2 * TOKEN_LIFE_MS
+    assert write(one, "a", at=ahead) == ahead
+    assert write(two, "b") == ahead + 1
+    three = multi(place)
+    place.clock.meanwhile.append(lambda: two.write({"words": [("c", 1)]}, at=2 * ahead))
+    place.plan.append(Outcome.LOST)
+    assert write(three, "d") == 2 * ahead + 1
+    assert run_sync(three._transactions._known(three._transactions._log.state)).tokens == {}
+    assert read(three, 2 * ahead + 1)[1] == [("a", 1), ("b", 1), ("d", 1)]

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier, as_time, given_time
+from strandline.frontier.antichain import Frontier, given_time
 from strandline.persist.client import PersistClient
-from strandline.persist.ledger import dated
 from strandline.persist.names import KEY, Names
 from strandline.persist.register import Register
 from strandline.persist.stream import StreamReader
@@ -41,8 +40,7 @@ class _Member:
 class MultiWriteHandle:
     """Writes several collections.  Opened by `open_multi`."""
 
-    def __init__(self, client: PersistClient, transactions: Transactions, members: Mapping[str, _Member]) -> None:
-        self._client = client
+    def __init__(self, transactions: Transactions, members: Mapping[str, _Member]) -> None:
         self._transactions = transactions
         self._members = members
 
@@ -58,7 +56,8 @@ class MultiWriteHandle:
     async def write(self, changes: Changes, *, at: int = 0, token: str | None = None) -> int:
         """Write to several collections at one time, ``at`` or later, and seal it in all of them; return the time.
 
-        Durable when it returns, whole or not at all.  The same ``token`` again is the same write.
+        Durable when it returns, whole or not at all.  The same ``token`` again is the same write; without one, who was
+        not told the outcome has to look for what it wrote.
 
         Raises:
             InvalidUsage: a collection is not of this handle, a value is none of its, what should be a time or a diff
@@ -71,8 +70,6 @@ class MultiWriteHandle:
             for name, pairs in changes.items()
         }
         draft = _Draft(given, given_time(at, "a write to several collections"))
-        if token is None:
-            token = dated(self._client.ids.fresh("txn"), draft.time(as_time(self.upper)))
         return await self._transactions.transact(draft, token=token)
 
     async def seal(self, upper: int) -> None:
@@ -101,7 +98,7 @@ async def open_multi(
         reader = await client.reader(named.shard, codec.schema, name)
         assert reader is not None, f"{name!r} was opened for writing a moment ago"
         members[name] = _Member(writer, codec, StreamReader(reader, codec))
-    return MultiWriteHandle(client, transactions, members)
+    return MultiWriteHandle(transactions, members)
 
 
 @dataclass(frozen=True, slots=True)
