@@ -32,5 +32,8 @@ def test_a_time_can_be_asked_for_once_and_not_in_the_past() -> None:
     assert oracle.next(50) == 50
     with pytest.raises(InvalidUsage, match="next free one is 51"):
         oracle.next(50)
+    for wanted in (60.0, "60", True, 2**63):
+        with pytest.raises(InvalidUsage, match="is not a whole number"):
+            oracle.next(wanted)
     oracle.passed(90)
     assert oracle.next() == 90

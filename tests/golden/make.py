@@ -95,8 +95,7 @@ async def stream(client: PersistClient) -> None:
     part = InlinePart(b"\x91\x93\xc4\x08unsealed\x05\x01", 1)
     staged = Staged(Frontier(5), Frontier(6), (part,), 1, 1, digest(written), plain=True)
     await writer.compare_and_append([], Frontier(0), Frontier(3))
-    asked = (writer.state.seqno, writer.state.upper)
-    request = Pour("w", "poured", 1, asked, (Write("batch", staged),))
+    request = Pour("w", "poured", 1, (Write("batch", staged),))
     await writer._machine.commit(lambda state: pour(state, request))
 
 

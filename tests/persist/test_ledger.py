@@ -12,7 +12,6 @@ from strandline.persist.ledger import (
     TOKEN_LIFE_MS,
     Committed,
     Ledger,
-    dated,
     expires,
     shard_record,
     token_record,
@@ -76,7 +75,7 @@ def test_writes_come_in_the_order_of_their_times():
 
 def test_a_dated_token_may_be_forgotten_after_its_life_and_no_other_ever():
     """Damage: the shard grows for ever; or a token is forgotten that may still be asked for."""
-    tokens = {dated("a", 1_000): 1_005, dated("b", 2_000): 2_005, "undated": 1_000, "odd@x": 1_000}
+    tokens = {"a@1000": 1_005, "b@2000": 2_005, "undated": 1_000, "odd@x": 1_000}
     records = [Record(token_record(t, at), at, 1) for t, at in tokens.items()]
     young, old = (Ledger().after(records, Frontier(1_000 + TOKEN_LIFE_MS + more)) for more in (-1, 0))
     assert young.expired() == []

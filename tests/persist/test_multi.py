@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist import machine
+from strandline.persist.ledger import TOKEN_LIFE_MS
 from strandline.persist.multi import open_multi
 from strandline.persist.stream import StreamClient
+from strandline.persist.trace import FAN
 from strandline.persist.transactions import open_transactions
 from strandline.persist.updates import RowCodec, ValueCodec
 from strandline.store.unreliable import Outcome
@@ -140,3 +143,51 @@ def test_an_older_epoch_is_fenced(place):
     with pytest.raises(FencedError):
         write(old, "a")
     assert read(new, write(new, "b")) == ([("b", 1)], [("b", 1)])
+
+
+@pytest.mark.parametrize(("at", "diff"), [(5.5, 1), ("5", 1), (-1, 1), (5, 1.5), (5, None)])
+def test_what_is_no_time_or_diff_is_refused_and_never_committed(place, at, diff):
+    """Damage: one number makes all transactions of the location unreadable, those of the environment too."""
+    handle = multi(place)
+    with pytest.raises(InvalidUsage, match="(time|diff) "):
+        run_sync(handle.write({"words": [("a", diff)]}, at=at))
+    with pytest.raises(InvalidUsage, match="time 7.5"):
+        run_sync(handle.seal(7.5))
+    time = write(multi(place), "b", at=np.int64(9))
+    assert (type(time), read(multi(place), 9)) == (int, ([("b", 1)], [("b", 1)]))
+
+
+@pytest.mark.parametrize("applier", ["itself", "an environment"])
+def test_what_is_written_often_stays_in_few_batches(place, applier):
+    """Damage: the state of each collection, and so every write, open and read, grows with every write."""
+    multi(place)
+    handle = multi(place)
+    for n in range(4 * FAN):
+        with pytest.MonkeyPatch.context() as patched:
+            if applier == "an environment":
+                patched.setattr(handle._transactions, "apply", nothing_applied)
+            write(handle, f"{n}")
+        if applier == "an environment":
+            run_sync(open_transactions(place.client(place.engine), 1))
+    both = multi(place)
+    for name in both._members:
+        assert len(both._members[name].writer.state.batches) <= 2 * FAN
+    assert [len(each) for each in read(both, both.upper.at - 1)] == [4 * FAN] * 2
+
+
+async def nothing_applied():
+    """The writer dies before it applies."""
+
+
+def test_a_write_without_a_token_is_never_too_late(place):
+    """Damage: as soon as one process writes far ahead, the others' fresh writes are refused as late retries."""
+    one, two = multi(place), multi(place)
+    ahead = 2 * TOKEN_LIFE_MS
+    assert write(one, "a", at=ahead) == ahead
+    assert write(two, "b") == ahead + 1
+    three = multi(place)
+    place.clock.meanwhile.append(lambda: two.write({"words": [("c", 1)]}, at=2 * ahead))
+    place.plan.append(Outcome.LOST)
+    assert write(three, "d") == 2 * ahead + 1
+    assert run_sync(three._transactions._known(three._transactions._log.state)).tokens == {}
+    assert read(three, 2 * ahead + 1)[1] == [("a", 1), ("b", 1), ("d", 1)]

@@ -61,9 +61,18 @@ def test_a_name_whose_creation_is_unknown_is_found_or_made_when_it_is_asked_for_
 def test_a_dropped_name_gets_another_shard(place):
     """Damage: a new collection begins with the rows of the old one."""
     first = create(place, "n")
-    assert run_sync(names(place, "b").drop("n")) == first
-    assert run_sync(names(place, "b").drop("n")) is None
+    run_sync(names(place, "b").drop("n", first))
+    run_sync(names(place, "b").drop("n", first))
     assert create(place, "n", "c").shard != first.shard
+
+
+def test_what_was_named_anew_since_it_was_dropped_stays_named(place):
+    """Damage: who is slow to drop the old collection takes the name from the new one, and what is in it is lost."""
+    first = create(place, "n")
+    run_sync(names(place, "b").drop("n", first))
+    second = create(place, "n", "c")
+    run_sync(names(place, "d").drop("n", first))
+    assert create(place, "n", "e") == second
 
 
 @pytest.mark.parametrize("other", [{"codec": "json"}, {"schema": "b string"}])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
+from strandline.persist import records
 from strandline.persist.batch import INLINE_PART_BYTES_MAX, NOTHING, BlobPart, InlinePart
 from strandline.persist.records import Record, consolidate, digest
 from strandline.persist.state import Appended, Fenced, UpperMismatch
@@ -99,6 +101,31 @@ def test_refreshing_shows_what_others_appended(place):
     assert two.upper == MINIMUM
     assert run_sync(two.refresh()) == Frontier(1)
     assert run_sync(two.contents()) == [Record(b"a", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    "record", [Record("text", 0, 1), Record(b"a", 0.0, 1), Record(b"a", 0, 1.0), Record(b"a", 0, 2**64)]
+)
+def test_what_nobody_could_read_again_is_not_written(place, record):
+    """Damage: a shard is committed to that cannot be opened any more."""
+    log = shard(place)
+    before = list(place.objects)
+    with pytest.raises(InvalidUsage, match="is no record"):
+        append(log, [record], 0, 1)
+    assert (log.upper, list(place.objects)) == (MINIMUM, before)
+
+
+@pytest.mark.parametrize("size", [1, INLINE_PART_BYTES_MAX])
+def test_a_part_that_holds_no_records_is_named(place, size, monkeypatch):
+    """Damage: what another program wrote ends in an error that says neither which shard nor which part."""
+    log = shard(place)
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "_encoder", msgspec.json.Encoder())
+        append(log, [Record(b"a" * size, 0, 1)], 0, 1)
+    (part,) = log.state.batches[0].parts
+    named = "kept in the state" if isinstance(part, InlinePart) else part.key
+    with pytest.raises(CorruptionError, match=f"shard 'log': part '{named}' does not hold records"):
+        run_sync(log.contents())
 
 
 def test_a_missing_part_is_named(place):

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
-from strandline.errors import AsOfError, FencedError, Indeterminate, InvalidUsage, Stopped, StoreError, Unavailable
+from strandline.errors import (
+    AsOfError,
+    DefinitionError,
+    FencedError,
+    Indeterminate,
+    InvalidUsage,
+    Stopped,
+    StoreError,
+    Unavailable,
+)
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist import machine, trace
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.client import PersistClient
-from strandline.persist.line import RUN_CALLS_MAX
-from strandline.persist.state import mark_swept
+from strandline.persist.holds import LEASE_MS
+from strandline.persist.line import RUN_CALLS_MAX, UNTOLD_MAX
+from strandline.persist.state import WRITERS_MAX, mark_swept
 from strandline.persist.stream import StreamClient
 from strandline.persist.updates import RowCodec, Update, ValueCodec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -173,20 +185,100 @@ def test_a_write_at_a_sealed_time_is_refused_whole_and_the_calls_behind_it_go_on
     assert read(reader, 9) == [("good", 1)]
 
 
-def test_what_is_no_value_is_refused_and_the_calls_behind_it_go_on(place):
+class Cursed:
+    """Raises whatever is asked of it."""
+
+    def __arrow_array__(self, **_):
+        raise KeyError("k")
+
+
+def numbers(place):
+    """A codec of small numbers, whose functions refuse in ways of their own."""
+    raised = {"key": KeyError("no such thing"), "own": RuntimeError("not today")}
+
+    def encode(n):
+        if n in raised:
+            raise raised[n]
+        return n if isinstance(n, str) else bytearray(n.to_bytes(4, "big"))
+
+    return ValueCodec(place.blob, "number", encode, lambda data: int.from_bytes(data, "big"))
+
+
+@pytest.mark.parametrize("bad", [2**40, -1, "key", "own", None, "text"])
+def test_what_is_no_value_is_refused_and_the_calls_behind_it_go_on(place, bad):
     """Damage: one bad value blocks a client for ever, or is stored and cannot be read."""
-    text, reader = opened(place, "text")
-    table, rows_reader = opened(place, "table", codec=rows)
-    bad = [text.write([(7, 1, 1)]), table.write([({"nonsense": 1}, 1, 1)])]
-    text.write([("good", 1, 1)]), table.write([({"k": "good"}, 1, 1)])
-    for write in (text, table):
-        resolved(write.seal(2))
-    for call in bad:
-        with pytest.raises(InvalidUsage):
-            resolved(call)
-    assert (read(reader, 1), read(rows_reader, 1)) == ([("good", 1)], [({"k": "good"}, 1)])
-    with pytest.raises(InvalidUsage, match="time -1"):
-        text.write([("a", -1, 1)])
+    process = client(place)
+    write, reader = opened(place, "n", codec=numbers, process=process)
+    call = write.write([(1, 1, 1), (bad, 1, 1)])
+    write.write([(7, 1, 1)])
+    resolved(write.seal(2))
+    with pytest.raises(InvalidUsage, match="codec 'value:number'"):
+        resolved(call)
+    assert read(reader, 1) == [(7, 1)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"nonsense": 1}, {1: "a"}, {"k": 2**70}, {"k": 1}, {"k": Cursed()}, {"k": "\ud800"}, "k", None, {"k": object()}],
+)
+def test_what_is_no_row_is_refused_and_the_calls_behind_it_go_on(place, bad):
+    """Damage: one bad row blocks a client for ever, all its collections, and its end."""
+    process = client(place)
+    write, reader = opened(place, "n", codec=rows, process=process)
+    call = write.write([({"k": "beside"}, 1, 1), (bad, 1, 1)])
+    write.write([({"k": "good"}, 1, 1)])
+    resolved(write.seal(2))
+    with pytest.raises(InvalidUsage, match="column|row"):
+        resolved(call)
+    assert read(reader, 1) == [({"k": "good"}, 1)]
+
+
+@pytest.mark.parametrize("codec", [words, rows])
+@pytest.mark.parametrize(
+    ("time", "diff"),
+    [(-1, 1), (2**63 - 1, 1), (5.0, 1), ("5", 1), (None, 1), (True, 1), (5, 1.5), (5, None), (5, False), (5, 2**41)],
+)
+def test_what_is_no_time_or_diff_is_refused_at_once_and_never_stored(place, codec, time, diff):
+    """Damage: a write that was acknowledged makes the collection unreadable for everybody, for ever."""
+    write, reader = opened(place, "n", codec=codec)
+    good, bad = ("good", "bad") if codec is words else as_rows("good", "bad")
+    with pytest.raises(InvalidUsage, match=f"'n': (time|diff) {time if diff == 1 else diff!r}|'n': time '5'"):
+        write.write([(good, 5, 1), (bad, time, diff)])
+    resolved(write.write([(good, 5, 1)]))
+    for step in (write.seal, write.allow_compaction):
+        with pytest.raises(InvalidUsage, match="'n': time 7.5"):
+            step(7.5)
+    resolved(write.seal(8))
+    assert read(reader, 7) == [(good, 1)]
+
+
+@pytest.mark.parametrize("codec", [words, rows])
+def test_numbers_of_other_types_are_times_and_diffs_if_they_are_whole(place, codec):
+    """Damage: what a data frame holds cannot be written, or only until somebody reads it."""
+    write, reader = opened(place, "n", codec=codec)
+    (a,) = ("a",) if codec is words else as_rows("a")
+    resolved(write.write([(a, np.int64(5), np.int32(2))]))
+    resolved(write.seal(np.int64(6)))
+    assert read(reader, np.int64(5)) == [(a, 2)]
+    with pytest.raises(AsOfError, match="no whole number"):
+        read(reader, 5.5)
+
+
+def test_a_schema_that_cannot_be_kept_is_told_and_the_calls_behind_go_on(place, monkeypatch):
+    """Damage: one collection of a type that has no order blocks all collections of a client."""
+    process = client(place)
+    write, _, text, reader = *opened(place, "n", codec=rows, process=process), *opened(place, "text", process=process)
+
+    async def refuse(*_, **__):
+        raise DefinitionError("column 'k': a map has no order")
+
+    monkeypatch.setattr(ListEngine, "local", refuse)
+    call = write.write([({"k": "a"}, 1, 1)])
+    text.write([("a", 1, 1)])
+    resolved(text.seal(2))
+    with pytest.raises(DefinitionError, match="column 'k'"):
+        resolved(call)
+    assert read(reader, 1) == [("a", 1)]
 
 
 @pytest.mark.parametrize("codec", [words, rows])
@@ -307,6 +399,98 @@ def test_a_dropped_collection_is_closed_and_its_name_means_another_one(place):
     assert read(reader, 2) == []
 
 
+def test_who_drops_slowly_does_not_drop_what_was_created_anew(place, monkeypatch):
+    """Damage: a living collection loses its name, and with it all that was acknowledged."""
+    opened(place, "n")
+    slow, new = client(place), []
+    drop_name = slow._names.drop
+
+    async def overtaken(*given):
+        await client(place).drop("n")
+        write, reader = await client(place).create_or_load("n", words(place))
+        write.write([("a", 1, 1)])
+        await write.seal(2)
+        new.append(reader)
+        await drop_name(*given)
+
+    monkeypatch.setattr(slow._names, "drop", overtaken)
+    assert run_sync(slow.drop("n"))
+    _, reader = opened(place, "n")
+    assert read(reader, 1) == read(new[0], 1) == [("a", 1)]
+
+
+def collecting(place, grace_ms=0):
+    """A process that collects garbage."""
+    return place.client(place.engine, grace_ms=grace_ms)
+
+
+def parts_of(place):
+    """The parts that are there."""
+    return [key for key in place.objects if "/parts/" in key]
+
+
+@pytest.mark.parametrize("grace_ms", [0, 1_000])
+def test_what_is_dropped_is_deleted(place, grace_ms):
+    """Damage: a location keeps for ever all that was ever dropped in it."""
+    one = collecting(place, grace_ms)
+    process = StreamClient(one, 1)
+    write, _ = opened(place, "n", process=process)
+    for n in range(3):
+        write.write([("x" * 20_000, n, 1)])
+    resolved(write.seal(2))
+    assert len(parts_of(place)) >= 2
+    run_sync(process.drop("n"))
+    shard = write._writer.shard
+    if grace_ms:
+        assert parts_of(place), "who holds nothing may still be reading"
+        assert not run_sync(gc(one, shard)).parts
+        place.clock.now += grace_ms
+        assert run_sync(gc(one, shard)).parts
+    assert parts_of(place) == []
+    assert len(place.versions[shard]) == 3, "and what older versions held inline"
+    assert run_sync(gc(one, shard)).nothing
+
+
+async def gc(process, shard):
+    """Collect as `strandline gc --apply` does; what it would do is what it does."""
+    expected = await (await process.collector(shard)).preview()
+    done = await (await process.collector(shard)).collect()
+    assert (expected.parts, expected.doomed) == (done.parts, done.doomed)
+    return done
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_is_dropped_stays_while_a_lease_holds_it_and_no_longer(place, dies):
+    """Damage: a query loses its rows in the middle; or one reader that crashed keeps them for ever."""
+    one = collecting(place)
+    process = StreamClient(one, 1)
+    write, _ = opened(place, "n", process=process)
+    write.write([("x" * 20_000, 1, 1)])
+    resolved(write.seal(2))
+    shard = write._writer.shard
+    leased = run_sync(place.client().leased_reader(shard, words(place).schema, "n"))
+    run_sync(process.drop("n"))
+    assert not run_sync(gc(one, shard)).parts
+    assert run_sync(words(place).read(run_sync(leased.snapshot(1)))) == [Update("x" * 20_000, 1, 1)]
+    if dies:
+        place.clock.now += LEASE_MS + 1
+    else:
+        run_sync(leased.close())
+    assert run_sync(gc(one, shard)).parts == 1
+    assert parts_of(place) == []
+    with pytest.raises(AsOfError):
+        run_sync(leased.refresh()), run_sync(leased.snapshot(1))
+
+
+def test_who_does_not_collect_drops_and_deletes_nothing(place):
+    """Damage: parts are deleted under readers that the collector of the location spares."""
+    process = client(place)
+    write, _ = opened(place, "n", process=process)
+    resolved(write.write([("x" * 20_000, 1, 1)]))
+    run_sync(process.drop("n"))
+    assert len(parts_of(place)) == 1
+
+
 def test_an_older_client_drops_nothing(place):
     """Damage: an environment that was succeeded throws away what its successor writes."""
     old = client(place)
@@ -356,6 +540,59 @@ def test_awaiting_a_call_of_unknown_outcome_again_tells_what_became_of_it(place,
     assert read(reader, 6) == ([("a", 1)] if late or not sealed_meanwhile else [])
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_lost_race_after_many_writers_is_no_doubt(place, sealed):
+    """Damage: after 65 short processes nobody can write to a stream any more, for ever."""
+    for _ in range(WRITERS_MAX + 1):
+        write, _ = opened(place, "n")
+        resolved(write.write([("many", 5, 1)]))
+    (one, _), (two, reader) = opened(place, "n"), opened(place, "n")
+    resolved(one.seal(6) if sealed else one.write([("one", 5, 1)]))
+    call = two.write([("two", 5, 1)])
+    if sealed:
+        with pytest.raises(InvalidUsage, match="sealed up to"):
+            resolved(call)
+    else:
+        resolved(call)
+    resolved(two.seal(6))
+    assert read(reader, 5) == [("many", WRITERS_MAX + 1), *([] if sealed else [("one", 1), ("two", 1)])]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LATE, Outcome.LOST, None])
+def test_an_attempt_in_doubt_after_many_writers_is_found_by_what_it_wrote(place, monkeypatch, outcome):
+    """Damage: one lost answer, and a client of a busy stream can never write again; or it writes twice."""
+    write, reader = opened(place, "n")
+    monkeypatch.setattr(machine, "CAS_RETRIES_MAX", 1)
+    call = write.write([("a", 5, 1)])
+    if outcome is None:  # it is cancelled while it waits for the answer, and lands
+        with monkeypatch.context() as patched:
+            patched.setattr(place.consensus, "compare_and_set", cancelled_after(place.consensus.compare_and_set))
+            with pytest.raises(asyncio.CancelledError):
+                resolved(call)
+    else:
+        place.plan.append(outcome)
+        with pytest.raises(Indeterminate):
+            resolved(call)
+    run_sync(place.consensus.land())
+    monkeypatch.undo()
+    for _ in range(WRITERS_MAX + 1):
+        other, _ = opened(place, "n")
+        resolved(other.write([("many", 5, 1)]))
+    resolved(call)
+    resolved(write.seal(6))
+    assert read(reader, 5) == [("a", 1), ("many", WRITERS_MAX + 1)]
+
+
+def cancelled_after(call):
+    """Do it, and be cancelled before it is told."""
+
+    async def cancelled(*given):
+        await call(*given)
+        raise asyncio.CancelledError
+
+    return cancelled
+
+
 def test_a_write_that_waited_until_its_parts_were_swept_is_staged_again(place, monkeypatch):
     """Damage: a client that could not write for a day can never write again; or names parts that are gone."""
     write, reader = opened(place, "n")
@@ -393,6 +630,75 @@ def test_stopping_finishes_what_was_called_and_refuses_what_comes(place):
     with pytest.raises(Stopped):
         opened(place, "m", process=process)
     run_sync(process.stop())
+
+
+@pytest.mark.parametrize("leave", ["stop", "async with"])
+def test_who_stops_is_told_what_was_refused_and_nobody_awaited(place, leave):
+    """Damage: a program ends well, and what it wrote last is not there."""
+
+    async def run(process, *steps):
+        async with process:
+            write, _ = await process.create_or_load("n", words(place))
+            calls = [step(write) for step in steps]
+            if leave == "stop":
+                await process.stop()
+        return calls
+
+    run_sync(run(client(place), lambda write: write.seal(5)))
+    late = [lambda write, n=n: write.write([(f"late {n}", n, 1)]) for n in range(3)]
+    with pytest.raises(InvalidUsage, match=r"nothing is written at \[0\]") as told:
+        run_sync(run(client(place), *late, lambda write: write.write([("good", 5, 1)])))
+    assert told.value.__notes__ == ["3 calls that nobody awaited were refused; this is one of them"]
+    old = client(place)
+    write, reader = opened(place, "n", process=old)
+    write.write([("late", 1, 1)])
+    run_sync(old._line.drive())
+    opened(place, "n", process=client(place, epoch=2))
+    write.write([("lost", 6, 1)])
+    with pytest.raises(FencedError, match="epoch 2"):
+        run_sync(old.stop())
+    run_sync(old.stop())
+    resolved(opened(place, "n", process=client(place, epoch=2))[0].seal(7))
+    assert read(reader, 6) == [("good", 1)]
+
+
+def test_who_stops_is_not_told_again_what_somebody_awaited(place):
+    """Damage: a program that handles its refusals cannot end well."""
+    process = client(place)
+    write, _ = opened(place, "n", process=process)
+    write.seal(5)
+    with pytest.raises(InvalidUsage):
+        resolved(write.write([("late", 1, 1)]))
+    run_sync(process.close())
+
+
+def test_an_error_in_the_block_is_not_replaced_by_what_leaving_it_tells(place):
+    """Damage: the error that ended a program is hidden behind another."""
+
+    async def run():
+        async with client(place) as process:
+            write, _ = await process.create_or_load("n", words(place))
+            write.seal(5), write.write([("late", 1, 1)])
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine") as told:
+        run_sync(run())
+    assert "could not be closed in order: shard" in told.value.__notes__[0]
+
+
+def test_only_the_newest_refusals_are_kept_for_who_stops(place):
+    """Damage: a program that knows that some of its writes are late grows for ever, or never learns it is fenced."""
+    process = client(place)
+    write, _ = opened(place, "n", process=process)
+    write.seal(5)
+    for _ in range(UNTOLD_MAX + 9):
+        write.write([("late", 1, 1)])
+    run_sync(process._line.drive())
+    assert len(process._line._untold) == UNTOLD_MAX
+    opened(place, "n", process=client(place, epoch=2))
+    write.write([("lost", 6, 1)])
+    with pytest.raises(FencedError):
+        run_sync(process.stop())
 
 
 def test_the_last_clone_to_leave_stops_and_all_clones_share_one_order(place):

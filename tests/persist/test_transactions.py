@@ -15,7 +15,7 @@ from strandline.persist.batch import Digest, InlinePart, Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.collect import LEAKED_AFTER_MS, STAGED_LIFE_MS
 from strandline.persist.fsck import held_by_transactions
-from strandline.persist.ledger import TOKEN_LIFE_MS, Ledger, dated
+from strandline.persist.ledger import TOKEN_LIFE_MS, Ledger
 from strandline.persist.machine import CAS_RETRIES_MAX
 from strandline.persist.plane import StageRequest
 from strandline.persist.records import consolidate
@@ -456,7 +456,7 @@ def test_forgetting_applies_what_others_commit_at_the_last_moment(place):
 def test_a_retry_in_time_is_the_same_commit_and_one_too_late_is_an_error(place):
     """Damage: a token is forgotten to save space, and its retry is a second commit."""
     txns = opened(place, "x")
-    token = dated("a", 1_000)
+    token = "a@1000"
     last = 1_000 + TOKEN_LIFE_MS - 1
     assert commit(place, txns, 1_005, token, x="a") == CommittedAt(1_005)
     run_sync(txns.advance(last - 1))
@@ -485,7 +485,7 @@ def test_what_is_live_is_bounded_however_long_it_goes_on(place):
     step = TOKEN_LIFE_MS // 10
     for n in range(1, 5 * TIDY_EVERY):
         time = n * step
-        commit(place, txns, time, dated(f"t{n}", time), x="a")
+        commit(place, txns, time, f"t{n}@{time}", x="a")
         run_sync(txns.apply())
     known = run_sync(txns._known(txns._log.state))
     assert len(known.tokens) <= 11 + TIDY_EVERY
@@ -565,7 +565,7 @@ def test_what_is_refused_for_good_is_given_back(place):
     txns, draft = opened(place, "x"), Draft(place)
     run_sync(txns.advance(2 * TOKEN_LIFE_MS))
     with pytest.raises(InvalidUsage, match="too late"):
-        run_sync(txns.transact(draft, token=dated("old", 5)))
+        run_sync(txns.transact(draft, token="old@5"))
     assert len(draft.given_back) == 1
 
 

@@ -59,8 +59,7 @@ class Shard:
         """Commit steps; return the answer."""
         self.tokens += 1
         before = self.state
-        asked = (before.seqno, before.upper)
-        request = Pour(writer, token or f"t{self.tokens}", epoch, asked, steps, **options)
+        request = Pour(writer, token or f"t{self.tokens}", epoch, steps, **options)
         after, answer = pour(before, request)
         if after is not before:
             after = replace(after, seqno=before.seqno + 1)
@@ -144,17 +143,47 @@ def test_the_same_pour_again_changes_nothing_whatever_came_meanwhile():
     assert shard.state is before
 
 
-def test_a_write_that_may_be_forgotten_is_not_done_again():
-    """Damage: after many others came, a write whose answer was lost is there twice."""
+def crowd(shard, at=5):
+    """So many others write that nobody before them is remembered."""
+    for n in range(WRITERS_MAX + 1):
+        shard.pour(write(f"{at}.{n}", at, at + 1), writer=f"w{n}")
+
+
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_a_write_whose_token_is_forgotten_is_known_by_its_name_until_it_is_sealed(landed, crowded):
+    """Damage: after many others came, a write whose answer was lost is there twice, or nobody can write any more."""
     shard = Shard()
     shard.pour(seal(3))
-    lost = Pour("w", "lost", 1, (shard.state.seqno, shard.state.upper), (write("a", 5, 6),))
-    assert pour(shard.state, lost)[0] is not shard.state
-    for n in range(WRITERS_MAX + 1):
-        shard.pour(write(f"b{n}", 5, 6), writer=f"w{n}")
-    with pytest.raises(Indeterminate, match="not remembered"):
-        pour(shard.state, lost)
-    assert shard.pour(write("c", 5, 6), writer="new") == Poured(), "a first request needs no memory"
+    if crowded:
+        crowd(shard)
+    pieces = {"a": (write("a.0", 4, 5), write("a.1", 5, 7, 2))}
+    steps, lost = (write("a", 4, 7, 3), seal(5)), {"token": "lost", "writer": "w", "pieces": pieces}
+    doubt = (shard.state.seqno, shard.state.upper)
+    if landed:
+        assert shard.pour(*steps, **lost) == Poured()
+    crowd(shard, 6)
+    before = shard.state
+    assert shard.pour(*steps, **lost, doubt=doubt) == Poured()
+    assert (shard.state is before) is landed
+    assert ["a" in name for name in shard.state.unsealed].count(True) == 1
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_write_that_may_be_forgotten_is_not_done_again(landed):
+    """Damage: after many others came, a write whose answer was lost is there twice, or is said to be refused."""
+    shard = Shard()
+    shard.pour(seal(3))
+    lost = write("a", 5, 6)
+    doubt = (shard.state.seqno, shard.state.upper)
+    if landed:
+        shard.pour(lost)
+    crowd(shard)
+    shard.pour(seal(7))
+    with pytest.raises(Indeterminate, match="not known any more"):
+        shard.pour(lost, writer="late", doubt=doubt)
+    assert shard.pour(lost, writer="late") == Refused(0, Frontier(7)), "a first request needs no memory"
+    assert shard.pour(seal(6), writer="late", doubt=doubt) == Poured(), "to seal again does no harm"
 
 
 def test_sealing_and_letting_go_never_go_back_and_say_so_by_doing_nothing():

@@ -53,7 +53,6 @@ from strandline.errors import (
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.runtime import Materialization as Task
 from strandline.persist.client import PersistClient
-from strandline.persist.ledger import dated
 from strandline.persist.names import KEY as NAMES
 from strandline.persist.names import Names
 from strandline.persist.notify import LocalNotifier, Notifier, Polling
@@ -356,7 +355,7 @@ class Core:
             engine=self.engine,
             transactions=writing.transactions,
             oracle=writing.oracle,
-            token=dated(self.assembly.ids.fresh("txn"), writing.oracle.now()) if token is None else token,
+            token=token,
         )
 
     def table(self, name: str) -> OpenTable:

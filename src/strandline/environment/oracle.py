@@ -10,7 +10,7 @@ Source: design page "environment" (catalog, time, safety).
 from __future__ import annotations
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import TIME_MAX
+from strandline.frontier.antichain import given_time
 from strandline.store.clock import Clock
 
 
@@ -33,14 +33,11 @@ class Oracle:
     def next(self, wanted: int | None = None) -> int:
         """Return a time at or after the wall clock (or exactly ``wanted``) that nobody was given before.
 
-        Raises `InvalidUsage` if ``wanted`` is past.
+        Raises `InvalidUsage` if ``wanted`` is past, or no time.
         """
-        if wanted is None:
-            time = self.now()
-        elif not self._floor <= wanted < TIME_MAX:
-            raise InvalidUsage(f"time {wanted} cannot be used: the next free one is {self._floor}")
-        else:
-            time = wanted
+        time = self.now() if wanted is None else given_time(wanted, "the oracle")
+        if time < self._floor:
+            raise InvalidUsage(f"time {time} cannot be used: the next free one is {self._floor}")
         self._floor = time + 1
         return time
 

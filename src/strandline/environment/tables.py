@@ -62,9 +62,14 @@ class Statement:
 
 
 async def commit(
-    changes: Sequence[Change | Statement], *, engine: Engine, transactions: Transactions, oracle: Oracle, token: str
+    changes: Sequence[Change | Statement],
+    *,
+    engine: Engine,
+    transactions: Transactions,
+    oracle: Oracle,
+    token: str | None,
 ) -> int:
-    """Commit ``changes`` at one time and return it.  The same ``token`` again is the same commit.
+    """Commit ``changes`` at one time and return it.  The same ``token`` again is the same commit (None: there is none).
 
     Raises:
         InvalidUsage: a row to delete is not there, or the token came too late (then nothing is committed).

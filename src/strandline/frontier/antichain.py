@@ -4,6 +4,9 @@ A time is a number of milliseconds, ``0 <= t < 2**63``.  A frontier is an antich
 ordered it has one element or none.  ``Frontier(at)`` says that updates at ``t >= at`` may still come; the empty
 frontier (``at is None``) says that none will.  The order is the order of progress: minimum <= ... <= empty.
 
+A number that comes from outside is made a time by `given_time`: what only looks like one (5.0) would be stored, and
+read by nobody.
+
 Trap: the empty frontier is the *greatest* one.  A function of frontiers that forgets it wedges a sealed collection.
 
 Source: design pages "persist" and glossary (since, upper, frontier).
@@ -13,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import Final
+
+from strandline.errors import InvalidUsage
 
 TIME_MAX: Final = 2**63 - 1
 
@@ -33,8 +39,8 @@ class Frontier:
     at: int | None
 
     def __post_init__(self) -> None:
-        if self.at is not None and not 0 <= self.at <= TIME_MAX:
-            raise ValueError(f"time {self.at} is outside 0 <= t < 2**63")
+        if self.at is not None and not (self.at.__class__ is int and 0 <= self.at <= TIME_MAX):
+            raise ValueError(f"time {self.at!r} is not an int within 0 <= t < 2**63")
 
     def beyond(self, time: int) -> bool:
         """Tell whether ``time`` may still change."""
@@ -96,3 +102,32 @@ def as_time(frontier: Frontier) -> int:
     (3, True)
     """
     return TIME_MAX if frontier.at is None else frontier.at
+
+
+def whole(number: object) -> int | None:
+    """Return a whole number, of whatever type (numpy has its own), as an int; None if it is something else.
+
+    >>> whole(5), whole(5.0), whole("5"), whole(True), whole(None)
+    (5, None, None, None, None)
+    """
+    if isinstance(number, bool):
+        return None
+    try:
+        return int(index(number))  # type: ignore[arg-type]  # what has no index is what we ask for
+    except TypeError:
+        return None
+
+
+def given_time(number: object, whose: str) -> int:
+    """Return the time that a caller gave.  Raises `InvalidUsage`, naming ``whose`` it is, if it is none.
+
+    >>> given_time(7, "a tick")
+    7
+    >>> given_time(7.0, "a tick")
+    Traceback (most recent call last):
+    strandline.errors.InvalidUsage: a tick: time 7.0 is not a whole number within 0 <= t < 2**63 - 1
+    """
+    time = whole(number)
+    if time is None or not 0 <= time < TIME_MAX:
+        raise InvalidUsage(f"{whose}: time {number!r} is not a whole number within 0 <= t < 2**63 - 1")
+    return time

@@ -9,11 +9,12 @@ Source: design page "persist" (handles, modes).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from strandline.algebra.schema import Schema
-from strandline.errors import Indeterminate, StoreError
+from strandline.errors import CorruptionError, Indeterminate, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.collect import DELETION_GRACE_MS, Collector
 from strandline.persist.compact import Compactor
@@ -74,7 +75,7 @@ class PersistClient:
     ) -> WriteHandle:
         """Open ``shard`` for writing under ``epoch``, creating it if need be; older epochs are fenced from here on.
 
-        ``merger`` rewrites the shard's parts when its trace grows long (default: the client's, which reads rows).
+        ``merger`` rewrites the shard's parts when its trace grows long (default: as `compactor` says).
 
         Raises:
             FencedError: a newer epoch has been admitted.
@@ -82,7 +83,7 @@ class PersistClient:
         """
         machine = await self._open(shard)
         await machine.commit(lambda state: describe(state, schema, owner))
-        self._look_after(machine, self._merger if merger is None else merger)
+        self._look_after(machine, merger or await self._merger_of(machine.state, self._merger))
         handle = WriteHandle(machine, self.ids, epoch, owner=owner)
         await handle.admit()
         return handle
@@ -135,18 +136,20 @@ class PersistClient:
             return None
         found = self._compactors[shard]
         if found.merger is None:
-            rows = await self._holds_rows(self._machines[shard].state)
-            found.merger = (merger or self._merger) if rows else RecordMerger(self._for_records())
+            found.merger = await self._merger_of(self._machines[shard].state, merger or self._merger)
         return found
 
-    async def _holds_rows(self, state: ShardState) -> bool:
-        """Tell whether the parts of a shard are rows of the engine's; if not, they are kept as records.
+    async def _merger_of(self, state: ShardState, rows: Merger | None) -> Merger | None:
+        """Return who merges the parts of a shard: ``rows``, if they are rows of the engine's, else they are records.
 
         What a name stands for is in the codec's own words, which may look like columns: the codec is asked for.
         """
-        named = await Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids).all()
-        codec = next((each.codec for each in named.values() if each.shard == state.shard), None)
-        return parse_schema(state.schema) is not None if codec is None else codec == RowCodec.name
+        if parse_schema(state.schema) is not None:
+            named = await Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids).all()
+            codec = next((each.codec for each in named.values() if each.shard == state.shard), RowCodec.name)
+            if codec == RowCodec.name:
+                return rows
+        return RecordMerger(self._for_records())
 
     def state_of(self, shard: str) -> ShardState:
         """Return the newest state known here of a shard that is open."""
@@ -166,6 +169,16 @@ class PersistClient:
 
     def _for_records(self) -> PatientBlob:
         return PatientBlob(self.blob, self.clock, self.metrics)
+
+    async def clear(self, shard: str) -> None:
+        """Collect the garbage of ``shard``, which was given up, if that is this process's to do.
+
+        It is not told what cannot be done now, as long as somebody reads it or a store does not answer: all of that is
+        garbage like all other.
+        """
+        if self._grace_ms is not None:
+            with suppress(StoreError, Unavailable, CorruptionError):
+                await self._collector(await self._open(shard), self._grace_ms).collect()
 
     def _collector(self, machine: Machine, grace_ms: int) -> Collector:
         return Collector(machine, self.clock, self.ids, self.blob, self.consensus, grace_ms)

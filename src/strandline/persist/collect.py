@@ -8,6 +8,8 @@ A version is *alive* from the newest rollup on that is not newer than any versio
 3. The dropped rollups are deleted, oldest last: it leads to what the dead versions named.
 4. Consensus is truncated to the rollup that was kept.  This is the commit of the collection.
 
+A shard that was closed and given up (`holds.given_up`) is emptied, once no lease is left on it: then every part dies.
+
 A crash anywhere only repeats deletes.  Requests that are stale, repeated or concurrent find less to do, and harm
 nothing: no key is ever given twice, and what was once let go of is never named again.
 
@@ -31,7 +33,7 @@ import msgspec
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.persist import codec
 from strandline.persist.batch import BlobPart, Part
-from strandline.persist.holds import LEASE_MS, expire_overdue, seqno_held
+from strandline.persist.holds import LEASE_MS, bury, expire_overdue, seqno_held
 from strandline.persist.machine import SCAN_LIMIT, Command, Machine
 from strandline.persist.objects import doomed_prefix, named_time, parts_prefix, rollups_prefix
 from strandline.persist.state import Rollup, ShardState, drop_rollups, finalize, mark_swept
@@ -117,16 +119,19 @@ class Collector:
 
     async def _collect(self, to: int | None) -> Collected:
         await self._change(expire_overdue)
+        if buried := await self._change(partial(bury, now_ms=self._clock.now_ms())):
+            await self._empty()
         kept = _kept(self._machine.state, to)
         if kept is None:
             return Collected()
         dropped = await self._change(partial(drop_rollups, before=kept.seqno))
         dead = await self._dead(kept)
+        parts = sorted({*dead.parts, *(await self._unnamed() if buried else ())})
         deleted = doomed = 0
-        if self._grace_ms and dead.parts:
-            doomed = await self._doom(dead.parts)
+        if self._grace_ms and parts:
+            doomed = await self._doom(parts)
         else:
-            deleted = await self._delete(dead.parts)
+            deleted = await self._delete(parts)
         gone = {rollup.seqno: rollup for rollup in (*dead.rollups, *dropped)}
         for seqno in sorted(gone, reverse=True):
             await self._blob.delete(gone[seqno].key)
@@ -139,10 +144,11 @@ class Collector:
     async def preview(self) -> Collected:
         """Return what `collect` would do now, and do none of it; leases that are overdue count as held."""
         dead = await self.survey()
+        _, buried = bury(self._machine.state, self._clock.now_ms())
         due = sum([len(await self._doomed(key)) for key in await self._due()])
         if dead is None:
             return Collected()
-        parts = len(dead.parts)
+        parts = len({*dead.parts, *(await self._unnamed() if buried else ())})
         deleted, doomed = (due, parts) if self._grace_ms else (due + parts, 0)
         return Collected(deleted, doomed, len(dead.rollups), dead.versions)
 
@@ -152,19 +158,26 @@ class Collector:
         return answer if after is self._machine.state else await self._machine.commit(command)
 
     async def finalize(self) -> int:
-        """Delete all that a shard holds which nobody can read or write any more; count the objects.  Idempotent.
+        """Let go of all that a shard holds which nobody can read or write any more; count the parts.  Idempotent.
 
         Raises `InvalidUsage` unless its since and its upper are both empty.
         """
         await self._machine.refresh()
+        await self._empty()
+        done = await self._collect(None)
+        return done.parts + done.doomed
+
+    async def _empty(self) -> None:
+        """Forget what the shard names, and start its history there: older versions, and what they hold inline, go."""
+        before = self._machine.state
         await self._machine.commit(finalize)
-        shard = self._machine.shard
-        count = 0
-        for prefix in (parts_prefix(shard), doomed_prefix(shard)):
-            for key in await self._blob.list(prefix):  # nothing can be appended: whatever is there is dead
-                count += await self._blob.delete(key)
-        await self.collect()
-        return count
+        if self._machine.state is not before:
+            await self._machine.roll_up()
+
+    async def _unnamed(self) -> set[str]:
+        """Return the parts of a shard to which nothing can be appended, but for those that are to be deleted anyway."""
+        doomed = [await self._doomed(key) for key in await self._blob.list(doomed_prefix(self._machine.shard))]
+        return set(await self._blob.list(parts_prefix(self._machine.shard))).difference(*doomed)
 
     async def sweep(self, held: Collection[str] | None = None) -> list[str]:
         """Delete what was leaked long ago, and return its keys.

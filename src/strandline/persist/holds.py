@@ -75,6 +75,23 @@ def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
     return replace(state, leased={n: h for n, h in state.leased.items() if n not in overdue}), overdue
 
 
+def given_up(state: ShardState) -> bool:
+    """Tell whether a shard is closed, and nobody who holds it by name (there is one) wants anything of its past."""
+    return state.upper.empty and bool(state.criticals) and all(held.since.empty for held in state.criticals.values())
+
+
+def bury(state: ShardState, now_ms: int) -> tuple[ShardState, bool]:
+    """Move since to [] in a shard that was given up, unless somebody still reads it under a lease; answer whether so.
+
+    Nobody commits there any more, so its walltime stands still: leases end by the clock of who asks.
+    """
+    if not given_up(state) or state.since.empty:
+        return state, state.tombstone
+    if any(held.beat_ms + LEASE_MS >= max(state.walltime_ms, now_ms) for held in state.leased.values()):
+        return state, False
+    return replace(state, since=EMPTY, leased={}), True
+
+
 def seqno_held(state: ShardState) -> int:
     """Return the oldest version whose parts somebody may be reading: the newest one if nobody holds any."""
     return min((held.seqno for held in state.leased.values()), default=state.seqno)

@@ -93,20 +93,13 @@ def write_record(shard: str, time: int, n: int, staged: Staged) -> bytes:
     return _encode(["write", shard, time, n, codec.pack_staged(staged)])
 
 
-def dated(name: str, time: int) -> str:
-    """Return a token that says when it was made.
-
-    >>> dated("txn-7", 1700), expires(dated("txn-7", 1700)) == 1700 + TOKEN_LIFE_MS
-    ('txn-7@1700', True)
-    """
-    return f"{name}@{time}"
-
-
 def expires(token: str) -> float:
     """Return the time from which on a token may be forgotten; infinity if it does not say when it was made.
 
-    >>> expires("order-7"), expires("a@b"), expires("@5") == 5 + TOKEN_LIFE_MS
-    (inf, inf, True)
+    >>> expires("order-7@1700") == 1700 + TOKEN_LIFE_MS, expires("@5") == 5 + TOKEN_LIFE_MS
+    (True, True)
+    >>> expires("order-7"), expires("a@b")
+    (inf, inf)
     """
     _, at, date = token.rpartition("@")
     return int(date) + TOKEN_LIFE_MS if at and date.isascii() and date.isdigit() else float("inf")

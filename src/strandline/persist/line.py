@@ -3,6 +3,8 @@
 Nothing runs by itself.  Whoever awaits a `Call` drives the line until that one is done; who comes second waits, and
 takes over if the first one is cancelled.  Calls of one collection that stand next to each other are done in one *run*.
 
+A refusal is told to who awaits its call; what nobody awaited is told to who stops the client.
+
 A run that raises stands at the head of the line: whoever drives next tries the very same run again, before anything
 behind it.  So calls are never skipped, and never overtake each other.
 
@@ -15,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from strandline.errors import Stopped, StrandlineError
+from strandline.errors import FencedError, Stopped, StrandlineError
 from strandline.store.clock import Clock
 
 S = TypeVar("S")
@@ -26,6 +28,8 @@ PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.05
 """How long the second who awaits sleeps before it looks again."""
 assert PAUSE_S_MIN <= PAUSE_S_MAX
+UNTOLD_MAX: Final = 64
+"""How many refusals are kept for who stops the client, the newest: a program may never await what it knows is late."""
 
 
 class Call(Generic[S]):
@@ -33,6 +37,7 @@ class Call(Generic[S]):
 
     Raises:
         InvalidUsage: it is refused, for good: it writes at a time that is sealed, or what the codec does not take.
+        DefinitionError: it is refused, for good: the collection's schema has a type that cannot be kept.
         FencedError: a newer epoch has taken over.
         Indeterminate: it may have happened, or may yet; await it again to learn.
         Unavailable: it did not happen yet; await it again to try.
@@ -52,6 +57,8 @@ class Call(Generic[S]):
         """Take note of its outcome."""
         self.done = True
         self.refusal = refusal
+        if refusal is not None:
+            self._line.refused(self)
 
 
 class Run(Protocol):
@@ -70,6 +77,7 @@ class Line:
         self._calls: deque[Call[Any]] = deque()
         self._run: Run | None = None
         self._driven = False
+        self._untold: deque[Call[Any]] = deque(maxlen=UNTOLD_MAX)
         self.stopped = False
         self.clones = 1
 
@@ -97,7 +105,24 @@ class Line:
             finally:
                 self._driven = False
         if call is not None and call.refusal is not None:
+            if call in self._untold:
+                self._untold.remove(call)
             raise call.refusal
+
+    async def finish(self) -> None:
+        """Do everything that is in line; raise one of the refusals that nobody was told: having been fenced, if so."""
+        await self.drive()
+        refusals = [call.refusal for call in self._untold if call.refusal is not None]
+        self._untold.clear()
+        if refusals:
+            first = next((error for error in refusals if isinstance(error, FencedError)), refusals[0])
+            if len(refusals) > 1:
+                first.add_note(f"{len(refusals)} calls that nobody awaited were refused; this is one of them")
+            raise first
+
+    def refused(self, call: Call[Any]) -> None:
+        """Remember that a call was refused, until somebody is told."""
+        self._untold.append(call)
 
     @property
     def _idle(self) -> bool:

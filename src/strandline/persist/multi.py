@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier.antichain import Frontier, given_time
 from strandline.persist.client import PersistClient
-from strandline.persist.ledger import dated
 from strandline.persist.names import KEY, Names
 from strandline.persist.register import Register
 from strandline.persist.stream import StreamReader
 from strandline.persist.transactions import Transactions, Writes
-from strandline.persist.updates import Codec, Update
+from strandline.persist.updates import Codec, Update, given_diff
 from strandline.persist.write import WriteHandle
 
 Changes = Mapping[str, Iterable[tuple[Any, int]]]
@@ -41,8 +40,7 @@ class _Member:
 class MultiWriteHandle:
     """Writes several collections.  Opened by `open_multi`."""
 
-    def __init__(self, client: PersistClient, transactions: Transactions, members: Mapping[str, _Member]) -> None:
-        self._client = client
+    def __init__(self, transactions: Transactions, members: Mapping[str, _Member]) -> None:
         self._transactions = transactions
         self._members = members
 
@@ -58,23 +56,26 @@ class MultiWriteHandle:
     async def write(self, changes: Changes, *, at: int = 0, token: str | None = None) -> int:
         """Write to several collections at one time, ``at`` or later, and seal it in all of them; return the time.
 
-        Durable when it returns, whole or not at all.  The same ``token`` again is the same write.
+        Durable when it returns, whole or not at all.  The same ``token`` again is the same write; without one, who was
+        not told the outcome has to look for what it wrote.
 
         Raises:
-            InvalidUsage: a collection is not of this handle, a value is none of its, or the token came too late.
+            InvalidUsage: a collection is not of this handle, a value is none of its, what should be a time or a diff
+                is no whole number, or the token came too late.
             FencedError: a newer epoch has taken over.
             Indeterminate: it may have happened; ask again with the same token.
         """
-        given = {name: list(pairs) for name, pairs in changes.items()}
-        draft = _Draft({self._member(name): pairs for name, pairs in given.items()}, at)
-        if token is None:
-            token = dated(self._client.ids.fresh("txn"), draft.time(as_time(self.upper)))
+        given = {
+            self._member(name): [(value, given_diff(diff, repr(name))) for value, diff in pairs]
+            for name, pairs in changes.items()
+        }
+        draft = _Draft(given, given_time(at, "a write to several collections"))
         return await self._transactions.transact(draft, token=token)
 
     async def seal(self, upper: int) -> None:
         """Complete all times before ``upper`` in every collection; what is complete already stays so."""
-        if upper > 0:
-            await self._transactions.advance(upper - 1)
+        if (bound := given_time(upper, "a seal of several collections")) > 0:
+            await self._transactions.advance(bound - 1)
 
     def _member(self, name: str) -> _Member:
         if name not in self._members:
@@ -93,11 +94,11 @@ async def open_multi(
     members: dict[str, _Member] = {}
     for name, codec in sorted(codecs.items()):
         named = await names.create_or_load(name, codec=codec.name, schema=codec.words)
-        writer = await transactions.register(named.shard, codec.words)
+        writer = await transactions.register(named.shard, codec.words, merger=codec.merger)
         reader = await client.reader(named.shard, codec.schema, name)
         assert reader is not None, f"{name!r} was opened for writing a moment ago"
         members[name] = _Member(writer, codec, StreamReader(reader, codec))
-    return MultiWriteHandle(client, transactions, members)
+    return MultiWriteHandle(transactions, members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Names:
         """
         known = (await self._read()).names.get(name)
         if known is None:
-            known = (await self._change(name, Named(self._ids.fresh("s"), codec, schema), replace=False)).names[name]
+            known = (await self._change(name, None, Named(self._ids.fresh("s"), codec, schema)))[name]
         if (known.codec, known.schema) != (codec, schema):
             raise InvalidUsage(
                 f"{name!r} holds {known.schema!r} in codec {known.codec!r}; "
@@ -65,12 +65,9 @@ class Names:
             )
         return known
 
-    async def drop(self, name: str) -> Named | None:
-        """Let ``name`` mean nothing; return what it meant.  Its shard is the caller's to close."""
-        known = (await self._read()).names.get(name)
-        if known is not None:
-            await self._change(name, None, replace=True)
-        return known
+    async def drop(self, name: str, meant: Named) -> None:
+        """Let ``name`` mean nothing, if it means ``meant``: what another process has named so since then stays."""
+        await self._change(name, meant, None)
 
     async def all(self) -> dict[str, Named]:
         """Return all names, in the order of their names."""
@@ -79,17 +76,17 @@ class Names:
     async def _read(self) -> _Names:
         return _decode(await self._register.read())
 
-    async def _change(self, name: str, to: Named | None, *, replace: bool) -> _Names:
+    async def _change(self, name: str, was: Named | None, to: Named | None) -> dict[str, Named]:
         def step(body: bytes | None) -> bytes | None:
             names = dict(_decode(body).names)
-            if name in names and not replace:
+            if names.get(name) != was:
                 return None  # somebody else was faster, or we were and were not told
             names.pop(name, None)
             if to is not None:
                 names[name] = to
             return msgspec.json.encode(_Names(names=names))
 
-        return _decode(await self._register.update(step))
+        return _decode(await self._register.update(step)).names
 
 
 def _decode(body: bytes | None) -> _Names:

@@ -17,7 +17,7 @@ from typing import Final
 
 from strandline.algebra.schema import Schema
 from strandline.errors import AsOfError, InvalidUsage
-from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, meet
+from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, meet, whole
 from strandline.persist.lease import Lease
 from strandline.persist.machine import Machine
 from strandline.persist.metrics import Metrics
@@ -100,8 +100,7 @@ class ReadHandle:
                 ``timeout_s`` (0: do not wait).
             Unavailable: a store does not answer within ``timeout_s`` (or `STUTTER_S`, if that is more).
         """
-        if not 0 <= as_of < TIME_MAX:
-            raise AsOfError(f"{self.name!r} cannot be read at {as_of}: it is not within 0 <= as_of < 2**63 - 1")
+        as_of = self._readable(as_of)
         self._refuse_unreadable(self.state, as_of)  # since only grows: no use in waiting
         state = await self.wait_beyond(as_of, timeout_s=timeout_s)
         self._refuse_unreadable(state, as_of)
@@ -133,9 +132,9 @@ class ReadHandle:
         """Yield the updates after ``as_of``, each once, with the frontier they are complete to, until that is empty.
 
         Raises:
-            AsOfError: the next time to tell is before since: nobody held it for this listener.
+            AsOfError: ``as_of`` is no time, or the next time to tell is before since: nobody held it for this listener.
         """
-        lower = as_of + 1
+        lower = self._readable(as_of) + 1
         self._listening[lower] += 1
         try:
             while True:
@@ -173,6 +172,14 @@ class ReadHandle:
     async def _beat_if_due(self, deadline: Deadline | None = None) -> None:
         if self._lease is not None:
             await self._lease.beat_if_due(deadline)
+
+    def _readable(self, as_of: int) -> int:
+        time = whole(as_of)
+        if time is None or not 0 <= time < TIME_MAX:
+            raise AsOfError(
+                f"{self.name!r} cannot be read at {as_of!r}: it is no whole number within 0 <= t < 2**63 - 1"
+            )
+        return time
 
     def _refuse_unreadable(self, state: ShardState, time: int) -> None:
         if not state.since <= Frontier(time):

@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from strandline.errors import CorruptionError, InvalidUsage, StoreError
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.batch import (
     INLINE_PART_BYTES_MAX,
     NOTHING,
@@ -53,6 +53,7 @@ class Record:
     diff: int
 
 
+_TYPES: Final = (bytes, int, int)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[tuple[bytes, int, int]])
 
@@ -158,9 +159,15 @@ async def stage_records(
 
 
 async def write_records(blob: Blob, net: Sequence[Record], prefix: str, *, inline_bytes_max: int) -> tuple[Part, ...]:
-    """Return the part that holds ``net`` (none, if there is nothing), written below ``prefix`` unless it is inline."""
+    """Return the part that holds ``net`` (none, if there is nothing), written below ``prefix`` unless it is inline.
+
+    Raises `InvalidUsage` for what nobody could read again, and writes nothing.
+    """
     if not net:
         return ()
+    for r in net:
+        if (r.data.__class__, r.time.__class__, r.diff.__class__) != _TYPES or abs(r.diff) > TIME_MAX:
+            raise InvalidUsage(f"{r} is no record: bytes, a time and a diff, both int, the diff less than 2**63")
     body = _encoder.encode([(r.data, r.time, r.diff) for r in net])
     if len(body) <= min(INLINE_PART_BYTES_MAX, inline_bytes_max):
         return (InlinePart(body, len(net)),)
@@ -184,13 +191,16 @@ async def read_records(blob: Blob, shard: str, parts: Iterable[Part]) -> list[Re
     found: list[Record] = []
     for part in parts:
         if isinstance(part, InlinePart):
-            body = part.data
+            key, body = "kept in the state", part.data
         else:
             data = await blob.get(part.key)
             if data is None:
                 raise CorruptionError(f"shard {shard!r}: part {part.key!r} is missing in Blob")
-            body = unseal(Kind.RECORDS, part.key, data)
-        found += _records(body, part.window)
+            key, body = part.key, unseal(Kind.RECORDS, part.key, data)
+        try:
+            found += _records(body, part.window)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(f"shard {shard!r}: part {key!r} does not hold records: {error}") from error
     return found
 
 

@@ -24,17 +24,30 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from strandline.errors import FencedError, InvalidUsage, Stopped
-from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
+from strandline.errors import DefinitionError, FencedError, InvalidUsage, Stopped, StrandlineError
+from strandline.frontier.antichain import EMPTY, Frontier, given_time
 from strandline.persist.batch import InlinePart, Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.line import Call, Line, Run
 from strandline.persist.names import KEY, Names
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
-from strandline.persist.state import Fenced
-from strandline.persist.unsealed import OWNER, Allow, Pour, Poured, Refused, Seal, Step, Straddling, Write, hold, pour
-from strandline.persist.updates import Codec, Update, bounds_of, contents_of
+from strandline.persist.state import Fenced, ShardState
+from strandline.persist.unsealed import (
+    OWNER,
+    Allow,
+    Outcome,
+    Pour,
+    Poured,
+    Refused,
+    Seal,
+    Step,
+    Straddling,
+    Write,
+    hold,
+    pour,
+)
+from strandline.persist.updates import Codec, Update, bounds_of, contents_of, given_updates
 from strandline.persist.write import WriteHandle, fenced
 from strandline.store.clock import Ids
 
@@ -62,9 +75,8 @@ class _Commit(Generic[V]):
         await self._stage()
         anew = False
         while steps := self._steps():
-            request = replace(self.request, steps=tuple(step for _, step in steps))
             try:
-                outcome = await self.writer.commit(partial(pour, request=request))
+                outcome = await self._attempt(tuple(step for _, step in steps))
             except InvalidUsage as refusal:
                 if anew:
                     return self._settle(refusal)
@@ -83,6 +95,27 @@ class _Commit(Generic[V]):
                     return self._settle(fenced(self.writer.shard, outcome, self.writer.epoch))
         return self._settle()
 
+    async def _attempt(self, steps: tuple[Step, ...]) -> Outcome:
+        """Pour ``steps``; remember since when nobody knows what became of it."""
+        tried: tuple[int, Frontier] | None = None
+
+        def attempt(state: ShardState) -> tuple[ShardState, Outcome]:
+            nonlocal tried
+            tried = (state.seqno, state.upper)
+            return pour(state, replace(self.request, steps=steps))
+
+        def doubt() -> None:
+            if self.request.doubt is None:
+                self.request = replace(self.request, doubt=tried)
+
+        try:
+            return await self.writer.commit(attempt, in_doubt=doubt)
+        except StrandlineError:
+            raise
+        except BaseException:  # cancelled, perhaps in the middle of an attempt
+            doubt()
+            raise
+
     def _settle(self, refusal: FencedError | InvalidUsage | None = None) -> None:
         for call in self.calls:
             if not call.done:
@@ -97,8 +130,8 @@ class _Commit(Generic[V]):
             if isinstance(call.step, tuple) and index not in self.mine and not call.done:
                 try:
                     self.mine[index] = await self._write(call.step, last)
-                except InvalidUsage as error:
-                    call.settle(error)  # these are no values of this collection: for good
+                except (InvalidUsage, DefinitionError) as error:
+                    call.settle(error)  # these are no values of this collection, or it can hold none: for good
 
     async def _write(self, updates: Iterable[Update[V]], at: Frontier) -> list[Write]:
         """Stage updates, those before ``at`` apart from those after."""
@@ -158,28 +191,31 @@ class StreamWriter(Generic[V]):
         return self._writer.state.upper
 
     def write(self, updates: Iterable[Update[V] | tuple[V, int, int]]) -> Call[Asked]:
-        """Write updates, at any times that are not sealed: all or none.  Raises `InvalidUsage` for what is no time."""
-        given = tuple(Update(*update) for update in updates)
-        for update in given:
-            if not 0 <= update.time < TIME_MAX:
-                raise InvalidUsage(f"{self.name!r}: time {update.time} of an update is not within 0 <= t < 2**63 - 1")
-        return self._enqueue(given)
+        """Write updates, at any times that are not sealed: all or none.
+
+        Raises `InvalidUsage` at once, for what is no time or diff: a whole number.
+        """
+        return self._enqueue(given_updates(updates, repr(self.name)))
 
     def seal(self, upper: int | None) -> Call[Asked]:
-        """Complete all times before ``upper`` (None: all there are; the collection is closed)."""
-        return self._enqueue(Seal(EMPTY if upper is None else Frontier(upper)))
+        """Complete all times before ``upper`` (None: all there are; the collection is closed).
+
+        Raises `InvalidUsage` at once, for what is no time.
+        """
+        return self._enqueue(Seal(EMPTY if upper is None else Frontier(given_time(upper, repr(self.name)))))
 
     def allow_compaction(self, since: int) -> Call[Asked]:
-        """Give up telling times before ``since`` apart; readers that hold them still can."""
-        return self._enqueue(Allow(Frontier(since)))
+        """Give up telling times before ``since`` apart; readers that hold them still can.
+
+        Raises `InvalidUsage` at once, for what is no time.
+        """
+        return self._enqueue(Allow(Frontier(given_time(since, repr(self.name)))))
 
     def _enqueue(self, step: Asked) -> Call[Asked]:
         return self._line.enqueue(Call(self._line, self._run, step))
 
     def _run(self, calls: list[Call[Asked]]) -> Run:
-        state = self._writer.state
-        asked = (state.seqno, state.upper)
-        request = Pour(self._memory, self._ids.fresh("t"), self._writer.epoch, asked, ())
+        request = Pour(self._memory, self._ids.fresh("t"), self._writer.epoch, ())
         return _Commit(self._writer, self._codec, self._ids, calls, request)
 
 
@@ -233,21 +269,22 @@ class StreamClient:
         return StreamWriter(self._line, self._client.ids, writer, codec, name), StreamReader(reader, codec)
 
     async def drop(self, name: str) -> bool:
-        """Close the collection ``name``, let go of all of it, and let the name mean nothing; tell whether it did.
+        """Close the collection ``name``, let the name mean nothing, and delete all of it; tell whether there was one.
 
-        Whoever still has it open finds it closed; a reader with a lease keeps what it holds.  Raises `InvalidUsage` if
-        it is not a stream.
+        Whoever still has it open finds it closed.  While a reader with a lease holds something of it, nothing is
+        deleted: once none is left, whoever collects the location's garbage does so.  Raises `InvalidUsage` if it is not
+        a stream.
         """
         named = (await self._names.all()).get(name)
         if named is None:
             return False
         writer = await self._client.writer(named.shard, self._epoch, schema=named.schema, owner=OWNER)
         end = (Seal(EMPTY), Allow(EMPTY))
-        asked = (writer.state.seqno, writer.state.upper)
-        request = Pour(self._client.ids.fresh("w"), self._client.ids.fresh("t"), self._epoch, asked, end)
+        request = Pour(self._client.ids.fresh("w"), self._client.ids.fresh("t"), self._epoch, end)
         if isinstance(outcome := await writer.commit(partial(pour, request=request)), Fenced):
             raise fenced(writer.shard, outcome, self._epoch)
-        await self._names.drop(name)
+        await self._names.drop(name, named)
+        await self._client.clear(named.shard)
         return True
 
     def clone(self) -> StreamClient:
@@ -258,12 +295,18 @@ class StreamClient:
         return StreamClient(self._client, self._epoch, line=self._line)
 
     async def stop(self) -> None:
-        """Take no new calls, from any clone, and finish those that were made; may be called again if it fails."""
+        """Take no new calls, from any clone, and finish those that were made; may be called again if it fails.
+
+        Raises:
+            FencedError, InvalidUsage, DefinitionError: calls that nobody awaited were refused, for good: what they
+                wrote is not there.  All others are done; who stops again is not told again.
+            Indeterminate, Unavailable: not all calls are done.
+        """
         self._line.stopped = True
-        await self._line.drive()
+        await self._line.finish()
 
     async def close(self) -> None:
-        """Leave; the last clone to do so stops the client."""
+        """Leave; the last clone to do so stops the client (see `stop`)."""
         if not self._left:
             self._left = True
             self._line.clones -= 1
@@ -273,5 +316,10 @@ class StreamClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            await self.close()
+        except StrandlineError as other:
+            if error is None:
+                raise
+            error.add_note(f"besides, the stream client could not be closed in order: {other}")

@@ -34,6 +34,7 @@ from strandline.persist.ledger import (
     token_record,
     write_record,
 )
+from strandline.persist.plane import Merger
 from strandline.persist.records import Record, RecordShard
 from strandline.persist.since import SinceHandle
 from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch, begun_ms
@@ -110,9 +111,13 @@ class Transactions:
         """Return the registered shards and their schemas, as far as is known here."""
         return (await self._known(self._log.state)).shards
 
-    async def register(self, shard: str, schema: str) -> WriteHandle:
-        """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on."""
-        writer = await self._writer(shard, schema)
+    async def register(self, shard: str, schema: str, *, merger: Merger | None = None) -> WriteHandle:
+        """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on.
+
+        ``merger`` rewrites its parts here (see `PersistClient.writer`); who applies what is committed to shards that
+        others registered chooses by their schemas.
+        """
+        writer = await self._writer(shard, schema, merger)
         await self._log.refresh()  # somebody else may have let it go
         while shard not in (await self._known(state := self._log.state)).shards:
             upper = _at(state.upper)
@@ -138,14 +143,14 @@ class Transactions:
             await self._append(state, [Record(shard_record(shard, known.shards[shard]), upper, -1)], upper + 1)
         self._writers.pop(shard, None)
 
-    async def transact(self, draft: Draft, *, token: str) -> int:
+    async def transact(self, draft: Draft, *, token: str | None) -> int:
         """Commit ``draft`` at a time that is free, later for as long as others are faster; apply it.
 
         What it wrote is given the later time as it is; only a draft that reads is staged anew.  The same token again is
-        the same commit.  Raises what `commit` and ``draft.stage`` raise; then nothing is committed, unless it is
-        `Indeterminate`.
+        the same commit; without one nobody can ask again, and nothing of it is remembered.  Raises what `commit` and
+        ``draft.stage`` raise; then nothing is committed, unless it is `Indeterminate`.
         """
-        done = await self.find(token)
+        done = None if token is None else await self.find(token)
         writes: Writes | None = None
         while done is None:
             await self.apply()
@@ -169,7 +174,7 @@ class Transactions:
             await self.apply()
         return done
 
-    async def commit(self, time: int, writes: Writes, *, token: str, read: int | None = None) -> CommitOutcome:
+    async def commit(self, time: int, writes: Writes, *, token: str | None, read: int | None = None) -> CommitOutcome:
         """Commit batches staged for exactly ``[time, time + 1)`` to their shards, all or none; durable when it returns.
 
         ``read``: the upper that the transaction saw when it read what it changes; if anything was committed since, it
@@ -180,7 +185,7 @@ class Transactions:
                 swept as leaked, or ``token`` was made so long ago that nobody knows any more whether it was committed.
             Indeterminate: it may have happened: ask again with the same token.
         """
-        records = [Record(token_record(token, time), time, 1)]
+        records = [] if token is None else [Record(token_record(token, time), time, 1)]
         for shard, batches in sorted(writes.items()):
             for n, staged in enumerate(batches):
                 if (staged.lower, staged.upper) != (Frontier(time), Frontier(time + 1)):
@@ -193,9 +198,9 @@ class Transactions:
             state = self._log.state  # the answer follows from one version, whoever commits meanwhile
             known = await self._known(state)
             upper = _at(state.upper)
-            if token in known.tokens:
+            if token is not None and token in known.tokens:
                 return CommittedAt(known.tokens[token])
-            if expires(token) <= upper:
+            if token is not None and expires(token) <= upper:
                 raise InvalidUsage(
                     f"token {token!r} comes too late: tokens are remembered for {TOKEN_LIFE_MS // 60_000} minutes, so "
                     "whether it was committed is not known any more; look, and use a new token"
@@ -304,9 +309,11 @@ class Transactions:
 
     # ---- the data shards ---------------------------------------------------------------------------------------------
 
-    async def _writer(self, shard: str, schema: str) -> WriteHandle:
-        if shard not in self._writers:
-            self._writers[shard] = await self._client.writer(shard, self._epoch, schema=schema, owner=OWNER)
+    async def _writer(self, shard: str, schema: str, merger: Merger | None = None) -> WriteHandle:
+        if shard not in self._writers or merger is not None:
+            self._writers[shard] = await self._client.writer(
+                shard, self._epoch, schema=schema, owner=OWNER, merger=merger
+            )
         return self._writers[shard]
 
     async def _apply(self, shard: str, time: int, staged: Sequence[Staged]) -> None:

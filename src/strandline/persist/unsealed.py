@@ -72,16 +72,16 @@ Step: TypeAlias = Write | Seal | Allow
 class Pour:
     """Steps to do as one.
 
-    ``asked``: the version and the upper that its caller knew when it first asked.  ``pieces``: what batches were cut
-    into, by the name of the batch that was cut.
+    ``pieces``: what batches were cut into, by the name of the batch that was cut.  ``doubt``: the version and the upper
+    that the first attempt went by of which nobody was told what became; None: each is known not to have landed.
     """
 
     writer: str
     token: str
     epoch: int
-    asked: tuple[int, Frontier]
     steps: tuple[Step, ...]
     pieces: Mapping[str, tuple[Write, ...]] = field(default_factory=dict)
+    doubt: tuple[int, Frontier] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +111,10 @@ Outcome: TypeAlias = Poured | Refused | Straddling | Fenced
 def pour(state: ShardState, request: Pour) -> tuple[ShardState, Outcome]:
     """Do the steps of ``request``, all of them or none; at most once by token.
 
-    Raises `Indeterminate`: so many writers came since it was first asked that nobody knows whether it was done.
+    Raises `Indeterminate`: an attempt is in doubt, and nothing shows any more whether it was done.
     """
-    if any(last.token == request.token for last in state.writers.values()):
+    if _landed(state, request):
         return state, Poured()
-    seqno, seen = request.asked
-    if len(state.writers) == WRITERS_MAX and seqno < state.seqno and seen <= state.forgotten:
-        raise Indeterminate(
-            f"shard {state.shard!r}: whether a write asked for at version {seqno} landed is not remembered: more than "
-            f"{WRITERS_MAX} writers came after it"
-        )
     if request.epoch < state.epoch:
         return state, Fenced(state.epoch)
     upper, since = state.upper, MINIMUM
@@ -146,6 +140,27 @@ def hold(state: ShardState) -> tuple[ShardState, Frontier]:
     """Keep a fresh stream's past until `Allow` lets go of it; answer where the hold stands."""
     after, held = register_critical(state, HOLD)
     return after, held.since
+
+
+def _landed(state: ShardState, request: Pour) -> bool:
+    """Tell whether ``request`` is done: by its token, or, if that may be forgotten, by what it wrote."""
+    if any(last.token == request.token for last in state.writers.values()):
+        return True
+    if request.doubt is None:
+        return False
+    seqno, seen = request.doubt
+    if len(state.writers) < WRITERS_MAX or seqno == state.seqno or not seen <= state.forgotten:
+        return False  # its token would be remembered
+    written = [step for step in request.steps if isinstance(step, Write)]
+    batches = _cut({step.name: step.staged for step in written}, request.pieces)
+    # What lies beyond the upper was neither sealed nor cut by anybody: it is there under its name, if it ever was.
+    beyond = [name in state.unsealed for name, staged in batches.items() if state.upper <= staged.lower]
+    if written and not beyond:
+        raise Indeterminate(
+            f"shard {state.shard!r}: whether a write tried at version {seqno} landed is not known any more: its times "
+            f"are sealed, and of more than {WRITERS_MAX} writers only the last are remembered"
+        )
+    return any(beyond)  # to seal and to let go once more does no harm
 
 
 def _done(

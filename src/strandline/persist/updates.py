@@ -13,13 +13,13 @@ Source: design page "persist" (codec per collection).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.errors import InvalidUsage
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier.antichain import Frontier, as_time, given_time, whole
 from strandline.persist.batch import Staged, as_batch
 from strandline.persist.plane import Contents, Engine, Merger, StageRequest
 from strandline.persist.records import (
@@ -35,6 +35,9 @@ from strandline.persist.write import WriteHandle
 from strandline.store.blob import Blob
 
 V = TypeVar("V")
+
+DIFF_MAX: Final = 1 << 40
+"""Of one update, either way: the sum of millions of them is still a number that the engine and the state can hold."""
 
 
 class Update(NamedTuple, Generic[V]):
@@ -184,9 +187,36 @@ class ValueCodec(Generic[V]):
 
     def _bytes(self, value: V) -> bytes:
         try:
-            return self._encode(value)
-        except (TypeError, ValueError) as error:
-            raise InvalidUsage(f"codec {self.name!r} cannot encode {value!r}: {error}") from error
+            data = self._encode(value)
+        except Exception as error:  # the program's own function, which may raise anything
+            raise InvalidUsage(f"codec {self.name!r} cannot encode {value!r}: {error!r}") from error
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidUsage(f"codec {self.name!r} makes {type(data).__name__} of {value!r}, not bytes")
+        return bytes(data)
+
+
+def given_updates(updates: Iterable[Update[V] | tuple[V, int, int]], whose: str) -> tuple[Update[V], ...]:
+    """Return the updates that a caller gave, times and diffs as ints.
+
+    Raises `InvalidUsage` if there is one that is no time or diff: stored, it would make the whole batch unreadable.
+    """
+    given = (Update(*update) for update in updates)
+    return tuple(Update(value, given_time(time, whose), given_diff(diff, whose)) for value, time, diff in given)
+
+
+def given_diff(number: object, whose: str) -> int:
+    """Return the diff that a caller gave.  Raises `InvalidUsage`, naming ``whose`` it is, if it is none.
+
+    >>> given_diff(-2, "'orders'")
+    -2
+    >>> given_diff(1.5, "'orders'")
+    Traceback (most recent call last):
+    strandline.errors.InvalidUsage: 'orders': diff 1.5 is not a whole number within ±2**40
+    """
+    diff = whole(number)
+    if diff is None or abs(diff) > DIFF_MAX:
+        raise InvalidUsage(f"{whose}: diff {number!r} is not a whole number within ±2**40")
+    return diff
 
 
 def contents_of(shard: str, schema: Schema, staged: Staged) -> Contents:
@@ -202,5 +232,15 @@ def bounds_of(updates: Iterable[Update[Any]]) -> Bounds:
 
 
 def _table(rows: list[Mapping[str, Any]], names: list[str]) -> pa.Table:
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise InvalidUsage(f"{row!r} is no row: a mapping from column to value")
     found = dict.fromkeys((*names, *(name for row in rows for name in row)))
-    return pa.table({name: [row.get(name) for row in rows] for name in found})
+    return pa.table({str(name): _column(name, [row.get(name) for row in rows]) for name in found})
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except Exception as error:  # Arrow asks the program's own objects what they are, and they may raise anything
+        raise InvalidUsage(f"column {name!r} cannot be made of these values: {error}") from error

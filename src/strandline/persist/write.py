@@ -73,9 +73,9 @@ class WriteHandle:
         """Fetch and return the newest state."""
         return await self._machine.refresh()
 
-    async def commit(self, command: Command[T]) -> T:
+    async def commit(self, command: Command[T], *, in_doubt: Callable[[], None] | None = None) -> T:
         """Change the shard's state by a transition of the caller's own; see `Machine.commit`."""
-        return await self._machine.commit(command)
+        return await self._machine.commit(command, in_doubt=in_doubt)
 
     def stage_prefix(self) -> str:
         """Return a Blob prefix for one batch's parts; it is never given again."""

@@ -61,6 +61,12 @@ async def settled_when_sent(self: Any) -> None:
 _stage = stream._Commit._stage
 
 
+@bug("a write that is refused and not awaited is lost without a word", (line.Line, "finish"))
+async def stopped_in_silence(self: Any) -> None:
+    """Do what is in line, and look at no refusal."""
+    await self.drive()
+
+
 # ---- the transition --------------------------------------------------------------------------------------------------
 
 

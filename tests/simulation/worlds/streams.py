@@ -8,6 +8,7 @@ The laws are those of `laws.history` (P1, P3, P6, atomic; no bounds: streams may
 
 - order: of the calls of one incarnation, if one took effect then so did every earlier one that was not refused.
 - refused: a write is refused only at a time that was asked to be sealed before it was called, or by somebody else.
+- told: a refusal is told to who awaits its call, else to who stops the client.
 - L1: every history ends.
 
 Source: design page "persist" (the stream client), craft page "reliability" (3.1).
@@ -69,12 +70,16 @@ LATEST: Final = 10**6
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """A call and what was noted of it; ``sealed``: what anybody had asked to be sealed there before."""
+    """A call and what was noted of it; ``sealed``: what anybody had asked to be sealed there before.
+
+    ``told``: whether its refusal was heard by who awaited it.
+    """
 
     call: Call
     attempt: Attempt | None
     collection: str
     sealed: int
+    told: bool = False
 
 
 class StreamWorld:
@@ -191,7 +196,7 @@ async def call(world: StreamWorld, name: str, incarnation: int) -> None:
         if world.choose("await", 3) == 0:
             await _settled(world, line[world.choose("which", len(line))], name)
             _note(world, line, name)
-    await _answered(client.stop)
+    await _stopped(client, line)
     _note(world, line, name)
     require("L1", all(asked.call.done for asked in line), f"{name} stopped, and not all its calls are done")
 
@@ -222,7 +227,18 @@ async def _settled(world: StreamWorld, asked: Asked, name: str) -> None:
         except UNANSWERED:
             world.marks["call: unanswered"] += 1
         except InvalidUsage:
+            asked.told = True
             return
+
+
+async def _stopped(client: StreamClient, line: list[Asked]) -> None:
+    told = False
+    try:
+        await _answered(client.stop)
+    except InvalidUsage:
+        told = True
+    untold = any(asked.call.refusal is not None and not asked.told for asked in line)
+    require("told", told == untold, f"who stopped was told of a refusal: {told}; there was one to tell: {untold}")
 
 
 def _note(world: StreamWorld, line: list[Asked], name: str) -> None:
