@@ -87,7 +87,11 @@ Item: TypeAlias = Table | Source | View | Materialization
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The environment that writes: who, where, since when."""
+    """The environment that writes: who, where, since when.
+
+    ``process_started_ms`` counts from ``boot``, a start of the host; where that is empty (not every system names its
+    starts, and the first versions did not ask), it is by the host's clock.
+    """
 
     deployment: str
     host: str
@@ -95,6 +99,7 @@ class Holder(msgspec.Struct, frozen=True):
     process_started_ms: int
     opened_ms: int
     reentrant: bool
+    boot: str = ""
 
     def __str__(self) -> str:
         return f"deployment {self.deployment!r}, process {self.pid} on host {self.host!r}"
