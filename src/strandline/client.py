@@ -180,7 +180,10 @@ class Environment:
         self.close()
 
     def close(self) -> None:
-        """Let go of the location.  Everything that was acknowledged is durable already."""
+        """Let go of the location.  Everything that was acknowledged is durable already.
+
+        Raises what an endpoint or a store raises; it is closed all the same.
+        """
         with self._turn:
             if self._closed:
                 return

@@ -197,6 +197,16 @@ class CatalogStore:
         self.current = _decode(await self._register.update(step))
         return self.current
 
+    async def leave(self, epoch: int, holder: Holder) -> None:
+        """Take ``holder`` out of the catalog, if it holds the location in generation ``epoch``."""
+
+        def step(body: bytes | None) -> bytes | None:
+            before = _decode(body)
+            ours = (before.epoch, before.holder) == (epoch, holder)
+            return msgspec.json.encode(msgspec.structs.replace(before, holder=None)) if ours else None
+
+        self.current = _decode(await self._register.update(step))
+
 
 def _decode(body: bytes | None) -> Catalog:
     if body is None:

@@ -15,7 +15,7 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +28,7 @@ from strandline.environment.catalog import (
     Catalog,
     CatalogStore,
     Collected,
+    Holder,
     Item,
     Materialization,
     Source,
@@ -39,7 +40,7 @@ from strandline.environment.dataflows import Dataflows, Definition, define, stag
 from strandline.environment.oracle import Oracle
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
-from strandline.environment.tenure import Claim, admit
+from strandline.environment.tenure import Claim, abandon, admit
 from strandline.environment.wiring import Assembly, driver, side_by_side
 from strandline.errors import (
     AsOfError,
@@ -102,10 +103,11 @@ class Core:
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
+        self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
     @classmethod
     async def open(cls, assembly: Assembly, config: Config, mode: Mode) -> Core:
-        """Open a location.
+        """Open a location.  Where that fails, the location is let go of.
 
         Raises:
             ConfigError: somebody else holds it (named), and ``config.take_over`` is not set.
@@ -120,25 +122,40 @@ class Core:
         if mode is not Mode.FULL:
             await catalogs.read()
             return core
-        await core._take_over()
-        if isinstance(notifier, PushServer):
-            await notifier.serve(client.metrics.counts)
+        try:
+            await core._take_over()
+            if isinstance(notifier, PushServer):
+                await notifier.serve(client.metrics.counts)
+        except BaseException:
+            with suppress(StrandlineError):  # what went wrong first is what is told
+                await core.close()
+            raise
         return core
 
     async def close(self) -> None:
-        """Let go of the location, so that the next environment need not ask, and of what was held for reading."""
+        """Let go of the location, so that the next environment need not ask, and of what was held for reading.
+
+        Raises what an endpoint or a store raises; this process may open the location again all the same.
+        """
         with suppress(StoreError, Unavailable):  # a lease that cannot be given up ends by itself
             for reader in self._held.values():
                 await reader.close()
         if isinstance(self.client.notifier, PushServer | PushClient):
             self.client.notifier.close()
-        if self.writing is None:
+        async with AsyncExitStack() as ending:  # each is ended whatever the others raise
+            ending.push_async_callback(self._let_go)
+            for task in () if self.writing is None else self.writing.tasks.values():
+                ending.push_async_callback(task.close)
+
+    async def _let_go(self) -> None:
+        claimed, self._claimed, self.writing = self._claimed, None, None
+        if claimed is None:
             return
-        for task in self.writing.tasks.values():
-            await task.close()
-        with suppress(FencedError):  # somebody has taken over: it is theirs already
-            await self.catalogs.change(self.writing.epoch, _released)
-        self.writing = None
+        try:
+            await self.catalogs.leave(*claimed)
+        except BaseException:
+            abandon(claimed[1])
+            raise
 
     @property
     def catalog(self) -> Catalog:
@@ -203,7 +220,13 @@ class Core:
         claim = Claim(
             self.config.deployment, self.config.reentrant, self.config.take_over, self.assembly.clock.now_ms()
         )
-        catalog = await self.catalogs.succeed(lambda before: admit(before, claim, self.assembly.processes))
+
+        def admitted(before: Catalog) -> Holder:
+            holder = admit(before, claim, self.assembly.processes)
+            self._claimed = (before.epoch + 1, holder)  # from here on the change may have happened, told or not
+            return holder
+
+        catalog = await self.catalogs.succeed(admitted)
         transactions = await open_transactions(self.client, catalog.epoch)
         floor = transactions.upper.at or 0
         self.writing = Writing(
@@ -402,7 +425,3 @@ def _notifier(assembly: Assembly, mode: Mode) -> Notifier:
             return PushClient(assembly.address, assembly.clock, assembly.ids)
         case _:
             return Polling(assembly.clock)
-
-
-def _released(catalog: Catalog) -> Catalog:
-    return msgspec.structs.replace(catalog, holder=None)

@@ -87,6 +87,15 @@ class SystemProcesses:
             return None
 
 
+_abandoned: Final[set[Holder]] = set()
+"""Holders that were environments of this process and are no more, though no store would take note of it."""
+
+
+def abandon(holder: Holder) -> None:
+    """Remember that ``holder``, an environment of this process, has ended: else its own process would keep it alive."""
+    _abandoned.add(holder)
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Who wants to write: ``deployment`` is the same for every restart of one project."""
@@ -106,8 +115,7 @@ def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
     if present is not None and not claim.take_over:
         refusal = _refusal(present, claim, processes)
         if refusal:
-            way = "stop it, or take over" if present.reentrant else "strandline release gives it free, or take over"
-            raise ConfigError(f"this location is being written by {present}, {refusal}; {way} with --take-over")
+            raise ConfigError(f"this location is being written by {present}, {refusal} with --take-over")
     pid, boot = processes.own(), processes.boot()
     started = processes.started_ms(pid, boot)
     assert started is not None, "whoever asks is alive"
@@ -126,7 +134,9 @@ def released(catalog: Catalog, processes: Processes) -> Catalog:
 
 
 def lives(holder: Holder, processes: Processes) -> bool | None:
-    """Tell whether the holder's process runs; None if that cannot be known from here."""
+    """Tell whether the holder runs, as far as its process does; None if that cannot be known from here."""
+    if holder in _abandoned:
+        return False
     if holder.host != processes.host():
         return None
     started = processes.started_ms(holder.pid, holder.boot)
@@ -135,10 +145,15 @@ def lives(holder: Holder, processes: Processes) -> bool | None:
 
 
 def _refusal(present: Holder, claim: Claim, processes: Processes) -> str:
+    """Return why ``present`` may not be succeeded, and what to do; empty if it may."""
+    if present in _abandoned:
+        return ""
+    if lives(present, processes) and present.pid == processes.own():
+        return "which is this process; close its environment, or take over"
     if not present.reentrant:
-        return "which does not allow to be succeeded"
+        return "which does not allow to be succeeded; strandline release gives it free, or take over"
     if lives(present, processes):
-        return "which is alive"
+        return "which is alive; stop it, or take over"
     if present.deployment != claim.deployment:
-        return f"and this one is of deployment {claim.deployment!r}"
+        return f"and this one is of deployment {claim.deployment!r}; stop it, or take over"
     return ""
