@@ -454,13 +454,13 @@ class Environment:
     ) -> Statement:
         engine = self._core.engine
 
-        async def read() -> Rows:
+        async def read(as_of: int) -> Rows:
             hold = Hold()
-            _, rows = await inquiry.query(self._core, sql, None, hold)
+            _, rows = await inquiry.query(self._core, sql, as_of, hold)
             found = self._hand_out(rows, hold)
             return engine.given(shape(found) if shape else found, table.schema, diff=-1 if deletes else 1)
 
-        return Statement(table, read, deletes)
+        return Statement(table, read, inquiry.collections_of(self._core, sql), deletes)
 
     def _uppers(self) -> dict[str, Frontier]:
         writing = self._core.require_writing()

@@ -15,6 +15,7 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +52,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import Frontier, as_time
 from strandline.materialize.runtime import Materialization as Task
 from strandline.persist.client import PersistClient
 from strandline.persist.ledger import dated
@@ -373,8 +374,12 @@ class Core:
                 self._note(name, "")
 
     async def commit(self, changes: Sequence[Change | Statement], token: str | None) -> int:
-        """Commit changes of tables at one time and return it."""
+        """Commit changes of tables at one time and return it.
+
+        Raises `AsOfError` if a statement names a view or source that cannot be brought to where the tables are.
+        """
         writing = self.require_writing()
+        await self._level({name for change in changes if isinstance(change, Statement) for name in change.over})
         return await commit(
             changes,
             engine=self.engine,
@@ -382,6 +387,24 @@ class Core:
             oracle=writing.oracle,
             token=dated(self.assembly.ids.fresh("txn"), writing.oracle.now()) if token is None else token,
         )
+
+    async def _level(self, names: AbstractSet[str]) -> None:
+        """Have what a statement reads complete at the one time that it reads everything at: where the tables are."""
+        if not await self._behind(names):
+            return
+        await self.tick()
+        for name in await self._behind(names):
+            problem = self.problems.get(name, "it does not follow")
+            raise AsOfError(
+                f"{name!r} is not complete where the tables are ({problem}), so no statement can read both; "
+                "nothing was changed"
+            )
+
+    async def _behind(self, names: AbstractSet[str]) -> list[str]:
+        """Return those that are not complete at the last time at which all tables are."""
+        last = Frontier(max(0, as_time(self.require_writing().transactions.upper) - 1))
+        derived = [name for name in sorted(names) if not isinstance(self.catalog.collection(name), Table)]
+        return [name for name in derived if (await (await self.reader(name)).refresh()).upper <= last]
 
     def table(self, name: str) -> OpenTable:
         """Return a table that is open for writing.

@@ -21,6 +21,7 @@ from sqlglot.errors import SqlglotError
 
 from strandline.algebra.nodes import Get, Project, frames
 from strandline.algebra.schema import ERROR, Column, Schema
+from strandline.compute.plan.dialect import words
 from strandline.compute.stage import full_plan
 from strandline.environment.catalog import Materialization, Source, View, unknown
 from strandline.environment.core import Core
@@ -100,18 +101,24 @@ async def latest(handles: Iterable[ReadHandle]) -> int:
 
 
 def relations_of(core: Core, sql: str) -> list[str]:
-    """Return the collections that ``sql`` may name, in lower case; all of them where the text cannot be read here."""
+    """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
     known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
     names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
     try:
         tree = sqlglot.parse_one(sql, dialect="spark")
     except SqlglotError:
-        return sorted(names)
+        occurring = {word.text.lower() for word in words(sql)}
+        return sorted(names & occurring if occurring else names)
     used = {table.name.lower() for table in tree.find_all(exp.Table)}
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     for name in sorted(used - names - local):
         raise unknown("collection", name, names)
     return sorted(used & names)
+
+
+def collections_of(core: Core, sql: str) -> list[str]:
+    """Return the collections that `relations_of` ``sql`` belong to: of an error half, its source."""
+    return sorted({_base(core, name) for name in relations_of(core, sql)})
 
 
 async def verify(core: Core, name: str, as_of: int | None) -> Verification:
