@@ -22,7 +22,7 @@ from strandline.algebra.schema import Schema, quote
 from strandline.compute.explain import Explanation
 from strandline.environment import definitions, inquiry, statements, upkeep
 from strandline.environment.apply import Applied, apply
-from strandline.environment.catalog import Materialization
+from strandline.environment.catalog import Item, Materialization
 from strandline.environment.config import Mode, config_from
 from strandline.environment.core import Core
 from strandline.environment.holding import Hold
@@ -301,8 +301,11 @@ class Environment:
 
     def explain(self, name: str) -> Explanation:
         """Say how a view is maintained: plan, rule of each node, state kept, why anything is recomputed, the SQL."""
-        with self._turn:
+
+        async def explain() -> Explanation:
             return definitions.explain_view(self._core, name)
+
+        return self._run(explain())
 
     def verify(self, name: str, as_of: int | None = None, repair: bool = False) -> Verification:
         """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
@@ -311,7 +314,11 @@ class Environment:
         ``view/stage`` if it differs.  A materialization is compared with its collections: the first binding that
         differs is returned.
         """
-        if isinstance(self._core.catalog.find(name), Materialization):
+
+        async def item() -> Item | None:
+            return self._core.catalog.find(name)
+
+        if isinstance(self._run(item()), Materialization):
             tables = self._run(inquiry.verify_endpoint(self._core, name))
             return next((table for table in tables if not table.ok), tables[0])
         found = self._verified(name, as_of)
@@ -366,10 +373,15 @@ class Environment:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make a call, with the definitions as they are now."""
         with self._turn:
-            if self._closed:
-                call.close()
-                raise InvalidUsage("this environment is closed")
+            try:
+                if self._closed:
+                    raise InvalidUsage("this environment is closed")
+                self._loop.run(self._core.look())
+            except BaseException:
+                call.close()  # it has not begun
+                raise
             return self._loop.run(call)
 
     def _verified(self, name: str, as_of: int | None) -> Verification:

@@ -7,13 +7,15 @@ from typing import cast
 import pytest
 
 from strandline.client import Environment
-from strandline.environment.catalog import KEY, CatalogStore, Holder
+from strandline.environment import definitions
+from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.loop import LoopThread
+from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
 from strandline.environment.wiring import Assembly
-from strandline.errors import ConfigError, Indeterminate, StoreError, Unavailable
+from strandline.errors import ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
 from strandline.materialize.runtime import Materialization
 from strandline.persist.register import Register
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -65,6 +67,11 @@ class Place:
     def _close(self) -> None:
         self.closed += 1
 
+    def asking(self, mode: Mode) -> Environment:
+        """Open it as a program does, to read."""
+        assembly, loop = self.assembly(), LoopThread()
+        return Environment(loop.run(Core.open(assembly, Config(), mode)), assembly, loop)
+
     def open(self, config: Config = SETTINGS[0]) -> Core:
         """Open it for writing."""
         self.clock.now += 1
@@ -75,6 +82,13 @@ class Place:
         """Who holds it."""
         catalogs = CatalogStore(Register(KEY, self.clock, CountingIds("look"), self.consensus))
         return run_sync(catalogs.read()).holder
+
+
+def define(core: Core, name: str) -> str:
+    """Create a table and return its shard."""
+    table = Table(name, (("k", "string"),), core.assembly.ids.fresh("s"))
+    run_sync(definitions._add(core, table))
+    return table.shard
 
 
 class Stuck:
@@ -153,3 +167,31 @@ def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
     assert [task.closed for task in tasks.values()] == [1, 1]
     assert (place.holder, place.closed) == (None, 1)
     env.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.READ, Mode.INDEPENDENT])
+def test_whoever_reads_sees_what_was_defined_dropped_and_taken_over_since(mode: Mode) -> None:
+    """Damage: a dashboard shows a view that was dropped and made anew as it was, for ever, and calls it complete."""
+    place = Place()
+    core = place.open()
+    define(core, "t")
+    run_sync(core.tick())
+    with place.asking(mode) as env:
+        before = env.collection("t")
+        held = env.status()
+        run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
+        with pytest.raises(DefinitionError, match="there is no collection 't'"):
+            env.collection("t")
+        with pytest.raises(DefinitionError, match="there is no collection 't'"):
+            before.snapshot()
+        shard = define(core, "t")
+        define(core, "u")
+        run_sync(core.tick())
+        assert env.inspect("t")["shard"] == shard
+        assert env.collection("u").upper == env.collection("t").upper > before.upper
+        run_sync(core.close())
+        run_sync(place.open(Config(deployment="other")).close())
+        after = env.status()
+        assert sorted(after["collections"]) == ["t", "u"]
+        assert (held["epoch"], after["epoch"], after["holder"]) == (1, 2, None)
+        assert "'default'" in held["holder"]

@@ -160,8 +160,13 @@ class Core:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog as last seen."""
+        """The catalog as last seen: as it is, where this environment writes; else as it was at the last `look`."""
         return self.catalogs.current
+
+    async def look(self) -> None:
+        """See the catalog as it is now: whoever only reads is not told that others change it."""
+        if self.writing is None:
+            await self.catalogs.read()
 
     def require_writing(self) -> Writing:
         """Return what only a writer has.  Raises `InvalidUsage` in a read-only environment."""
