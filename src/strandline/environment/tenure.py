@@ -119,7 +119,9 @@ def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
     pid, boot = processes.own(), processes.boot()
     started = processes.started_ms(pid, boot)
     assert started is not None, "whoever asks is alive"
-    return Holder(claim.deployment, processes.host(), pid, started, claim.opened_ms, claim.reentrant, boot)
+    holder = Holder(claim.deployment, processes.host(), pid, started, claim.opened_ms, claim.reentrant, boot)
+    _abandoned.discard(holder)  # by a clock that was set back it may be the name of one before
+    return holder
 
 
 def released(catalog: Catalog, processes: Processes) -> Catalog:
