@@ -276,7 +276,7 @@ class Environment:
             if not self._behind(ts):
                 return
             if (self._uppers() == before and timeout is None) or (timeout is not None and waited >= timeout):
-                problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.problems.items()))
+                problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.all_problems().items()))
                 raise AsOfError(f"view {behind[0]!r} is not past {ts} yet" + (f" ({problems})" if problems else ""))
             self._run(self._assembly.clock.sleep(self._core.config.tick_ms / 1000))
             waited += self._core.config.tick_ms / 1000

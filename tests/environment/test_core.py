@@ -12,12 +12,15 @@ from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.loop import LoopThread
+from strandline.environment.problems import KEY as PROBLEMS
+from strandline.environment.problems import Board
 from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
 from strandline.environment.wiring import Assembly
 from strandline.errors import ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
 from strandline.materialize.runtime import Materialization
 from strandline.persist.register import Register
+from strandline.persist.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -89,6 +92,14 @@ def define(core: Core, name: str) -> str:
     table = Table(name, (("k", "string"),), core.assembly.ids.fresh("s"))
     run_sync(definitions._add(core, table))
     return table.shard
+
+
+class Away:
+    """A register that nobody reaches."""
+
+    async def update(self, change: object) -> None:
+        """Fail."""
+        raise Unavailable("not now")
 
 
 class Stuck:
@@ -195,3 +206,45 @@ def test_whoever_reads_sees_what_was_defined_dropped_and_taken_over_since(mode: 
         assert sorted(after["collections"]) == ["t", "u"]
         assert (held["epoch"], after["epoch"], after["holder"]) == (1, 2, None)
         assert "'default'" in held["holder"]
+
+
+@pytest.mark.parametrize("mode", [Mode.READ, Mode.INDEPENDENT])
+def test_problems_are_told_to_whoever_asks_also_when_the_writer_has_ended(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: `status` shows that all is well, whatever is wrong, because it is another process that knows."""
+    place = Place()
+    core = place.open()
+    shard = define(core, "t")
+    core.problems["t"] = "its rows cannot be computed"
+    run_sync(core.tick())
+    with place.asking(mode) as env:
+        assert env.status()["collections"]["t"]["problem"] == "its rows cannot be computed"
+        hopeless = {shard: "part p is damaged", SHARD: "part q is damaged", "dropped": "part r is damaged"}
+        monkeypatch.setattr(core.client, "problems", lambda: hopeless)
+        run_sync(core.tick())
+        run_sync(core.close())
+        told = env.status()
+        both = f"its rows cannot be computed; shard '{shard}': part p is damaged"
+        assert told["collections"]["t"]["problem"] == both
+        assert sorted(told["problems"]) == ["t", SHARD]
+        again = place.open()
+        run_sync(again.tick())
+        assert env.status()["problems"] == {}
+        run_sync(again.close())
+
+
+def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
+    """Damage: what is told for people alone stops the work."""
+    place = Place()
+    core = place.open()
+    run_sync(core.tick())
+    core.problems["t"] = "stuck"
+    board, core.board = core.board, Board(Away())
+    time = run_sync(core.tick())
+    core.board = board
+    assert run_sync(core.tick()) > time
+    assert run_sync(Board(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus)).read()) == {
+        "t": "stuck"
+    }
+    run_sync(core.close())

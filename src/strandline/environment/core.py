@@ -7,7 +7,7 @@ called apart: how ticks are grouped into steps changes no update (law D).
 
 A core is used by one coroutine at a time (the client holds a lock); it spawns nothing.  `FencedError` from any call
 means that another environment has taken over: close it.  Whatever else fails is a *problem* of one item, told by
-`status`; the other items go on.
+`status`, here and in other processes; the other items go on.
 
 Source: design pages "the map" (path of a row), "environment" and "persist" (modes and locks).
 """
@@ -39,6 +39,8 @@ from strandline.environment.catalog import (
 from strandline.environment.config import Config, Mode
 from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
 from strandline.environment.oracle import Oracle
+from strandline.environment.problems import KEY as PROBLEMS
+from strandline.environment.problems import Board
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
@@ -62,6 +64,7 @@ from strandline.persist.notify import LocalNotifier, Notifier, Polling
 from strandline.persist.push import PushClient, PushServer
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
+from strandline.persist.transactions import SHARD as TRANSACTIONS
 from strandline.persist.transactions import Transactions, open_transactions
 from strandline.sources.file_options import parse as parse_file_options
 from strandline.sources.file_sequence import FileSequence
@@ -101,6 +104,7 @@ class Core:
         self.mode = mode
         self.writing: Writing | None = None
         self.problems: dict[str, str] = {}
+        self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus))
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
@@ -337,6 +341,7 @@ class Core:
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
+        await self.board.tell(self.all_problems())
         return time
 
     async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
@@ -425,6 +430,21 @@ class Core:
     def schemas(self) -> Mapping[str, Schema]:
         """The schema of every collection, by name."""
         return {n: i.schema for n, i in self.catalog.items.items() if not isinstance(i, Materialization)}
+
+    def all_problems(self) -> dict[str, str]:
+        """Return what stands in the way of each item, or of the transactions, by its name.
+
+        That is what was met here since it was opened: at ticks, and when shards were compacted and collected.
+        """
+        owners = {TRANSACTIONS: TRANSACTIONS}
+        for name, item in self.catalog.items.items():
+            if not isinstance(item, Materialization):
+                owners |= dict.fromkeys(item.shards, name)
+        found = dict(self.problems)
+        for shard, problem in self.client.problems().items():
+            if (owner := owners.get(shard)) is not None:  # else it was dropped
+                found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
+        return found
 
     def _note(self, name: str, problem: str) -> None:
         if problem:

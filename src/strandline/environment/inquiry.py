@@ -201,8 +201,12 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
 
 
 async def status(core: Core) -> dict[str, Any]:
-    """Return all there is to say about the environment: plain data, as ``strandline status --json`` prints it."""
+    """Return all there is to say about the environment: plain data, as ``strandline status --json`` prints it.
+
+    Problems are those that this process knows, if it writes; else what the one that writes, or wrote last, told.
+    """
     catalog = core.catalog
+    problems = await core.board.read() if core.writing is None else core.all_problems()
     collections = {}
     for name, item in catalog.items.items():
         if isinstance(item, Materialization):
@@ -216,7 +220,7 @@ async def status(core: Core) -> dict[str, Any]:
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
             **await _source_status(core, name, item),
-            "problem": core.problems.get(name),
+            "problem": problems.get(name),
         }
     notifier = core.client.notifier
     return {
@@ -227,10 +231,11 @@ async def status(core: Core) -> dict[str, Any]:
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: _task_status(core, name)
+            item.name: {**await _task_status(core, name, item), "problem": problems.get(name)}
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
+        "problems": problems,
     }
 
 
@@ -267,9 +272,10 @@ async def _errors(core: Core, name: str) -> dict[str, Any]:
     return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
 
 
-def _task_status(core: Core, name: str) -> dict[str, Any]:
+async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
     if core.writing is None or name not in core.writing.tasks:
-        return {"problem": core.problems.get(name)}
+        return {"position": await reached(item, core.client, core.catalog)}
     task = core.writing.tasks[name].status
     return {
         "phase": task.phase,
@@ -279,7 +285,6 @@ def _task_status(core: Core, name: str) -> dict[str, Any]:
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
         "applied": list(task.applied),
-        "problem": task.error or core.problems.get(name),
     }
 
 

@@ -64,6 +64,7 @@ class PersistClient:
         self._grace_ms = grace_ms
         self._machines: dict[str, Machine] = {}
         self._compactors: dict[str, Compactor] = {}
+        self._collectors: dict[str, Collector] = {}  # of the shards that are looked after here
 
     async def writer(
         self, shard: str, epoch: int, *, schema: str, owner: str = "", merger: Merger | None = None
@@ -141,6 +142,17 @@ class PersistClient:
         """Return the newest state known here of a shard that is open."""
         return self._machines[shard].state
 
+    def problems(self) -> dict[str, str]:
+        """Return, for each shard that cannot be kept short and clean, what stands in the way."""
+        found: dict[str, list[str]] = {}
+        for shard, compactor in self._compactors.items():
+            if compactor.problem:
+                found.setdefault(shard, []).append(f"it cannot be compacted: {compactor.problem}")
+        for shard, collector in self._collectors.items():
+            if collector.problem:
+                found.setdefault(shard, []).append(f"its garbage cannot be collected: {collector.problem}")
+        return {shard: "; ".join(told) for shard, told in found.items()}
+
     async def inspect(self, shard: str, held: Collection[str] = ()) -> Inspection | None:
         """Look at a shard, for people; None if it does not exist.  ``held``: see `Collector.sweep`."""
         collector = await self.collector(shard)
@@ -163,7 +175,9 @@ class PersistClient:
         if not machine.upkeep:
             machine.upkeep.append(compactor.keep_up)
             if self._grace_ms is not None:
-                machine.upkeep.append(self._collector(machine, self._grace_ms).keep_up)
+                collector = self._collector(machine, self._grace_ms)
+                self._collectors[machine.shard] = collector
+                machine.upkeep.append(collector.keep_up)
 
     async def _open(self, shard: str) -> Machine:
         machine = self._machine(shard)

@@ -2,7 +2,8 @@
 
 `Compactor.keep_up` is maintenance: it runs after a commit, does what `trace.due` says until nothing is, and never fails
 its caller: what could not be done now is still due for the next committer.  A merge that failed for a reason of its own
-(a damaged part) is not tried again by this process until the trace around it changes; `problem` says why.
+(a damaged part) is not tried again by this process until the trace around it changes; `problem` says why, for as long
+as it is due.
 
 What is written and does not get into the shard is deleted at once, unless the outcome of the commit is unknown: then it
 may be there.
@@ -49,7 +50,7 @@ class Compactor:
         for _ in range(MERGES_MAX):
             plan = due(self._machine.state)
             if plan is None:
-                self._looked_at = self._machine.state.batches
+                self._looked_at, self.problem = self._machine.state.batches, ""
                 return
             if plan.inputs == self._hopeless:
                 return
