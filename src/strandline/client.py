@@ -266,20 +266,19 @@ class Environment:
     def sync(self, ts: int, timeout: float | None = None) -> None:
         """Tick until every view's upper is past ``ts``.
 
-        Raises `AsOfError` naming a view that is not, after ``timeout`` seconds (None: after the first tick that moved
-        none).
+        Raises `AsOfError` naming a view that is not, at the end of the tick in which ``timeout`` seconds have passed
+        (None: of the first one that moved none).
         """
-        waited = 0.0
+        pause_s, waited = self._core.config.tick_ms / 1000, 0.0
         while behind := self._behind(ts):
             before = self._uppers()
-            self.tick()
+            waited += self._timed(self.tick)
             if not self._behind(ts):
                 return
-            if (self._uppers() == before and timeout is None) or (timeout is not None and waited >= timeout):
+            if self._uppers() == before if timeout is None else waited >= timeout:
                 problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.all_problems().items()))
                 raise AsOfError(f"view {behind[0]!r} is not past {ts} yet" + (f" ({problems})" if problems else ""))
-            self._run(self._assembly.clock.sleep(self._core.config.tick_ms / 1000))
-            waited += self._core.config.tick_ms / 1000
+            waited += self._timed(partial(self._pause, pause_s if timeout is None else min(pause_s, timeout - waited)))
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 
@@ -473,6 +472,15 @@ class Environment:
             return engine.given(shape(found) if shape else found, table.schema, diff=-1 if deletes else 1)
 
         return Statement(table, read, inquiry.collections_of(self._core, sql), deletes)
+
+    def _pause(self, seconds: float) -> None:
+        self._run(self._assembly.clock.sleep(seconds))
+
+    def _timed(self, call: Callable[[], object]) -> float:
+        """Make a call and return how many seconds it took; none where the clock was set back meanwhile."""
+        begun = self._assembly.clock.now_ms()
+        call()
+        return max(0, self._assembly.clock.now_ms() - begun) / 1000
 
     def _uppers(self) -> dict[str, Frontier]:
         writing = self._core.require_writing()

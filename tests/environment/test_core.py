@@ -17,7 +17,7 @@ from strandline.environment.problems import Board
 from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
 from strandline.environment.wiring import Assembly
-from strandline.errors import ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
+from strandline.errors import AsOfError, ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
 from strandline.materialize.runtime import Materialization
 from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD
@@ -71,7 +71,7 @@ class Place:
         self.closed += 1
 
     def asking(self, mode: Mode) -> Environment:
-        """Open it as a program does, to read."""
+        """Open it as a program does."""
         assembly, loop = self.assembly(), LoopThread()
         return Environment(loop.run(Core.open(assembly, Config(), mode)), assembly, loop)
 
@@ -248,3 +248,22 @@ def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
         "t": "stuck"
     }
     run_sync(core.close())
+
+
+@pytest.mark.parametrize(("tick_s", "ticks"), [(60, 1), (3, 3), (0, 11), (-3600, 11)])
+def test_waiting_for_views_ends_in_time_however_long_ticks_take(
+    tick_s: int, ticks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: who waits at most ten seconds waits for ten minutes, or for an hour because a clock was set."""
+    place, done = Place(), []
+    with place.asking(Mode.FULL) as env:
+
+        def tick() -> None:
+            place.clock.now += tick_s * 1000
+            done.append(place.clock.now)
+
+        monkeypatch.setattr(env, "tick", tick)
+        monkeypatch.setattr(env, "_behind", lambda ts: ["v"])
+        with pytest.raises(AsOfError, match="view 'v' is not past 5 yet"):
+            env.sync(5, timeout=10)
+        assert len(done) == ticks

@@ -163,7 +163,7 @@ def test_a_reader_answers_for_the_view_that_there_is(filled, mode):
         assert totals(reader) == [("a", 10), ("b", 20)]
         assert reader.verify("totals").ok
         assert "10" in str(reader.explain("totals"))
-        assert reader.query("SELECT * FROM others JOIN totals USING (k)").count() == 2
+        assert reader.query("SELECT k FROM others JOIN totals USING (k)").count() == 2
         env.execute("DROP MATERIALIZED VIEW others")
         with pytest.raises(DefinitionError, match="there is no"):
             reader.explain("others")
