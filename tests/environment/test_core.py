@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import cast
 
 import pytest
 
 from strandline.client import Environment
+from strandline.environment import core as core_module
 from strandline.environment import definitions
 from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
 from strandline.environment.config import Config, Mode
@@ -152,6 +155,23 @@ def test_a_process_is_not_locked_out_by_itself_however_long_a_store_was_away(con
     place.well()
     assert place.holder is not None
     run_sync(place.open(config).close())
+    assert place.holder is None
+
+
+def test_an_interrupt_while_it_opens_lets_go_of_the_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: Ctrl-C in a notebook while an environment opens locks the notebook out until its kernel is restarted."""
+    place, loop, waits = Place(), LoopThread(), threading.Event()
+    assembly = place.assembly()
+
+    async def hangs(*_: object) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(core_module, "open_transactions", hangs)
+    asyncio.run_coroutine_threadsafe(Core.open(assembly, Config(), Mode.FULL), loop._loop)  # nobody waits for it
+    assert waits.wait(10)
+    assert place.holder is not None
+    loop.stop()
     assert place.holder is None
 
 
