@@ -22,7 +22,7 @@ from strandline.algebra.schema import Schema, quote
 from strandline.compute.explain import Explanation
 from strandline.environment import definitions, inquiry, statements, upkeep
 from strandline.environment.apply import Applied, apply
-from strandline.environment.catalog import Materialization
+from strandline.environment.catalog import Item, Materialization
 from strandline.environment.config import Mode, config_from
 from strandline.environment.core import Core
 from strandline.environment.holding import Hold
@@ -180,7 +180,10 @@ class Environment:
         self.close()
 
     def close(self) -> None:
-        """Let go of the location.  Everything that was acknowledged is durable already."""
+        """Let go of the location.  Everything that was acknowledged is durable already.
+
+        Raises what an endpoint or a store raises; it is closed all the same.
+        """
         with self._turn:
             if self._closed:
                 return
@@ -263,20 +266,19 @@ class Environment:
     def sync(self, ts: int, timeout: float | None = None) -> None:
         """Tick until every view's upper is past ``ts``.
 
-        Raises `AsOfError` naming a view that is not, after ``timeout`` seconds (None: after the first tick that moved
-        none).
+        Raises `AsOfError` naming a view that is not, at the end of the tick in which ``timeout`` seconds have passed
+        (None: of the first one that moved none).
         """
-        waited = 0.0
+        pause_s, waited = self._core.config.tick_ms / 1000, 0.0
         while behind := self._behind(ts):
             before = self._uppers()
-            self.tick()
+            waited += self._timed(self.tick)
             if not self._behind(ts):
                 return
-            if (self._uppers() == before and timeout is None) or (timeout is not None and waited >= timeout):
-                problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.problems.items()))
+            if self._uppers() == before if timeout is None else waited >= timeout:
+                problems = "; ".join(f"{n}: {p}" for n, p in sorted(self._core.all_problems().items()))
                 raise AsOfError(f"view {behind[0]!r} is not past {ts} yet" + (f" ({problems})" if problems else ""))
-            self._run(self._assembly.clock.sleep(self._core.config.tick_ms / 1000))
-            waited += self._core.config.tick_ms / 1000
+            waited += self._timed(partial(self._pause, pause_s if timeout is None else min(pause_s, timeout - waited)))
 
     # ---- reads -------------------------------------------------------------------------------------------------------
 
@@ -298,8 +300,11 @@ class Environment:
 
     def explain(self, name: str) -> Explanation:
         """Say how a view is maintained: plan, rule of each node, state kept, why anything is recomputed, the SQL."""
-        with self._turn:
+
+        async def explain() -> Explanation:
             return definitions.explain_view(self._core, name)
+
+        return self._run(explain())
 
     def verify(self, name: str, as_of: int | None = None, repair: bool = False) -> Verification:
         """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
@@ -308,7 +313,11 @@ class Environment:
         ``view/stage`` if it differs.  A materialization is compared with its collections: the first binding that
         differs is returned.
         """
-        if isinstance(self._core.catalog.find(name), Materialization):
+
+        async def item() -> Item | None:
+            return self._core.catalog.find(name)
+
+        if isinstance(self._run(item()), Materialization):
             tables = self._run(inquiry.verify_endpoint(self._core, name))
             return next((table for table in tables if not table.ok), tables[0])
         found = self._verified(name, as_of)
@@ -363,10 +372,15 @@ class Environment:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make a call, with the definitions as they are now."""
         with self._turn:
-            if self._closed:
-                call.close()
-                raise InvalidUsage("this environment is closed")
+            try:
+                if self._closed:
+                    raise InvalidUsage("this environment is closed")
+                self._loop.run(self._core.look())
+            except BaseException:
+                call.close()  # it has not begun
+                raise
             return self._loop.run(call)
 
     def _verified(self, name: str, as_of: int | None) -> Verification:
@@ -451,13 +465,22 @@ class Environment:
     ) -> Statement:
         engine = self._core.engine
 
-        async def read() -> Rows:
+        async def read(as_of: int) -> Rows:
             hold = Hold()
-            _, rows = await inquiry.query(self._core, sql, None, hold)
+            _, rows = await inquiry.query(self._core, sql, as_of, hold)
             found = self._hand_out(rows, hold)
             return engine.given(shape(found) if shape else found, table.schema, diff=-1 if deletes else 1)
 
-        return Statement(table, read, deletes)
+        return Statement(table, read, inquiry.collections_of(self._core, sql), deletes)
+
+    def _pause(self, seconds: float) -> None:
+        self._run(self._assembly.clock.sleep(seconds))
+
+    def _timed(self, call: Callable[[], object]) -> float:
+        """Make a call and return how many seconds it took; none where the clock was set back meanwhile."""
+        begun = self._assembly.clock.now_ms()
+        call()
+        return max(0, self._assembly.clock.now_ms() - begun) / 1000
 
     def _uppers(self) -> dict[str, Frontier]:
         writing = self._core.require_writing()

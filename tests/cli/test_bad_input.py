@@ -114,6 +114,10 @@ def test_a_locked_duckdb_file_is_a_problem_of_its_materialization_alone(place, m
         other.stdout.readline()
         told = one_sentence(place.run("run", "--once"))
         assert f"r.duckdb is locked by process {other.pid}" in told
+        reports = place.run("status", "--json").documents[0]["materializations"]["reports"]
+        assert f"is locked by process {other.pid}" in reports["problem"]
+        assert reports["position"] > 0
+        assert f"is locked by process {other.pid}" in place.run("status").out.replace("\n", "")
         assert place.run("query", "--json", "SELECT * FROM names").documents[0]["rows"] == [{"name": "tea", "n": 1}]
         other.stdin.close()
     assert place.run("run", "--once").status == 0

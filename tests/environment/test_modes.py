@@ -15,7 +15,7 @@ from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.loop import LoopThread
 from strandline.environment.wiring import assemble
-from strandline.errors import AsOfError, ConfigError, CorruptionError, InvalidUsage
+from strandline.errors import AsOfError, ConfigError, CorruptionError, DefinitionError, InvalidUsage
 from strandline.persist import push
 
 pytestmark = pytest.mark.spark
@@ -181,6 +181,26 @@ def test_another_process_reads_while_this_one_writes(filled):
             rows, told = said.strip().rsplit(" ", 1)
             assert told == mode
             assert ("a", 1) in eval(rows)
+
+
+@pytest.mark.parametrize("mode", ["read", "independent"])
+def test_a_reader_answers_for_the_view_that_there_is(filled, mode):
+    """Damage: a view that was made anew is answered, explained and verified as what it was when the reader opened."""
+    with filled.open() as env, filled.open(mode=mode) as reader:
+        assert totals(reader) == [("a", 1), ("b", 2)]
+        env.execute("DROP MATERIALIZED VIEW totals")
+        with pytest.raises(DefinitionError, match="there is no collection 'totals'"):
+            totals(reader)
+        env.execute(VIEW.replace("sum(n)", "10 * sum(n)"))
+        env.execute(VIEW.replace("totals", "others"))
+        env.tick()
+        assert totals(reader) == [("a", 10), ("b", 20)]
+        assert reader.verify("totals").ok
+        assert "10" in str(reader.explain("totals"))
+        assert reader.query("SELECT k FROM others JOIN totals USING (k)").count() == 2
+        env.execute("DROP MATERIALIZED VIEW others")
+        with pytest.raises(DefinitionError, match="there is no"):
+            reader.explain("others")
 
 
 def test_modes_that_contradict_each_other_are_refused(filled):

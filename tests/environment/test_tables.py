@@ -58,14 +58,14 @@ class Process:
         """An UPDATE: each row gets a mark; ``meanwhile`` happens between reading and committing."""
         source = self.tables[table]
 
-        async def read(diff, mark):
-            at = self.transactions.upper.at - 1
+        async def read(diff, mark, at):
             rows = listed(await self.location.engine.read(await source.reader.snapshot(at, timeout_s=0))).rows
             if diff < 0:
                 meanwhile()
             return updates(SCHEMA, [{"k": r["k"] + mark, "__time": 0, "__diff": diff * r["__diff"]} for r in rows])
 
-        return [Statement(source, lambda: read(-1, ""), deletes=True), Statement(source, lambda: read(1, "'"), False)]
+        old = Statement(source, lambda at: read(-1, "", at), [table], deletes=True)
+        return [old, Statement(source, lambda at: read(1, "'", at), [table], deletes=False)]
 
     def commit(self, *changes, token=None):
         """Commit; return the time."""
@@ -159,17 +159,33 @@ def test_an_update_is_computed_anew_when_somebody_commits_in_between(location):
     assert here.rows("accounts", time) == ["b'"]
 
 
+def test_every_statement_reads_at_the_last_time_before_the_commit(location):
+    """Damage: what a statement reads is older than the table it writes, and it undoes or misses what was committed."""
+    here, elsewhere = location.open(), location.open()
+    first = here.commit(here.change("accounts", "a"))
+    seen = []
+
+    async def read(as_of):
+        seen.append(as_of)
+        if len(seen) == 1:
+            elsewhere.commit(elsewhere.change("ledger", "meanwhile"))
+        return updates(SCHEMA, [])
+
+    last = here.commit(Statement(here.tables["accounts"], read, ["accounts"], deletes=False))
+    assert seen == [first, last - 1]
+
+
 def test_a_delete_of_rows_that_vanish_meanwhile_fails_and_leaves_no_parts(location):
     """Damage: a row is deleted twice; or what was staged for nothing fills the disk."""
     here, elsewhere = location.open(), location.open()
     here.commit(here.change("accounts", "a"))
     fill = here.change("ledger", *(f"{n:09}" * 100 for n in range(50)))
 
-    async def slow():
+    async def slow(as_of):
         elsewhere.commit(elsewhere.change("accounts", "a", diff=-1))
         return updates(SCHEMA, [{"k": "once", "__time": 0}])
 
-    racing = Statement(here.tables["ledger"], slow, deletes=False)
+    racing = Statement(here.tables["ledger"], slow, [], deletes=False)
     here.location.engine.discarded = 0
     with pytest.raises(InvalidUsage, match="not there"):
         here.commit(racing, fill, here.change("accounts", "a", diff=-1))

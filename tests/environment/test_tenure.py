@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+import psutil
 import pytest
 
 from strandline.environment.catalog import Catalog, Holder
 from strandline.environment.tenure import Claim, SystemProcesses, admit, lives, released
 from strandline.errors import ConfigError
 
-HERE, ELSEWHERE = "here", "elsewhere"
+HERE, ELSEWHERE, BOOT = "here", "elsewhere", "first"
 OURS = 100
 
 
@@ -24,17 +26,21 @@ class Host:
         """This host."""
         return HERE
 
-    def own(self) -> tuple[int, int]:
-        """This process."""
-        return OURS, 5000
+    def boot(self) -> str:
+        """This start of it."""
+        return BOOT
 
-    def started_ms(self, pid: int) -> int | None:
+    def own(self) -> int:
+        """This process."""
+        return OURS
+
+    def started_ms(self, pid: int, boot: str) -> int | None:
         """When a process started."""
-        return self.running.get(pid)
+        return self.running.get(pid) if boot == BOOT else None
 
 
 def _held(pid: int = 7, host: str = HERE, deployment: str = "d", *, reentrant: bool = True) -> Catalog:
-    return Catalog(holder=Holder(deployment, host, pid, 1000, 0, reentrant))
+    return Catalog(holder=Holder(deployment, host, pid, 1000, 0, reentrant, BOOT))
 
 
 def _claim(deployment: str = "d", *, take_over: bool = False) -> Claim:
@@ -43,7 +49,7 @@ def _claim(deployment: str = "d", *, take_over: bool = False) -> Claim:
 
 def test_a_free_location_is_taken() -> None:
     """Else nobody could ever begin."""
-    assert admit(Catalog(), _claim(), Host()) == Holder("d", HERE, OURS, 5000, 9, True)
+    assert admit(Catalog(), _claim(), Host()) == Holder("d", HERE, OURS, 5000, 9, True, BOOT)
 
 
 def test_a_living_holder_is_not_succeeded_and_is_named() -> None:
@@ -99,12 +105,36 @@ def test_an_operator_releases_a_dead_holder_or_one_of_another_host_and_never_a_l
     assert released(Catalog(), Host()) == Catalog()
 
 
+def ours(**changes: object) -> Holder:
+    """This process as the holder."""
+    holder = admit(Catalog(), _claim(), SystemProcesses())
+    return msgspec.structs.replace(holder, **changes)
+
+
 def test_the_system_knows_this_process_and_no_other_of_its_id() -> None:
     """Else the checks above would be about a fiction."""
-    system = SystemProcesses()
-    pid, started = system.own()
-    holder = Holder("d", system.host(), pid, started, 0, True)
+    system, started = SystemProcesses(), ours().process_started_ms
+    assert lives(ours(), system) is True
+    assert lives(ours(process_started_ms=started - 60_000), system) is False
+    assert lives(ours(boot="another"), system) is False
+    assert lives(ours(host="no such host"), system) is None
+    assert lives(ours(pid=2**22 + 1), system) is False
 
-    assert lives(holder, system) is True
-    assert lives(Holder("d", system.host(), pid, started - 60_000, 0, True), system) is False
-    assert lives(Holder("d", "no such host", pid, started, 0, True), system) is None
+
+def test_a_clock_that_is_set_leaves_the_living_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: after the clock is set a second `run` fences the one that lives, and `release` and `verify` do too."""
+    holder, before = ours(), psutil.boot_time()
+    monkeypatch.setattr(
+        psutil._psplatform, "boot_time", lambda: before - 3600
+    )  # what the kernel derives from the clock
+    assert psutil.boot_time() == before - 3600
+    assert lives(holder, SystemProcesses()) is True
+
+
+def test_a_holder_stored_by_the_first_versions_is_known_by_the_clock() -> None:
+    """Damage: an upgrade takes over from a process of the version before that lives, or calls the catalog damaged."""
+    alive = int(psutil.Process().create_time() * 1000)
+    stored = b'{"deployment":"d","host":"%s","pid":%d,"process_started_ms":%d,"opened_ms":5,"reentrant":true}'
+    for started, living in ((alive, True), (alive - 60_000, False)):
+        text = stored % (SystemProcesses().host().encode(), SystemProcesses().own(), started)
+        assert lives(msgspec.json.decode(text, type=Holder), SystemProcesses()) is living

@@ -7,8 +7,10 @@ import pytest
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.client import commit_many
+from strandline.persist.collect import ROLLUPS_ENOUGH
 from strandline.persist.machine import CAS_RETRIES_MAX
 from strandline.persist.state import Appended, Fenced, UpperMismatch, admit
+from strandline.store.consensus import Versioned
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
 
@@ -109,3 +111,25 @@ def test_handles_of_one_process_see_each_others_commits_at_once(place):
     one, two = place.writer(client=client), place.writer(client=client)
     place.append(one, 0, None)
     assert two.state.upper == EMPTY
+
+
+def test_what_stands_in_the_way_of_a_collection_is_told_by_shard_until_it_is_gone(place):
+    """Damage: a shard grows for ever because of one damaged version, and nobody can find out why."""
+    client = place.client(grace_ms=0, rollup_every=10**6)
+    writer, _ = writers(place, client, ["s", "t"])
+    place.append(writer, 0, 1, [["k", 0, 1]])
+    good = place.versions["s"][1]
+    place.versions["s"][1] = Versioned(good.seqno, b"damaged")
+
+    def grow() -> None:
+        for _ in range(ROLLUPS_ENOUGH):
+            run_sync(writer._machine.roll_up())
+            upper = writer.state.upper.at
+            place.append(writer, upper, upper + 1)
+
+    grow()
+    ((shard, problem),) = client.problems().items()
+    assert (shard, problem.startswith("collection failed: ")) == ("s", True)
+    place.versions["s"][1] = good
+    grow()
+    assert client.problems() == {}

@@ -188,7 +188,8 @@ def test_a_damaged_part_stops_compaction_and_not_appends(place):
     for at in range(FAN - 2, FAN + 4):
         place.append(writer, at, at + 1, [["x", at, 1]])
     assert len(merges) <= 7
-    problem = writer._machine.upkeep.problems["merge"]
+    (problem,) = client.problems().values()
+    assert problem.startswith("merge failed: ")
     assert "damaged" in problem
     with pytest.raises(CorruptionError):
         run_sync(compactor(place).whole())

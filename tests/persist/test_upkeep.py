@@ -121,6 +121,7 @@ def test_a_job_waits_for_no_other_and_a_store_that_fails_is_asked_at_every_commi
             done.append(name)
             if error is not None:
                 raise error
+            return True
 
         upkeep.add(name, do)
 
@@ -137,3 +138,21 @@ def test_a_job_waits_for_no_other_and_a_store_that_fails_is_asked_at_every_commi
     for _ in range(LEFT_OUT_MAX + 1):
         run_sync(upkeep.run())
     assert done.count("damaged") == asked + 1
+
+
+def test_a_problem_is_told_until_the_job_has_looked_again():
+    """Damage: what stands in the way of a collection is seen for one commit in hundreds, and never by a person."""
+    upkeep, answers = Upkeep(Metrics()), iter([CorruptionError("damaged"), False, True])
+
+    async def do():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    upkeep.add("collection", do)
+    told = []
+    for _ in range(4):  # the second is left out
+        run_sync(upkeep.run())
+        told.append(upkeep.problems.get("collection"))
+    assert told == ["damaged", "damaged", "damaged", None]

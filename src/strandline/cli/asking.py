@@ -38,7 +38,10 @@ def status(door: Door, root: Path, output: Output) -> None:
             output.result({}, f"stores, as {name} met them: {told}")
     for name, each in found["materializations"].items():
         told = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
-        output.result({}, f"materialization {name}: {told or 'known to the process that writes'}")
+        output.result({}, f"materialization {name}: {told}")
+    known = {name.lower() for name in (*found["collections"], *found["materializations"])}
+    for name in sorted(found["problems"].keys() - known):
+        output.result({}, f"{name}: {found['problems'][name]}")
 
 
 def query(door: Door, root: Path, sql: str, as_of: int | None, output: Output) -> None:

@@ -34,6 +34,11 @@ class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
         """The item's columns."""
         return Schema(tuple(Column(name, kind) for name, kind in self.columns))
 
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """All shards that are the item's: its own, and those that it keeps besides."""
+        return (self.shard,)
+
 
 class Table(_Item, frozen=True, tag="table"):
     """A collection written by INSERT, UPDATE and DELETE."""
@@ -47,6 +52,11 @@ class Source(_Item, frozen=True, tag="source"):
     remap: str
     progress: str
 
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Its own, and its reader's."""
+        return (self.shard, self.remap, self.progress)
+
 
 class View(_Item, frozen=True, tag="view"):
     """A materialized view.
@@ -59,6 +69,11 @@ class View(_Item, frozen=True, tag="view"):
     imports: tuple[str, ...]
     stages: dict[str, str]
     conf: dict[str, str]
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Its own, and those of its internal stages, which other views may use too."""
+        return (self.shard, *self.stages.values())
 
 
 class BoundTable(msgspec.Struct, frozen=True):
@@ -87,7 +102,11 @@ Item: TypeAlias = Table | Source | View | Materialization
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The environment that writes: who, where, since when."""
+    """The environment that writes: who, where, since when.
+
+    ``process_started_ms`` counts from ``boot``, a start of the host; where that is empty (not every system names its
+    starts, and the first versions did not ask), it is by the host's clock.
+    """
 
     deployment: str
     host: str
@@ -95,6 +114,7 @@ class Holder(msgspec.Struct, frozen=True):
     process_started_ms: int
     opened_ms: int
     reentrant: bool
+    boot: str = ""
 
     def __str__(self) -> str:
         return f"deployment {self.deployment!r}, process {self.pid} on host {self.host!r}"
@@ -191,6 +211,16 @@ class CatalogStore:
 
         self.current = _decode(await self._register.update(step))
         return self.current
+
+    async def leave(self, epoch: int, holder: Holder) -> None:
+        """Take ``holder`` out of the catalog, if it holds the location in generation ``epoch``."""
+
+        def step(body: bytes | None) -> bytes | None:
+            before = _decode(body)
+            ours = (before.epoch, before.holder) == (epoch, holder)
+            return msgspec.json.encode(msgspec.structs.replace(before, holder=None)) if ours else None
+
+        self.current = _decode(await self._register.update(step))
 
 
 def _decode(body: bytes | None) -> Catalog:

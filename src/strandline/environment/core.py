@@ -7,7 +7,7 @@ called apart: how ticks are grouped into steps changes no update (law D).
 
 A core is used by one coroutine at a time (the client holds a lock); it spawns nothing.  `FencedError` from any call
 means that another environment has taken over: close it.  Whatever else fails is a *problem* of one item, told by
-`status`; the other items go on.
+`status`, here and in other processes; the other items go on.
 
 Source: design pages "the map" (path of a row), "environment" and "persist" (modes and locks).
 """
@@ -15,7 +15,8 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +29,7 @@ from strandline.environment.catalog import (
     Catalog,
     CatalogStore,
     Collected,
+    Holder,
     Item,
     Materialization,
     Source,
@@ -37,9 +39,11 @@ from strandline.environment.catalog import (
 from strandline.environment.config import Config, Mode
 from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
 from strandline.environment.oracle import Oracle
+from strandline.environment.problems import KEY as PROBLEMS
+from strandline.environment.problems import Board
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
-from strandline.environment.tenure import Claim, admit
+from strandline.environment.tenure import Claim, abandon, admit
 from strandline.environment.wiring import Assembly, driver, side_by_side
 from strandline.errors import (
     AsOfError,
@@ -50,7 +54,7 @@ from strandline.errors import (
     StrandlineError,
     Unavailable,
 )
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import Frontier, as_time
 from strandline.materialize.runtime import Materialization as Task
 from strandline.persist.client import PersistClient
 from strandline.persist.names import KEY as NAMES
@@ -59,6 +63,7 @@ from strandline.persist.notify import LocalNotifier, Notifier, Polling
 from strandline.persist.push import PushClient, PushServer
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
+from strandline.persist.transactions import SHARD as TRANSACTIONS
 from strandline.persist.transactions import Transactions, open_transactions
 from strandline.sources.file_options import parse as parse_file_options
 from strandline.sources.file_sequence import FileSequence
@@ -97,13 +102,15 @@ class Core:
         self.mode = mode
         self.writing: Writing | None = None
         self.problems: dict[str, str] = {}
+        self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus))
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
+        self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
 
     @classmethod
     async def open(cls, assembly: Assembly, config: Config, mode: Mode) -> Core:
-        """Open a location.
+        """Open a location.  Where that fails, the location is let go of.
 
         Raises:
             ConfigError: somebody else holds it (named), and ``config.take_over`` is not set; or it is only to be read,
@@ -118,30 +125,50 @@ class Core:
             if not (await catalogs.read()).epoch and not await consensus.list_keys():
                 raise ConfigError("nothing was stored at this location yet; open it for writing to make one")
             return core
-        await core._take_over()
-        if isinstance(notifier, PushServer):
-            await notifier.serve(client.metrics.counts)
+        try:
+            await core._take_over()
+            if isinstance(notifier, PushServer):
+                await notifier.serve(client.metrics.counts)
+        except BaseException:
+            with suppress(StrandlineError):  # what went wrong first is what is told
+                await core.close()
+            raise
         return core
 
     async def close(self) -> None:
-        """Let go of the location, so that the next environment need not ask, and of what was held for reading."""
+        """Let go of the location, so that the next environment need not ask, and of what was held for reading.
+
+        Raises what an endpoint or a store raises; this process may open the location again all the same.
+        """
         with suppress(StoreError, Unavailable):  # a lease that cannot be given up ends by itself
             for reader in self._held.values():
                 await reader.close()
         if isinstance(self.client.notifier, PushServer | PushClient):
             self.client.notifier.close()
-        if self.writing is None:
+        async with AsyncExitStack() as ending:  # each is ended whatever the others raise
+            ending.push_async_callback(self._let_go)
+            for task in () if self.writing is None else self.writing.tasks.values():
+                ending.push_async_callback(task.close)
+
+    async def _let_go(self) -> None:
+        claimed, self._claimed, self.writing = self._claimed, None, None
+        if claimed is None:
             return
-        for task in self.writing.tasks.values():
-            await task.close()
-        with suppress(FencedError):  # somebody has taken over: it is theirs already
-            await self.catalogs.change(self.writing.epoch, _released)
-        self.writing = None
+        try:
+            await self.catalogs.leave(*claimed)
+        except BaseException:
+            abandon(claimed[1])
+            raise
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog as last seen."""
+        """The catalog as last seen: as it is, where this environment writes; else as it was at the last `look`."""
         return self.catalogs.current
+
+    async def look(self) -> None:
+        """See the catalog as it is now: whoever only reads is not told that others change it."""
+        if self.writing is None:
+            await self.catalogs.read()
 
     def require_writing(self) -> Writing:
         """Return what only a writer has.  Raises `InvalidUsage` in a read-only environment."""
@@ -201,7 +228,13 @@ class Core:
         claim = Claim(
             self.config.deployment, self.config.reentrant, self.config.take_over, self.assembly.clock.now_ms()
         )
-        catalog = await self.catalogs.succeed(lambda before: admit(before, claim, self.assembly.processes))
+
+        def admitted(before: Catalog) -> Holder:
+            holder = admit(before, claim, self.assembly.processes)
+            self._claimed = (before.epoch + 1, holder)  # from here on the change may have happened, told or not
+            return holder
+
+        catalog = await self.catalogs.succeed(admitted)
         transactions = await open_transactions(self.client, catalog.epoch)
         floor = transactions.upper.at or 0
         self.writing = Writing(
@@ -306,6 +339,7 @@ class Core:
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
+        await self.board.tell(self.all_problems())
         return time
 
     async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
@@ -348,8 +382,12 @@ class Core:
                 self._note(name, "")
 
     async def commit(self, changes: Sequence[Change | Statement], token: str | None) -> int:
-        """Commit changes of tables at one time and return it."""
+        """Commit changes of tables at one time and return it.
+
+        Raises `AsOfError` if a statement names a view or source that cannot be brought to where the tables are.
+        """
         writing = self.require_writing()
+        await self._level({name for change in changes if isinstance(change, Statement) for name in change.over})
         return await commit(
             changes,
             engine=self.engine,
@@ -357,6 +395,24 @@ class Core:
             oracle=writing.oracle,
             token=token,
         )
+
+    async def _level(self, names: AbstractSet[str]) -> None:
+        """Have what a statement reads complete at the one time that it reads everything at: where the tables are."""
+        if not await self._behind(names):
+            return
+        await self.tick()
+        for name in await self._behind(names):
+            problem = self.problems.get(name, "it does not follow")
+            raise AsOfError(
+                f"{name!r} is not complete where the tables are ({problem}), so no statement can read both; "
+                "nothing was changed"
+            )
+
+    async def _behind(self, names: AbstractSet[str]) -> list[str]:
+        """Return those that are not complete at the last time at which all tables are."""
+        last = Frontier(max(0, as_time(self.require_writing().transactions.upper) - 1))
+        derived = [name for name in sorted(names) if not isinstance(self.catalog.collection(name), Table)]
+        return [name for name in derived if (await (await self.reader(name)).refresh()).upper <= last]
 
     def table(self, name: str) -> OpenTable:
         """Return a table that is open for writing.
@@ -372,6 +428,21 @@ class Core:
     def schemas(self) -> Mapping[str, Schema]:
         """The schema of every collection, by name."""
         return {n: i.schema for n, i in self.catalog.items.items() if not isinstance(i, Materialization)}
+
+    def all_problems(self) -> dict[str, str]:
+        """Return what stands in the way of each item, or of the transactions, by its name.
+
+        That is what was met here since it was opened: at ticks, and when shards were compacted and collected.
+        """
+        owners = {TRANSACTIONS: TRANSACTIONS}
+        for name, item in self.catalog.items.items():
+            if not isinstance(item, Materialization):
+                owners |= dict.fromkeys(item.shards, name)
+        found = dict(self.problems)
+        for shard, problem in self.client.problems().items():
+            if (owner := owners.get(shard)) is not None:  # else it was dropped
+                found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
+        return found
 
     def _note(self, name: str, problem: str) -> None:
         if problem:
@@ -400,7 +471,3 @@ def _notifier(assembly: Assembly, mode: Mode) -> Notifier:
             return PushClient(assembly.address, assembly.clock, assembly.ids)
         case _:
             return Polling(assembly.clock)
-
-
-def _released(catalog: Catalog) -> Catalog:
-    return msgspec.structs.replace(catalog, holder=None)

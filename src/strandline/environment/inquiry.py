@@ -21,6 +21,7 @@ from sqlglot.errors import SqlglotError
 
 from strandline.algebra.nodes import Get, Project, frames
 from strandline.algebra.schema import ERROR, Column, Schema
+from strandline.compute.plan.dialect import words
 from strandline.compute.stage import full_plan
 from strandline.environment.catalog import Materialization, Source, View, unknown
 from strandline.environment.core import Core
@@ -100,18 +101,24 @@ async def latest(handles: Iterable[ReadHandle]) -> int:
 
 
 def relations_of(core: Core, sql: str) -> list[str]:
-    """Return the collections that ``sql`` may name, in lower case; all of them where the text cannot be read here."""
+    """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
     known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
     names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
     try:
         tree = sqlglot.parse_one(sql, dialect="spark")
     except SqlglotError:
-        return sorted(names)
+        occurring = {word.text.lower() for word in words(sql)}
+        return sorted(names & occurring if occurring else names)
     used = {table.name.lower() for table in tree.find_all(exp.Table)}
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     for name in sorted(used - names - local):
         raise unknown("collection", name, names)
     return sorted(used & names)
+
+
+def collections_of(core: Core, sql: str) -> list[str]:
+    """Return the collections that `relations_of` ``sql`` belong to: of an error half, its source."""
+    return sorted({_base(core, name) for name in relations_of(core, sql)})
 
 
 async def verify(core: Core, name: str, as_of: int | None) -> Verification:
@@ -194,8 +201,12 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
 
 
 async def status(core: Core) -> dict[str, Any]:
-    """Return all there is to say about the environment: plain data, as ``strandline status --json`` prints it."""
+    """Return all there is to say about the environment: plain data, as ``strandline status --json`` prints it.
+
+    Problems are those that this process knows, if it writes; else what the one that writes, or wrote last, told.
+    """
     catalog = core.catalog
+    problems = await core.board.read() if core.writing is None else core.all_problems()
     collections = {}
     for name, item in catalog.items.items():
         if isinstance(item, Materialization):
@@ -209,7 +220,7 @@ async def status(core: Core) -> dict[str, Any]:
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
             **await _source_status(core, name, item),
-            "problem": core.problems.get(name),
+            "problem": problems.get(name),
         }
     notifier = core.client.notifier
     return {
@@ -220,10 +231,11 @@ async def status(core: Core) -> dict[str, Any]:
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: _task_status(core, name)
+            item.name: {**await _task_status(core, name, item), "problem": problems.get(name)}
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
+        "problems": problems,
     }
 
 
@@ -260,9 +272,10 @@ async def _errors(core: Core, name: str) -> dict[str, Any]:
     return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
 
 
-def _task_status(core: Core, name: str) -> dict[str, Any]:
+async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
     if core.writing is None or name not in core.writing.tasks:
-        return {"problem": core.problems.get(name)}
+        return {"position": await reached(item, core.client, core.catalog)}
     task = core.writing.tasks[name].status
     return {
         "phase": task.phase,
@@ -272,7 +285,6 @@ def _task_status(core: Core, name: str) -> dict[str, Any]:
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
         "applied": list(task.applied),
-        "problem": task.error or core.problems.get(name),
     }
 
 

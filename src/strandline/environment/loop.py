@@ -51,8 +51,17 @@ class LoopThread:
         self._repeating.clear()
 
     def stop(self) -> None:
-        """End the thread; nothing may be running but what is repeated."""
+        """End the thread.  What still runs, because its caller was interrupted, is cancelled, and comes to its end."""
         self.quiet()
+        self.run(_cancelled())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancelled() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)

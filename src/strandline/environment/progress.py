@@ -40,5 +40,5 @@ def progress(core: Core) -> dict[str, Any]:
             }
             for name, task in writing.tasks.items()
         },
-        "problems": dict(core.problems),
+        "problems": core.all_problems(),
     }

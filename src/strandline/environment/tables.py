@@ -4,8 +4,9 @@ A write is a transaction: rows are staged at a time from the oracle and committe
 table or to several, all or nothing.  It is durable when the call returns.  Deleting a row that is not there fails the
 whole transaction, and names the row.
 
-A transaction sees the tables as they were before it: what a statement reads, and whether rows to delete are there, is
-found at ``t - 1`` for a commit at ``t``.  If anybody commits in between, all of it is done again, at a later time.
+A transaction sees everything as it was before it: what a statement reads, of tables and of views alike, and whether
+rows to delete are there, is found at the last time that is complete for the tables; nothing comes between it and the
+commit.  If anybody commits first, all of it is done again, at a later time.
 
 Source: design pages "persist" (transactions) and "the public face" (insert, delete, transaction).
 """
@@ -54,10 +55,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Rows to insert (or delete) in one table, found by ``read``: called anew whenever somebody was faster."""
+    """Rows to insert (or delete) in one table, found by ``read`` at a time: called anew whenever somebody was faster.
+
+    ``over``: the collections that it reads, which must be complete at that time.
+    """
 
     table: OpenTable
-    read: Callable[[], Awaitable[Rows]]
+    read: Callable[[int], Awaitable[Rows]]
+    over: Sequence[str]
     deletes: bool
 
 
@@ -97,7 +102,7 @@ class _Draft:
 
     async def stage(self, time: int, upper: int) -> Writes:
         """Read what there is to read, look whether what is deleted is there, and write what is left of the changes."""
-        changes = [await _found(change) for change in self.changes]
+        changes = [await _found(change, max(0, upper - 1)) for change in self.changes]
         for table, frame in await _net(changes, self.engine, time, deletes_only=True):
             await _refuse_absent(table, frame, self.engine, time, upper)
         return await _stage(changes, self.engine, time)
@@ -108,10 +113,10 @@ class _Draft:
                 await self.engine.discard(batch)
 
 
-async def _found(change: Change | Statement) -> Change:
+async def _found(change: Change | Statement, as_of: int) -> Change:
     if isinstance(change, Change):
         return change
-    return Change(change.table, await change.read(), change.deletes, None)
+    return Change(change.table, await change.read(as_of), change.deletes, None)
 
 
 async def _stage(changes: Sequence[Change], engine: Engine, time: int) -> Writes:

@@ -4,24 +4,33 @@ The same deployment takes over re-entrantly once its former process is dead: a c
 A living holder, or another deployment, is refused by name, unless the operator says ``take over``; then the older
 environment is fenced at every shard.
 
-Whether a holder lives is asked of the operating system when it was on this host (process id and start time); a holder
-on another host is taken for alive unless it is of the same deployment (whoever starts one deployment twice on two hosts
-is fenced, never wrong).
+Whether a holder lives is asked of the operating system when it was on this host: process id and start, counted from
+the start of the machine, because a clock that is set moves all other start times.  Nobody knows whether a holder on
+another host lives; only its own deployment may succeed it.
+
+Warning: so one deployment that is started on two hosts is not refused.  Each that starts fences the one before, and a
+scheduler that restarts the fenced one has them take turns for ever: nothing becomes wrong, and little gets done.
 
 Source: design page "persist" (modes and locks).
 """
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 import msgspec
 import psutil
 
 from strandline.environment.catalog import Catalog, Holder
 from strandline.errors import ConfigError
+
+PROC: Final = Path("/proc")
+STARTED: Final = 19
+"""Where the start time stands in ``/proc/PID/stat``, behind the program's name (the 22nd field of proc(5))."""
 
 
 class Processes(Protocol):
@@ -31,36 +40,60 @@ class Processes(Protocol):
         """Return this host's name."""
         ...
 
-    def own(self) -> tuple[int, int]:
-        """Return this process's id and start time (ms)."""
+    def boot(self) -> str:
+        """Return which start of this machine the present one is; empty where the system does not tell."""
         ...
 
-    def started_ms(self, pid: int) -> int | None:
-        """Return when process ``pid`` started, or None if there is none."""
+    def own(self) -> int:
+        """Return this process's id."""
+        ...
+
+    def started_ms(self, pid: int, boot: str) -> int | None:
+        """Return when process ``pid`` started: ms since ``boot`` (empty: by the clock); None if there is none."""
         ...
 
 
 class SystemProcesses:
-    """`Processes` by psutil."""
+    """`Processes` by psutil and, where there is one, Linux's ``/proc``."""
 
     def host(self) -> str:
         """Return this host's name."""
         return socket.gethostname()
 
-    def own(self) -> tuple[int, int]:
-        """Return this process's id and start time (ms)."""
-        process = psutil.Process()
-        return process.pid, int(process.create_time() * 1000)
+    def boot(self) -> str:
+        """Return the kernel's random name for this start of the machine; empty where it has none."""
+        try:
+            return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return ""
 
-    def started_ms(self, pid: int) -> int | None:
-        """Return when process ``pid`` started, or None if there is none (a zombie counts as none)."""
+    def own(self) -> int:
+        """Return this process's id."""
+        return os.getpid()
+
+    def started_ms(self, pid: int, boot: str) -> int | None:
+        """Return when process ``pid`` started (see `Processes`), or None if there is none (a zombie counts as none)."""
+        if boot not in ("", self.boot()):
+            return None  # no process outlives the machine's next start
         try:
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return None
-            return int(process.create_time() * 1000)
-        except psutil.NoSuchProcess:
+            if not boot:
+                return int(process.create_time() * 1000)
+            _, _, told = (PROC / str(pid) / "stat").read_text().rpartition(")")
+            return int(told.split()[STARTED]) * 1000 // os.sysconf("SC_CLK_TCK")
+        except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             return None
+
+
+_abandoned: Final[set[Holder]] = set()
+"""Holders that were environments of this process and are no more, though no store would take note of it."""
+
+
+def abandon(holder: Holder) -> None:
+    """Remember that ``holder``, an environment of this process, has ended: else its own process would keep it alive."""
+    _abandoned.add(holder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +111,17 @@ def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
 
     Raises `ConfigError` naming the present holder and what the operator may do.
     """
-    pid, started = processes.own()
     present = catalog.holder
     if present is not None and not claim.take_over:
         refusal = _refusal(present, claim, processes)
         if refusal:
-            way = "stop it, or take over" if present.reentrant else "strandline release gives it free, or take over"
-            raise ConfigError(f"this location is being written by {present}, {refusal}; {way} with --take-over")
-    return Holder(claim.deployment, processes.host(), pid, started, claim.opened_ms, claim.reentrant)
+            raise ConfigError(f"this location is being written by {present}, {refusal} with --take-over")
+    pid, boot = processes.own(), processes.boot()
+    started = processes.started_ms(pid, boot)
+    assert started is not None, "whoever asks is alive"
+    holder = Holder(claim.deployment, processes.host(), pid, started, claim.opened_ms, claim.reentrant, boot)
+    _abandoned.discard(holder)  # by a clock that was set back it may be the name of one before
+    return holder
 
 
 def released(catalog: Catalog, processes: Processes) -> Catalog:
@@ -100,20 +136,26 @@ def released(catalog: Catalog, processes: Processes) -> Catalog:
 
 
 def lives(holder: Holder, processes: Processes) -> bool | None:
-    """Tell whether the holder's process runs; None if that cannot be known from here."""
+    """Tell whether the holder runs, as far as its process does; None if that cannot be known from here."""
+    if holder in _abandoned:
+        return False
     if holder.host != processes.host():
         return None
-    started = processes.started_ms(holder.pid)
-    # A start time is read from the kernel's clock ticks and may differ by rounding; another process never starts that
-    # close.
+    started = processes.started_ms(holder.pid, holder.boot)
+    # Where it is told by the clock it may differ by rounding; another process of the same id never starts that close.
     return started is not None and abs(started - holder.process_started_ms) < 1000
 
 
 def _refusal(present: Holder, claim: Claim, processes: Processes) -> str:
+    """Return why ``present`` may not be succeeded, and what to do; empty if it may."""
+    if present in _abandoned:
+        return ""
+    if lives(present, processes) and present.pid == processes.own():
+        return "which is this process; close its environment, or take over"
     if not present.reentrant:
-        return "which does not allow to be succeeded"
+        return "which does not allow to be succeeded; strandline release gives it free, or take over"
     if lives(present, processes):
-        return "which is alive"
+        return "which is alive; stop it, or take over"
     if present.deployment != claim.deployment:
-        return f"and this one is of deployment {claim.deployment!r}"
+        return f"and this one is of deployment {claim.deployment!r}; stop it, or take over"
     return ""

@@ -155,6 +155,14 @@ class PersistClient:
         """Return the newest state known here of a shard that is open."""
         return self._machines[shard].state
 
+    def problems(self) -> dict[str, str]:
+        """Return, for each shard that cannot be kept short and clean, what stands in the way."""
+        return {
+            shard: "; ".join(f"{job} failed: {why}" for job, why in sorted(machine.upkeep.problems.items()))
+            for shard, machine in self._machines.items()
+            if machine.upkeep.problems
+        }
+
     async def inspect(self, shard: str, held: Collection[str] = ()) -> Inspection | None:
         """Look at a shard, for people; None if it does not exist.  ``held``: see `Collector.sweep`."""
         collector = await self.collector(shard)

@@ -99,10 +99,12 @@ class Collector:
         self._consensus = consensus
         self._grace_ms = grace_ms
 
-    async def keep_up(self) -> None:
+    async def keep_up(self) -> bool:
         """Collect, if new rollups have made that worth while.  Raises what the stores raise, and `CorruptionError`."""
-        if len(self._machine.state.rollups) >= ROLLUPS_ENOUGH:
-            await self._collect(None)
+        if len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
+            return False
+        await self._collect(None)
+        return True
 
     async def collect(self, to: int | None = None) -> Collected:
         """Collect everything before version ``to`` (default: all that is dead).

@@ -39,16 +39,17 @@ class Compactor:
         self._looked_at: tuple[Batch, ...] = ()
         self.merger: Merger | None = None
 
-    async def keep_up(self) -> None:
+    async def keep_up(self) -> bool:
         """Carry out the merges that are due.  Raises what reading the parts, rewriting them and committing raise."""
         if self.merger is None or self._machine.state.batches is self._looked_at:
-            return
+            return True
         for _ in range(MERGES_MAX):
             plan = due(self._machine.state)
             if plan is None:
                 self._looked_at = self._machine.state.batches
-                return
+                break
             await self.carry_out(plan)
+        return True
 
     async def whole(self) -> MergeOutcome | None:
         """Merge everything into one batch at since, for a person who asks for it; None if there is nothing to do.

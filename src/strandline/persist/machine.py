@@ -294,9 +294,10 @@ class Machine:
         """Do what the last commits made necessary; raises nothing of it (`persist/upkeep.py`)."""
         await self.upkeep.run()
 
-    async def _roll_up_if_due(self) -> None:
+    async def _roll_up_if_due(self) -> bool:
         if self.state.seqno - self.state.rollups[-1].seqno >= self._rollup_every:
             await self.roll_up()
+        return True
 
     async def roll_up(self) -> None:
         """Write a rollup of the newest state known here, and name it.  Raises what the stores raise."""

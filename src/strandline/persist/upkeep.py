@@ -1,8 +1,8 @@
 """Upkeep: what a commit made necessary besides itself, done by whoever committed, and never at its expense.
 
-A *job* looks at what is due and does it.  Whatever it raises is noted (`Upkeep.problems`, `Metrics.upkeep_failures`)
-and kept from the committer: the commit is durable, and an error would tell the contrary.  A caller who believed it
-would write the same rows again, or delete what the shard names.
+A *job* looks at what is due and does it; it returns False if it put off even looking.  Whatever it raises is noted
+(`Upkeep.problems`, `Metrics.upkeep_failures`) and kept from the committer: the commit is durable, and an error would
+tell the contrary.  A caller who believed it would write the same rows again, or delete what the shard names.
 
 A job that a store failed is tried again at the next commit.  One that failed for any other reason (a damaged part, a
 job that Spark cannot run) would fail again and take time at every commit, so it is left out of the next 1, 2, 4, …
@@ -24,7 +24,7 @@ from strandline.persist.metrics import Metrics
 LEFT_OUT_MAX: Final = 512
 """Of how many commits in a row a job that fails and fails is left out at most."""
 
-Job: TypeAlias = Callable[[], Awaitable[None]]
+Job: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Upkeep:
@@ -37,7 +37,7 @@ class Upkeep:
         self._left_out: dict[str, int] = {}
         self._running = False
         self.problems: dict[str, str] = {}
-        """Why a job was not done when it was last tried, by its name."""
+        """Why a job was not done when it last looked, by its name."""
 
     def add(self, name: str, job: Job) -> None:
         """Do ``job`` too from now on, unless there is one of that name."""
@@ -59,7 +59,7 @@ class Upkeep:
 
     async def _try(self, name: str, job: Job) -> None:
         try:
-            await job()
+            looked = await job()
         except AssertionError:
             raise
         except (StoreError, Unavailable) as error:
@@ -69,8 +69,9 @@ class Upkeep:
             self._failures[name] = self._failures.get(name, 0) + 1
             self._left_out[name] = min(LEFT_OUT_MAX, 2 ** (self._failures[name] - 1))
         else:
-            self._failures.pop(name, None)
-            self.problems.pop(name, None)
+            if looked:
+                self._failures.pop(name, None)
+                self.problems.pop(name, None)
 
     def _note(self, name: str, error: Exception) -> None:
         self._metrics.upkeep_failures += 1

@@ -1,0 +1,289 @@
+"""The core of an environment without Spark: taking a location and letting go of it, when stores and endpoints fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import cast
+
+import pytest
+
+from strandline.client import Environment
+from strandline.environment import core as core_module
+from strandline.environment import definitions
+from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
+from strandline.environment.config import Config, Mode
+from strandline.environment.core import Core
+from strandline.environment.loop import LoopThread
+from strandline.environment.problems import KEY as PROBLEMS
+from strandline.environment.problems import Board
+from strandline.environment.statements import Drop
+from strandline.environment.tenure import SystemProcesses
+from strandline.environment.wiring import Assembly
+from strandline.errors import AsOfError, ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
+from strandline.materialize.runtime import Materialization
+from strandline.persist.register import Register
+from strandline.persist.transactions import SHARD
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.list_engine import ListEngine
+from strandline.testing.simulation import run_sync
+
+SETTINGS = (Config(), Config(reentrant=False))
+NEVER, ALWAYS, LATER = range(0), range(10_000), range(1, 10_000)
+
+
+class Place:
+    """A location in memory; ``fails``: which of its changes have which outcome, other than being done."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock(1_000)
+        self.consensus, self.blob = MemoryConsensus(), MemoryBlob()
+        self.closed = 0
+        self.well()
+
+    def well(self) -> None:
+        """From now on everything is done."""
+        self.ill(NEVER, Outcome.DONE)
+
+    def ill(self, which: range, outcome: Outcome) -> None:
+        """From now on those changes meet ``outcome``, counted from here."""
+        self.which, self.outcome, self.changes = which, outcome, -1
+
+    def _choose(self, label: str, n: int) -> int:
+        self.changes += "compare_and_set" in label
+        return AT_ONCE.index(self.outcome) if "compare_and_set" in label and self.changes in self.which else 0
+
+    def assembly(self) -> Assembly:
+        """What an environment in this process would be given; only an engine for SQL is missing."""
+        return Assembly(
+            clock=self.clock,
+            ids=CountingIds(f"at-{self.clock.now}"),
+            blob=self.blob,
+            consensus=UnreliableConsensus(self.consensus, self._choose),
+            engine=ListEngine(self.blob),
+            analyst=None,
+            files=None,
+            processes=SystemProcesses(),
+            address=None,
+            release=(self._close,),
+        )
+
+    def _close(self) -> None:
+        self.closed += 1
+
+    def asking(self, mode: Mode) -> Environment:
+        """Open it as a program does."""
+        assembly, loop = self.assembly(), LoopThread()
+        return Environment(loop.run(Core.open(assembly, Config(), mode)), assembly, loop)
+
+    def open(self, config: Config = SETTINGS[0]) -> Core:
+        """Open it for writing."""
+        self.clock.now += 1
+        return run_sync(Core.open(self.assembly(), config, Mode.FULL))
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who holds it."""
+        catalogs = CatalogStore(Register(KEY, self.clock, CountingIds("look"), self.consensus))
+        return run_sync(catalogs.read()).holder
+
+
+def define(core: Core, name: str) -> str:
+    """Create a table and return its shard."""
+    table = Table(name, (("k", "string"),), core.assembly.ids.fresh("s"))
+    run_sync(definitions._add(core, table))
+    return table.shard
+
+
+class Away:
+    """A register that nobody reaches."""
+
+    async def update(self, change: object) -> None:
+        """Fail."""
+        raise Unavailable("not now")
+
+
+class Stuck:
+    """A task whose endpoint does not let it end."""
+
+    closed = 0
+
+    async def close(self) -> None:
+        """Fail."""
+        self.closed += 1
+        raise Unavailable("the endpoint is gone")
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.LOST])
+def test_what_failed_to_open_lets_go_of_the_location(config: Config, outcome: Outcome) -> None:
+    """Damage: a store that hiccups while an environment opens locks everybody out, or calls for an operator."""
+    place = Place()
+    place.ill(range(1, 65), outcome)  # the claim is in; what comes then has no attempts left
+    with pytest.raises((StoreError, Unavailable)):
+        place.open(config)
+    assert place.holder is None
+    run_sync(place.open(config).close())
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+def test_a_claim_that_landed_unreported_is_let_go_of_as_well(config: Config) -> None:
+    """Damage: nobody holds the location, and nobody may take it."""
+    place = Place()
+    run_sync(place.open(config).close())
+    place.ill(range(64), Outcome.DONE_UNREPORTED)
+    with pytest.raises(Indeterminate):
+        place.open(config)
+    assert place.holder is None
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+def test_a_process_is_not_locked_out_by_itself_however_long_a_store_was_away(config: Config) -> None:
+    """Damage: who could not say that it lets go is told that it lives, until the process is ended."""
+    place = Place()
+    place.ill(LATER, Outcome.REFUSED)
+    with pytest.raises((StoreError, Unavailable)):
+        place.open(config)
+    place.well()
+    assert place.holder is not None, "it could not let go"
+    core = place.open(config)
+    place.ill(ALWAYS, Outcome.REFUSED)
+    with pytest.raises((StoreError, Unavailable)):
+        run_sync(core.close())
+    place.well()
+    assert place.holder is not None
+    run_sync(place.open(config).close())
+    assert place.holder is None
+
+
+def test_an_interrupt_while_it_opens_lets_go_of_the_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: Ctrl-C in a notebook while an environment opens locks the notebook out until its kernel is restarted."""
+    place, loop, waits = Place(), LoopThread(), threading.Event()
+    assembly = place.assembly()
+
+    async def hangs(*_: object) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(core_module, "open_transactions", hangs)
+    asyncio.run_coroutine_threadsafe(Core.open(assembly, Config(), Mode.FULL), loop._loop)  # nobody waits for it
+    assert waits.wait(10)
+    assert place.holder is not None
+    loop.stop()
+    assert place.holder is None
+
+
+def test_an_environment_that_lives_in_this_process_is_refused_as_such() -> None:
+    """Damage: two environments of one program write, or its author looks for a process that is this one."""
+    place = Place()
+    core = place.open()
+    with pytest.raises(ConfigError, match="which is this process; close its environment"):
+        place.open()
+    with pytest.raises(ConfigError, match="which is this process"):
+        place.open(Config(reentrant=False))
+    run_sync(core.close())
+
+
+def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
+    """Damage: the location stays held, and this process is refused by itself, because some file was gone."""
+    place, tasks = Place(), {"one": Stuck(), "two": Stuck()}
+    assembly, loop = place.assembly(), LoopThread()
+    core = loop.run(Core.open(assembly, Config(), Mode.FULL))
+    core.require_writing().tasks.update(cast("dict[str, Materialization]", tasks))
+    env = Environment(core, assembly, loop)
+    with pytest.raises(Unavailable, match="endpoint is gone"):
+        env.close()
+    assert [task.closed for task in tasks.values()] == [1, 1]
+    assert (place.holder, place.closed) == (None, 1)
+    env.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.READ, Mode.INDEPENDENT])
+def test_whoever_reads_sees_what_was_defined_dropped_and_taken_over_since(mode: Mode) -> None:
+    """Damage: a dashboard shows a view that was dropped and made anew as it was, for ever, and calls it complete."""
+    place = Place()
+    core = place.open()
+    define(core, "t")
+    run_sync(core.tick())
+    with place.asking(mode) as env:
+        before = env.collection("t")
+        held = env.status()
+        run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
+        with pytest.raises(DefinitionError, match="there is no collection 't'"):
+            env.collection("t")
+        with pytest.raises(DefinitionError, match="there is no collection 't'"):
+            before.snapshot()
+        shard = define(core, "t")
+        define(core, "u")
+        run_sync(core.tick())
+        assert env.inspect("t")["shard"] == shard
+        assert env.collection("u").upper == env.collection("t").upper > before.upper
+        run_sync(core.close())
+        run_sync(place.open(Config(deployment="other")).close())
+        after = env.status()
+        assert sorted(after["collections"]) == ["t", "u"]
+        assert (held["epoch"], after["epoch"], after["holder"]) == (1, 2, None)
+        assert "'default'" in held["holder"]
+
+
+@pytest.mark.parametrize("mode", [Mode.READ, Mode.INDEPENDENT])
+def test_problems_are_told_to_whoever_asks_also_when_the_writer_has_ended(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: `status` shows that all is well, whatever is wrong, because it is another process that knows."""
+    place = Place()
+    core = place.open()
+    shard = define(core, "t")
+    core.problems["t"] = "its rows cannot be computed"
+    run_sync(core.tick())
+    with place.asking(mode) as env:
+        assert env.status()["collections"]["t"]["problem"] == "its rows cannot be computed"
+        hopeless = {shard: "part p is damaged", SHARD: "part q is damaged", "dropped": "part r is damaged"}
+        monkeypatch.setattr(core.client, "problems", lambda: hopeless)
+        run_sync(core.tick())
+        run_sync(core.close())
+        told = env.status()
+        both = f"its rows cannot be computed; shard '{shard}': part p is damaged"
+        assert told["collections"]["t"]["problem"] == both
+        assert sorted(told["problems"]) == ["t", SHARD]
+        again = place.open()
+        run_sync(again.tick())
+        assert env.status()["problems"] == {}
+        run_sync(again.close())
+
+
+def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
+    """Damage: what is told for people alone stops the work."""
+    place = Place()
+    core = place.open()
+    run_sync(core.tick())
+    core.problems["t"] = "stuck"
+    board, core.board = core.board, Board(Away())
+    time = run_sync(core.tick())
+    core.board = board
+    assert run_sync(core.tick()) > time
+    assert run_sync(Board(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus)).read()) == {
+        "t": "stuck"
+    }
+    run_sync(core.close())
+
+
+@pytest.mark.parametrize(("tick_s", "ticks"), [(60, 1), (3, 3), (0, 11), (-3600, 11)])
+def test_waiting_for_views_ends_in_time_however_long_ticks_take(
+    tick_s: int, ticks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: who waits at most ten seconds waits for ten minutes, or for an hour because a clock was set."""
+    place, done = Place(), []
+    with place.asking(Mode.FULL) as env:
+
+        def tick() -> None:
+            place.clock.now += tick_s * 1000
+            done.append(place.clock.now)
+
+        monkeypatch.setattr(env, "tick", tick)
+        monkeypatch.setattr(env, "_behind", lambda ts: ["v"])
+        with pytest.raises(AsOfError, match="view 'v' is not past 5 yet"):
+            env.sync(5, timeout=10)
+        assert len(done) == ticks
