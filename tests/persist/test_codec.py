@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 from hypothesis import given
@@ -71,7 +71,7 @@ def commands(draw):
             to = EMPTY if n == 6 and draw(st.booleans()) else Frontier(n)
             return lambda s: compare_and_downgrade(s, reader, 0, 0, to)
         case "merge":
-            return merging(n, draw(st.integers(1, 4)), draw(st.lists(parts(), max_size=2)))
+            return Merging(n, draw(st.integers(1, 4)), tuple(draw(st.lists(parts(), max_size=2))))
         case "lease":
             return lambda s: register_leased(s, reader, n)
         case "release":
@@ -106,21 +106,28 @@ def appending(step, held, epoch, writer, token):
     return command
 
 
-def merging(first, count, held):
+@dataclass(frozen=True)
+class Merging:
     """Merge some adjacent batches into these parts, as far as they have room: a result may be stale or wrong."""
 
-    def command(state):
-        inputs = state.batches[first : first + count]
+    first: int
+    count: int
+    held: tuple
+
+    def request(self, state):
+        inputs = state.batches[self.first : self.first + self.count]
         if not inputs:
-            return state, None
-        kept = tuple(held) if sum(p.rows for p in held) <= sum(b.rows for b in inputs) else ()
+            return None
+        kept = self.held if sum(p.rows for p in self.held) <= sum(b.rows for b in inputs) else ()
         rows, diffs = sum(p.rows for p in kept), sum(b.diffs for b in inputs)
         digest = sum((b.digest for b in inputs), NOTHING)
         since = join((state.since, *(b.since for b in inputs)))
         lower, upper = inputs[0].lower, inputs[-1].upper
-        return apply_merge(state, Merge(inputs, Staged(lower, upper, kept, rows, diffs, digest, False, since=since)))
+        return Merge(inputs, Staged(lower, upper, kept, rows, diffs, digest, False, since=since))
 
-    return command
+    def __call__(self, state):
+        request = self.request(state)
+        return (state, None) if request is None else apply_merge(state, request)
 
 
 def history(steps, *, start=FIRST):
@@ -220,7 +227,9 @@ def test_repeating_any_command_at_once_changes_nothing_more(steps):
 
 
 def retry(command, before, after):
-    """Evaluate ``command`` again after it landed; an append keeps its bounds."""
+    """Evaluate ``command`` again after it landed; an append keeps its bounds, a merge its inputs."""
+    if isinstance(command, Merging) and after is not before:
+        return apply_merge(after, command.request(before))[0]
     if after is before or after.upper == before.upper:
         return command(after)[0]
     (name,) = [n for n, w in after.writers.items() if before.writers.get(n) != w]
