@@ -34,7 +34,7 @@ from strandline.persist.plane import Contents, Half, Merger
 from strandline.persist.records import read_records
 from strandline.persist.register import version_key
 from strandline.persist.state import FIRST_SEQNO, ShardState
-from strandline.persist.transactions import SHARD as TRANSACTIONS
+from strandline.persist.transactions import LOGS
 from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind, unseal
 
@@ -91,7 +91,7 @@ async def check_location(client: PersistClient, merger: Merger | None = None) ->
     shards = await shards_of(client.consensus)
     findings = Findings()
     try:
-        held = await held_by_transactions(client) if TRANSACTIONS in shards else frozenset()
+        held = await held_by_transactions(client)
     except CorruptionError:
         held = frozenset(everything)  # nobody can say what they hold: call nothing leaked
     for shard in shards:
@@ -188,11 +188,14 @@ async def shards_of(consensus: Consensus) -> list[str]:
 
 async def held_by_transactions(client: PersistClient) -> frozenset[str]:
     """Return the parts that committed transactions name, and their shards do not yet."""
-    await client.compactor(TRANSACTIONS)
-    state = client.state_of(TRANSACTIONS)
-    records = [r for batch in state.batches for r in await read_records(client.blob, TRANSACTIONS, batch.parts)]
-    writes = Ledger().after(records, state.upper).writes.values()
-    parts = [part for write in writes for part in write.staged.parts if isinstance(part, BlobPart)]
+    parts: list[BlobPart] = []
+    for log in LOGS:
+        if await client.compactor(log) is None:
+            continue
+        state = client.state_of(log)
+        records = [r for batch in state.batches for r in await read_records(client.blob, log, batch.parts)]
+        writes = Ledger().after(records, state.upper).writes.values()
+        parts += [part for write in writes for part in write.staged.parts if isinstance(part, BlobPart)]
     return frozenset(key for part in parts for key in (part.key, part.sidecar) if key)
 
 
