@@ -122,6 +122,14 @@ def test_what_a_transaction_holds_is_no_leak(place, log):
     )
 
 
+def test_what_was_dropped_is_in_order(place):
+    """Damage: every collection that was ever dropped is reported as damaged."""
+    writer = filled(place)
+    for client in (place.client(), place.client(place.engine, grace_ms=0)):  # closed only, and emptied
+        run_sync(client.drop("s", writer.epoch))
+        assert checked(place).harmful == ()
+
+
 def test_a_state_that_breaks_a_law_is_found(place, monkeypatch):
     """Damage: a bug of ours that became durable is seen by nobody."""
     writer = filled(place)

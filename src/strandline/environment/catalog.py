@@ -34,6 +34,11 @@ class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
         """The item's columns."""
         return Schema(tuple(Column(name, kind) for name, kind in self.columns))
 
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """All shards that are the item's: its own, and those that it keeps besides."""
+        return (self.shard,)
+
 
 class Table(_Item, frozen=True, tag="table"):
     """A collection written by INSERT, UPDATE and DELETE."""
@@ -47,6 +52,11 @@ class Source(_Item, frozen=True, tag="source"):
     remap: str
     progress: str
 
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Its own, and its reader's."""
+        return (self.shard, self.remap, self.progress)
+
 
 class View(_Item, frozen=True, tag="view"):
     """A materialized view.
@@ -59,6 +69,11 @@ class View(_Item, frozen=True, tag="view"):
     imports: tuple[str, ...]
     stages: dict[str, str]
     conf: dict[str, str]
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Its own, and those of its internal stages, which other views may use too."""
+        return (self.shard, *self.stages.values())
 
 
 class BoundTable(msgspec.Struct, frozen=True):

@@ -27,9 +27,10 @@ from strandline.persist.notify import Notifier, Polling
 from strandline.persist.plane import Merger
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import SCHEMA, RecordMerger, RecordShard
+from strandline.persist.retire import retire
 from strandline.persist.since import SinceHandle
 from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe
-from strandline.persist.write import WriteHandle
+from strandline.persist.write import WriteHandle, fenced
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus
@@ -155,6 +156,17 @@ class PersistClient:
         if not await machine.open(create=False):
             return None
         return self._collector(machine, self._grace_ms or 0)
+
+    async def drop(self, shard: str, epoch: int) -> None:
+        """Close ``shard`` for good, let go of its past, and delete it as `clear` says; idempotent (see `retire`).
+
+        Raises `FencedError` if a newer epoch has been admitted.
+        """
+        machine, token = await self._open(shard), self.ids.fresh("t")
+        outcome = await machine.commit(lambda state: retire(state, epoch, token))
+        if outcome is not None:
+            raise fenced(shard, outcome, epoch)
+        await self.clear(shard)
 
     async def clear(self, shard: str) -> None:
         """Collect the garbage of ``shard``, which was given up, if that is this process's to do.

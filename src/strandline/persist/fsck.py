@@ -21,7 +21,7 @@ from enum import Enum, unique
 from typing import Final
 
 from strandline.errors import CorruptionError
-from strandline.frontier.antichain import TIME_MAX
+from strandline.frontier.antichain import EMPTY, TIME_MAX
 from strandline.persist import codec
 from strandline.persist.batch import Batch, BlobPart, as_batch
 from strandline.persist.client import PersistClient
@@ -125,6 +125,8 @@ async def check_shard(
 
 def _unlawful(state: ShardState) -> Iterator[Finding]:
     blank = ShardState(state.shard, seqno=state.seqno - 1)
+    if state.tombstone and not any(state.parts):  # emptied: who closed it is forgotten with all the rest
+        blank = replace(blank, since=EMPTY, upper=EMPTY)
     try:
         check(blank, state)
     except AssertionError as error:
