@@ -223,3 +223,26 @@ def test_definitions_depend_on_views_and_drop_in_order(place: Place, rows: Rows)
         env.execute(SALES)
         env.tick()
         assert env.verify("sales").ok
+
+
+def test_what_is_dropped_is_closed_and_let_go_of_but_for_what_others_use(place: Place, rows: Rows) -> None:
+    """Else every collection that was ever dropped would be kept, and paid for; or a view would lose its stage."""
+    with place.open() as env:
+        _shop(env)
+        env.execute(SALES.replace("sales", "sales_again"))
+        env.execute("CREATE TABLE passing (id INT)")
+        env.insert("passing", [{"id": 1}])
+        env.insert("orders", [{"id": n, "customer": 1 + n % 2, "amount": n} for n in range(1, 6)])
+        env.tick()
+        gone = [env.inspect(name)["shard"] for name in ("sales_again", "passing")]
+        env.execute("DROP MATERIALIZED VIEW sales_again")
+        env.execute("DROP TABLE passing")
+        for shard in gone:
+            found = env.inspect(shard)
+            assert (found["since"], found["upper"], found["batches"][0]["rows"]) == (None, None, 0)
+        env.insert("orders", [{"id": 6, "customer": 1, "amount": 6}])
+        env.tick()
+        assert env.verify("sales").ok
+    with place.open() as env:
+        assert env.verify("sales").ok
+        assert env.fsck()["found"] == []

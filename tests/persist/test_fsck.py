@@ -16,7 +16,7 @@ from strandline.persist.records import Record
 from strandline.persist.register import Register
 from strandline.persist.stream import StreamClient
 from strandline.persist.trace import Merged
-from strandline.persist.transactions import open_transactions
+from strandline.persist.transactions import LOGS, open_transactions
 from strandline.persist.updates import ValueCodec
 from strandline.store.consensus import Versioned
 from strandline.store.seal import Kind
@@ -107,10 +107,11 @@ def test_leaks_and_strays_are_told_apart_from_damage(place):
     assert {(f.shard, f.key) for f in findings.found} == {("s", leaked), ("", "nobody/parts/1-b/part")}
 
 
-def test_what_a_transaction_holds_is_no_leak(place):
+@pytest.mark.parametrize("log", LOGS)
+def test_what_a_transaction_holds_is_no_leak(place, log):
     """Damage: the rows of a committed transaction are swept before they are applied."""
     client = place.client()
-    transactions = run_sync(open_transactions(client, 1))
+    transactions = run_sync(open_transactions(client, 1, log))
     writer = run_sync(transactions.register("t", place.schema.ddl))
     staged = place.stage("t", 5, 6, [["a", 5, 1]], inline=0, prefix=writer.stage_prefix())
     run_sync(transactions.commit(5, {"t": [staged]}, token="x"))
@@ -118,11 +119,19 @@ def test_what_a_transaction_holds_is_no_leak(place):
     run_sync(writer.admit())
     assert [f for f in checked(place).found if f.shard == "t"] == []
     (part,) = staged.parts
-    run_sync(place.client().writer("t", 2, schema=place.schema.ddl, owner="transactions"))  # moves the walltime on
+    run_sync(place.client().writer("t", 2, schema=place.schema.ddl, owner=log))  # moves the walltime on
     assert [f for f in checked(place).found if f.shard == "t"] == []
     assert run_sync(check_shard(place.client(), "t", place.engine, held=())).found == (
         Finding(Fault.LEAKED, "t", part.key, f"{part.key} is named by nothing"),
     )
+
+
+def test_what_was_dropped_is_in_order(place):
+    """Damage: every collection that was ever dropped is reported as damaged."""
+    writer = filled(place)
+    for client in (place.client(), place.client(place.engine, grace_ms=0)):  # closed only, and emptied
+        run_sync(client.drop("s", writer.epoch))
+        assert checked(place).harmful == ()
 
 
 def test_a_state_that_breaks_a_law_is_found(place, monkeypatch):

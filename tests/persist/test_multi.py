@@ -12,7 +12,7 @@ from strandline.persist.ledger import TOKEN_LIFE_MS
 from strandline.persist.multi import open_multi
 from strandline.persist.stream import StreamClient
 from strandline.persist.trace import FAN
-from strandline.persist.transactions import open_transactions
+from strandline.persist.transactions import MULTI, open_transactions
 from strandline.persist.updates import RowCodec, ValueCodec
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
@@ -28,9 +28,7 @@ def codecs(place):
 
 def multi(place, epoch=1, only=("words", "table")):
     """Open both in a process of its own."""
-    client = place.client()
-    transactions = run_sync(open_transactions(client, epoch))
-    return run_sync(open_multi(client, transactions, {n: c for n, c in codecs(place).items() if n in only}))
+    return run_sync(open_multi(place.client(), epoch, {n: c for n, c in codecs(place).items() if n in only}))
 
 
 def write(handle, word, at=0, **options):
@@ -132,7 +130,7 @@ def test_a_stream_cannot_be_written_with_others_nor_the_other_way_round(place):
     with pytest.raises(InvalidUsage, match="owner 'stream'"):
         multi(place)
     multi(place, only=("table",))
-    with pytest.raises(InvalidUsage, match="owner 'transactions'"):
+    with pytest.raises(InvalidUsage, match="owner 'multi'"):
         run_sync(streams.create_or_load("table", codecs(place)["table"]))
 
 
@@ -168,7 +166,7 @@ def test_what_is_written_often_stays_in_few_batches(place, applier):
                 patched.setattr(handle._transactions, "apply", nothing_applied)
             write(handle, f"{n}")
         if applier == "an environment":
-            run_sync(open_transactions(place.client(place.engine), 1))
+            run_sync(open_transactions(place.client(place.engine), 1, MULTI))
     both = multi(place)
     for name in both._members:
         assert len(both._members[name].writer.state.batches) <= 2 * FAN
@@ -191,3 +189,15 @@ def test_a_write_without_a_token_is_never_too_late(place):
     assert write(three, "d") == 2 * ahead + 1
     assert run_sync(three._transactions._known(three._transactions._log.state)).tokens == {}
     assert read(three, 2 * ahead + 1)[1] == [("a", 1), ("b", 1), ("d", 1)]
+
+
+def test_programs_and_the_environment_have_epochs_and_times_of_their_own(place):
+    """Damage: a program that writes collections together fences the environment, or moves its times far ahead."""
+    tables = run_sync(open_transactions(place.client(), 3))
+    handle = multi(place, epoch=7)
+    write(handle, "a", at=10**15)
+    assert tables.upper == run_sync(tables._log.refresh()) == Frontier(0)
+    run_sync(tables.advance(20))
+    assert write(multi(place, epoch=7), "b") == 10**15 + 1
+    with pytest.raises(InvalidUsage, match="owner 'multi'"):
+        run_sync(tables.register(handle._members["table"].writer.shard, place.schema.ddl))

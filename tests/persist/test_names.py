@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.errors import CorruptionError, Indeterminate, InvalidUsage
+from strandline.errors import ConfigError, CorruptionError, Indeterminate, InvalidUsage
 from strandline.persist.names import KEY, Named, Names
 from strandline.persist.register import RETRIES_MAX, Register
 from strandline.store.unreliable import Outcome
@@ -96,3 +96,13 @@ def test_names_of_a_version_that_we_do_not_know_are_refused(place):
     run_sync(register.update(lambda _: b'{"names": [1]}'))
     with pytest.raises(CorruptionError, match="names cannot be read"):
         create(place, "n")
+
+
+def test_names_of_a_newer_format_are_neither_read_nor_written_back(place):
+    """Damage: an older version beside a newer one takes away what only that one knows of a name."""
+    register = Register(KEY, place.clock, CountingIds("x"), place.consensus)
+    body = b'{"format": 2, "names": {"m": {"shard": "s1", "codec": "rows", "schema": "a int", "kept_by": "new"}}}'
+    run_sync(register.update(lambda _: body))
+    with pytest.raises(ConfigError, match="names are kept in format 2"):
+        create(place, "n")
+    assert run_sync(register.read()) == body

@@ -19,9 +19,10 @@ import msgspec
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import CorruptionError, DefinitionError, FencedError
-from strandline.persist.register import Register
+from strandline.persist.register import Register, refuse_future
 
 KEY: Final = "catalog"
+FORMAT: Final = 1
 
 
 class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
@@ -123,7 +124,7 @@ class Holder(msgspec.Struct, frozen=True):
 class Catalog(msgspec.Struct, frozen=True):
     """All items by name, and the current generation."""
 
-    format: int = 1
+    format: int = FORMAT
     epoch: int = 0
     holder: Holder | None = None
     items: dict[str, Item] = {}
@@ -226,6 +227,7 @@ class CatalogStore:
 def _decode(body: bytes | None) -> Catalog:
     if body is None:
         return Catalog()
+    refuse_future("the catalog is kept", body, FORMAT)
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as error:

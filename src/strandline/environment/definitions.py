@@ -130,7 +130,10 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
 
 
 async def drop(core: Core, statement: statements.Drop) -> None:
-    """DROP.  Raises `DefinitionError` if there is no such item, or something still reads it (named)."""
+    """DROP, and delete what nothing else uses of it: a day later, and not before the last lease on it has ended.
+
+    Raises `DefinitionError` if there is no such item, or something still reads it (named).
+    """
     writing = core.require_writing()
     name = statement.name.lower()
     item = core.catalog.find(name)
@@ -154,6 +157,10 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     if task is not None:
         await task.close()
     core.problems.pop(name, None)
+    if not isinstance(item, Materialization):
+        others = [each for each in core.catalog.items.values() if not isinstance(each, Materialization)]
+        for shard in sorted({*item.shards}.difference(*(other.shards for other in others))):
+            await core.client.drop(shard, writing.epoch)
 
 
 def explain_view(core: Core, name: str) -> Explanation:

@@ -18,7 +18,6 @@ from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.persist.fsck import check_location, held_by_transactions, shards_of
 from strandline.persist.inspect import Inspection
 from strandline.persist.trace import Merged, everything
-from strandline.persist.transactions import SHARD as TRANSACTIONS
 
 
 async def shards(core: Core) -> dict[str, str]:
@@ -50,7 +49,7 @@ async def inspect(core: Core, name: str) -> dict[str, Any]:
     Raises `DefinitionError` if there is no such collection or shard.
     """
     shard = await named(core, name)
-    found = await core.client.inspect(shard, await _held(core))
+    found = await core.client.inspect(shard, await held_by_transactions(core.client))
     if found is None:
         raise InvalidUsage(f"shard {shard!r} was never written")
     return {"name": (await shards(core)).get(shard, name), **_inspected(found)}
@@ -138,7 +137,7 @@ async def _merged(core: Core, shard: str) -> dict[str, Any]:
 
 async def _sweep(core: Core) -> list[str]:
     """Remove what nothing names from every shard that can say what it names."""
-    held = await _held(core)
+    held = await held_by_transactions(core.client)
     removed = []
     for shard in sorted(await shards(core)):
         collector = await core.client.collector(shard)
@@ -148,11 +147,6 @@ async def _sweep(core: Core) -> list[str]:
         except CorruptionError:
             continue  # it is told as damaged; what it names is not known
     return removed
-
-
-async def _held(core: Core) -> frozenset[str]:
-    listed = await shards_of(core.client.consensus)
-    return await held_by_transactions(core.client) if TRANSACTIONS in listed else frozenset()
 
 
 def _inspected(found: Inspection) -> dict[str, Any]:

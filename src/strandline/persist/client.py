@@ -30,10 +30,11 @@ from strandline.persist.plane import Merger
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import SCHEMA, RecordMerger, RecordShard
 from strandline.persist.register import Register
+from strandline.persist.retire import retire
 from strandline.persist.since import SinceHandle
 from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe
 from strandline.persist.updates import RowCodec
-from strandline.persist.write import WriteHandle
+from strandline.persist.write import WriteHandle, fenced
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus
@@ -177,6 +178,17 @@ class PersistClient:
 
     def _for_records(self) -> PatientBlob:
         return PatientBlob(self.blob, self.clock, self.metrics)
+
+    async def drop(self, shard: str, epoch: int) -> None:
+        """Close ``shard`` for good, let go of its past, and delete it as `clear` says; idempotent (see `retire`).
+
+        Raises `FencedError` if a newer epoch has been admitted.
+        """
+        machine, token = await self._open(shard), self.ids.fresh("t")
+        outcome = await machine.commit(lambda state: retire(state, epoch, token))
+        if outcome is not None:
+            raise fenced(shard, outcome, epoch)
+        await self.clear(shard)
 
     async def clear(self, shard: str) -> None:
         """Collect the garbage of ``shard``, which was given up, if that is this process's to do.

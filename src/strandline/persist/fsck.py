@@ -22,7 +22,7 @@ from enum import Enum, unique
 from typing import Final
 
 from strandline.errors import CorruptionError, DefinitionError
-from strandline.frontier.antichain import TIME_MAX, Frontier
+from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
 from strandline.persist import codec
 from strandline.persist.batch import Batch, BlobPart, as_batch
 from strandline.persist.client import PersistClient
@@ -35,7 +35,7 @@ from strandline.persist.plane import Contents, Half, Merger
 from strandline.persist.records import read_records
 from strandline.persist.register import version_key
 from strandline.persist.state import FIRST_SEQNO, ShardState
-from strandline.persist.transactions import SHARD as TRANSACTIONS
+from strandline.persist.transactions import LOGS
 from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind, unseal
 
@@ -93,7 +93,7 @@ async def check_location(client: PersistClient, merger: Merger | None = None) ->
     findings = Findings()
     writes: Sequence[Committed] = ()
     try:
-        writes = await _committed(client) if TRANSACTIONS in shards else ()
+        writes = await _committed(client, [log for log in LOGS if log in shards])
         held = _parts_of(writes)
     except CorruptionError:
         held = frozenset(everything)  # nobody can say what they hold: call nothing leaked
@@ -131,6 +131,8 @@ async def check_shard(
 
 def _unlawful(state: ShardState) -> Iterator[Finding]:
     blank = ShardState(state.shard, seqno=state.seqno - 1)
+    if state.tombstone and not any(state.parts):  # emptied: who closed it is forgotten with all the rest
+        blank = replace(blank, since=EMPTY, upper=EMPTY)
     try:
         check(blank, state)
     except AssertionError as error:
@@ -196,14 +198,18 @@ async def shards_of(consensus: Consensus) -> list[str]:
 
 async def held_by_transactions(client: PersistClient) -> frozenset[str]:
     """Return the parts that committed transactions name, and their shards perhaps do not yet."""
-    return _parts_of(await _committed(client))
+    shards = await shards_of(client.consensus)
+    return _parts_of(await _committed(client, [log for log in LOGS if log in shards]))
 
 
-async def _committed(client: PersistClient) -> list[Committed]:
-    """Return what is committed and not tidied away; some of it may be applied."""
-    state = await _newest(client, TRANSACTIONS)
-    records = [r for batch in state.batches for r in await read_records(client.blob, TRANSACTIONS, batch.parts)]
-    return Ledger().after(records, state.upper).in_order()
+async def _committed(client: PersistClient, logs: Sequence[str]) -> list[Committed]:
+    """Return what is committed in ``logs`` and not tidied away; some of it may be applied."""
+    writes: list[Committed] = []
+    for log in logs:
+        state = await _newest(client, log)
+        records = [r for batch in state.batches for r in await read_records(client.blob, log, batch.parts)]
+        writes += Ledger().after(records, state.upper).in_order()
+    return writes
 
 
 def _parts_of(writes: Sequence[Committed]) -> frozenset[str]:

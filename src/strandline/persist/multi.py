@@ -1,8 +1,9 @@
 """Several collections that are written and sealed together: all or nothing, at one time.
 
-A `MultiWriteHandle` commits through the transactions of the location (`transactions.py`), so it is atomic on every
-Consensus: the commit point is one compare-and-set of one shard, whatever the number of collections.  A reader of any of
-them sees a write whole or not at all, and all of them at the same time.
+A `MultiWriteHandle` commits through the transactions that the location keeps for programs (`transactions.MULTI`), so it
+is atomic on every Consensus: the commit point is one compare-and-set of one shard, whatever the number of collections.
+A reader of any of them sees a write whole or not at all, and all of them at the same time.  All handles of a location
+share the times, and the epoch: a program that takes over raises it, as for a stream; the environment's is another.
 
 A collection is either a stream of its own (`stream.py`), or written through handles like this one; its shard knows
 which, and mixing is refused (`InvalidUsage`).
@@ -22,7 +23,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.names import KEY, Names
 from strandline.persist.register import Register
 from strandline.persist.stream import StreamReader
-from strandline.persist.transactions import Transactions, Writes
+from strandline.persist.transactions import MULTI, Transactions, Writes, open_transactions
 from strandline.persist.updates import Codec, Update, given_diff
 from strandline.persist.write import WriteHandle
 
@@ -83,13 +84,14 @@ class MultiWriteHandle:
         return self._members[name]
 
 
-async def open_multi(
-    client: PersistClient, transactions: Transactions, codecs: Mapping[str, Codec[Any]]
-) -> MultiWriteHandle:
+async def open_multi(client: PersistClient, epoch: int, codecs: Mapping[str, Codec[Any]]) -> MultiWriteHandle:
     """Open collections by name, each in its codec, to be written together; those that are not there are created.
 
-    Raises `InvalidUsage`: one was created with another codec, or is a stream of its own.
+    Raises:
+        InvalidUsage: one was created with another codec, or is a stream of its own.
+        FencedError: a newer epoch writes collections together.
     """
+    transactions = await open_transactions(client, epoch, MULTI)
     names = Names(Register(KEY, client.clock, client.ids, client.consensus), client.ids)
     members: dict[str, _Member] = {}
     for name, codec in sorted(codecs.items()):

@@ -19,10 +19,11 @@ from typing import Final
 import msgspec
 
 from strandline.errors import CorruptionError, InvalidUsage
-from strandline.persist.register import Register
+from strandline.persist.register import Register, refuse_future
 from strandline.store.clock import Ids
 
 KEY: Final = "names"
+FORMAT: Final = 1
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -34,7 +35,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class _Names(msgspec.Struct, frozen=True):
-    format: int = 1
+    format: int = FORMAT
     names: dict[str, Named] = {}
 
 
@@ -92,6 +93,7 @@ class Names:
 def _decode(body: bytes | None) -> _Names:
     if body is None:
         return _Names()
+    refuse_future("the names are kept", body, FORMAT)
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as error:

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from strandline.errors import Indeterminate, StoreError, Unavailable
+from strandline.errors import ConfigError, Indeterminate, StoreError, Unavailable
 from strandline.persist.patience import ATTEMPTS_MAX, pause_s
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
@@ -103,9 +103,25 @@ class Register:
         return _decoder.decode(unseal(self._kind, version_key(self.key, version.seqno), version.data))
 
 
+class _Formatted(msgspec.Struct):
+    format: int = 1
+
+
+def refuse_future(what: str, body: bytes, known: int) -> None:
+    """Raise `ConfigError` if ``what`` was written in a newer format than ``known``: its ``format`` in JSON.
+
+    Whoever changed it would write it back without what is new in it.
+    """
+    with suppress(msgspec.MsgspecError):  # what is no such value at all is told by who decodes it
+        written = _formats.decode(body).format
+        if written > known:
+            raise ConfigError(f"{what} in format {written}, this version knows {known}: a later strandline is needed")
+
+
 def version_key(key: str, seqno: int) -> str:
     """What a version is sealed for."""
     return f"{key}/{seqno}"
 
 
 _decoder = msgspec.msgpack.Decoder(tuple[str, bytes])
+_formats = msgspec.json.Decoder(_Formatted)

@@ -11,6 +11,9 @@ it beyond.  Tidying (withdrawing what is applied, and tokens that expired) is no
 at the very upper that the append expects.  Nobody reads the shard's past, so its since follows, and compaction drops
 what cancels out.
 
+A location has one for the environment's tables and one for programs (`LOGS`), which know nothing of each other: epochs
+and times of the one are not the other's.  A data shard is owned by its log, so it takes part in one alone.
+
 Source: design page "persist" (transactions); cases `txn_wal`.
 """
 
@@ -41,7 +44,10 @@ from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 
 SHARD: Final = "transactions"
-OWNER: Final = "transactions"
+"""Those of the environment: its epoch, its times."""
+MULTI: Final = "multi"
+"""Those of programs (`persist/multi.py`)."""
+LOGS: Final = (SHARD, MULTI)
 HOLD: Final = "transactions"
 """The critical reader of the transactions shard: whoever keeps it."""
 TIDY_EVERY: Final = 64
@@ -312,7 +318,7 @@ class Transactions:
     async def _writer(self, shard: str, schema: str, merger: Merger | None = None) -> WriteHandle:
         if shard not in self._writers or merger is not None:
             self._writers[shard] = await self._client.writer(
-                shard, self._epoch, schema=schema, owner=OWNER, merger=merger
+                shard, self._epoch, schema=schema, owner=self._log.shard, merger=merger
             )
         return self._writers[shard]
 
@@ -340,10 +346,10 @@ class Transactions:
         raise Unavailable(f"shard {writer.shard!r} could not be advanced to {upper}; try again later")
 
 
-async def open_transactions(client: PersistClient, epoch: int) -> Transactions:
-    """Open the transactions of a location for writing: apply all that is committed, whoever committed it."""
-    log = await client.records(SHARD, epoch)
-    transactions = Transactions(log, await client.since(SHARD, HOLD, epoch), client, epoch)
+async def open_transactions(client: PersistClient, epoch: int, log: str = SHARD) -> Transactions:
+    """Open those transactions of a location for writing: apply all that is committed, whoever committed it."""
+    records = await client.records(log, epoch)
+    transactions = Transactions(records, await client.since(log, HOLD, epoch), client, epoch)
     await transactions.apply()
     return transactions
 

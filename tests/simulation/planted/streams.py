@@ -127,7 +127,7 @@ async def name_race_lost(self: Names, name: str, *, codec: str, schema: str) -> 
     if known is not None:
         return known
     mine = Named(self._ids.fresh("s"), codec, schema)
-    await self._change(name, mine, replace=False)
+    await self._change(name, None, mine)
     return mine
 
 

@@ -37,7 +37,6 @@ from strandline.persist.client import PersistClient
 from strandline.persist.multi import MultiWriteHandle, open_multi
 from strandline.persist.names import KEY as NAMES
 from strandline.persist.stream import Call, StreamClient, StreamReader, StreamWriter
-from strandline.persist.transactions import open_transactions
 from strandline.persist.updates import ValueCodec
 from strandline.store.unreliable import Choose
 from strandline.testing.choices import Seeded
@@ -137,7 +136,7 @@ class StreamWorld:
             writer, reader = await streams.create_or_load(collection, self.codec(client))
             await writer.seal(LATEST)
             last[collection] = await self._read_all(reader, collection)
-        multi = await open_multi(client, await open_transactions(client, EPOCH), self.both(client))
+        multi = await open_multi(client, EPOCH, self.both(client))
         await multi.seal(LATEST)
         for collection in TOGETHER:
             await self._read_all(multi.reader(collection), collection)
@@ -262,7 +261,7 @@ async def write_together(world: StreamWorld, name: str) -> None:
     client = world.process()
 
     async def opened() -> MultiWriteHandle:
-        return await open_multi(client, await open_transactions(client, EPOCH), world.both(client))
+        return await open_multi(client, EPOCH, world.both(client))
 
     handle = await _answered(opened)
     for number in range(MULTI_WRITES):

@@ -1,0 +1,24 @@
+"""The catalog is one value, which only who knows all of it changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.environment.catalog import KEY, CatalogStore
+from strandline.errors import ConfigError
+from strandline.persist.register import Register
+from strandline.store.memory import MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.simulation import run_sync
+
+
+def test_a_catalog_of_a_newer_format_is_neither_read_nor_written_back() -> None:
+    """Damage: an older version that is started by mistake takes away what only the newer one knows of an item."""
+    register = Register(KEY, HandClock(), CountingIds(), MemoryConsensus())
+    body = b'{"format": 2, "epoch": 3, "items": {}, "new": [1]}'
+    run_sync(register.update(lambda _: body))
+    store = CatalogStore(register)
+    for act in (store.read(), store.succeed(lambda _: pytest.fail("it was admitted"))):
+        with pytest.raises(ConfigError, match="catalog is kept in format 2"):
+            run_sync(act)
+    assert run_sync(register.read()) == body
