@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from laws import places
 from planted.bugs import bug
-from strandline.errors import CorruptionError, Indeterminate
+from strandline.errors import CorruptionError, Indeterminate, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, join, meet
 from strandline.persist import codec, collect, holds, lease, machine, records, register, state
 from strandline.persist.batch import BlobPart
@@ -24,6 +25,7 @@ from strandline.persist.objects import named_time, rollups_prefix
 from strandline.persist.records import Record, RecordMerger, consolidate
 from strandline.persist.state import Downgraded, Rollup, ShardState
 from strandline.persist.trace import Merged
+from strandline.persist.upkeep import Upkeep
 from strandline.store import seal
 from strandline.store.seal import SEAL_BYTES
 from worlds import rows
@@ -121,6 +123,13 @@ async def inputs_deleted_at_once(self: Compactor, plan: Any) -> Any:
 
 
 _carry_out = Compactor.carry_out
+
+
+@bug("what fails after a commit is told to whoever committed", (Upkeep, "_try"))
+async def upkeep_told(self: Upkeep, name: str, job: Any) -> None:
+    """Keep only what the stores say to yourself."""
+    with suppress(StoreError, Unavailable):
+        await job()
 
 
 # ---- garbage ---------------------------------------------------------------------------------------------------------

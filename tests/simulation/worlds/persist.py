@@ -46,7 +46,7 @@ from strandline.testing.simulation import (
     run_sync,
 )
 from worlds.rows import SCHEMA, GoneError, multiset, updates_of
-from worlds.trouble import DAMAGES, MISDIRECTED, TroubledBlob, TroubledConsensus
+from worlds.trouble import DAMAGES, MISDIRECTED, TroubledBlob, TroubledConsensus, TroubledMerger
 
 T = TypeVar("T")
 
@@ -89,6 +89,7 @@ DAWDLES_S: Final = (0, 0.02, 0.2, 2)
 """How long it may take from one step of a user to its next."""
 DAMAGES_MAX: Final = 2
 """How many reads of a history are damaged at most: each makes a user begin anew."""
+MERGE: Final = FAULT + "merge"
 PARTIAL: Final = FAULT + "partial listing"
 FOCI: Final = (
     "",
@@ -154,7 +155,7 @@ class World:
         self.clocks.append(clock)
         blob = SimBlob(TroubledBlob(self.places.blob, self._damaged, self._listed))
         consensus = SimConsensus(TroubledConsensus(self.places.consensus, self._damaged))
-        merger = RecordMerger(blob) if self.merging else None
+        merger = TroubledMerger(RecordMerger(blob), self._merge_fails) if self.merging else None
         self.processes[name] = PersistClient(
             clock,
             self.ids,
@@ -179,6 +180,9 @@ class World:
             return DAMAGES[kind - 1](data, where)
         others = sorted(self.places.objects.values()) or [b""]
         return others[where % len(others)]
+
+    def _merge_fails(self) -> bool:
+        return self.troubled and not self.simulation.calm and self.choose(MERGE, 2) > 0
 
     def _listed(self, keys: list[str]) -> list[str]:
         """Return what a listing shows: all, or all but some."""

@@ -1,7 +1,7 @@
 """What a disk or a store may give back that is not what lies there: damaged bytes, listings with holes.
 
-Both only while faults are on, and each is a choice of the run.  What a reader does with damaged bytes is to refuse
-them (`CorruptionError`): the user whose process meets them begins anew.
+And mergers that fail for a reason of their own.  All only while faults are on, and each is a choice of the run.  What a
+reader does with damaged bytes is to refuse them (`CorruptionError`): the user whose process meets them begins anew.
 
 Source: craft page "reliability" (F7: flip, truncate, extend, zeros, misdirected; F2: partial listings).
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from strandline.persist.batch import Staged
+from strandline.persist.plane import Contents, Merger, StageRequest
 from strandline.store.blob import Blob
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
 
@@ -71,6 +73,24 @@ class TroubledBlob:
     async def list(self, prefix: str) -> list[str]:
         """See `Blob.list`."""
         return self._listed(await self._inner.list(prefix))
+
+
+class TroubledMerger:
+    """A merger that fails, as ``fails`` says, as Spark or the machine do: with no error that persist knows."""
+
+    def __init__(self, inner: Merger, fails: Callable[[], bool]) -> None:
+        self._inner = inner
+        self._fails = fails
+
+    async def merge(self, contents: Contents, request: StageRequest) -> Staged:
+        """See `Merger.merge`."""
+        if self._fails():
+            raise OSError("the disk is full")
+        return await self._inner.merge(contents, request)
+
+    async def verify(self, contents: Contents) -> int:
+        """See `Merger.verify`."""
+        return await self._inner.verify(contents)
 
 
 class TroubledConsensus:

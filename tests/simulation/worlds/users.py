@@ -88,6 +88,8 @@ async def append(
     except Unavailable:
         outcome = UpperMismatch(Frontier(attempt.lower))  # none of its tries happened: refused like any other
         world.marks["append: unavailable"] += 1
+    except OSError:  # of no store: whoever is told this, and nothing of doubt, takes it for a failure
+        outcome = UpperMismatch(Frontier(attempt.lower))
     world.marks[f"append: {type(outcome).__name__}"] += 1
     world.history.tell(attempt, Answer.YES if isinstance(outcome, Appended) else Answer.NO)
     if not isinstance(outcome, Appended):
