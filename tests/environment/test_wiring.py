@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Callable
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from postgres_server import PostgresServer
 from s3_server import S3Server
 from strandline.environment import wiring
-from strandline.environment.config import Mode
+from strandline.environment.config import Config, Mode
 from strandline.environment.places import consensus_of, location_of
+from strandline.errors import ConfigError
 from strandline.store.consensus import Committed
 from strandline.store.memory import MemoryConsensus
 from strandline.store.object_consensus import ObjectConsensus
@@ -28,11 +31,11 @@ NUMBERS = itertools.count()
 def opened(text: str | None, location: str, storage: dict[str, str] | None = None) -> type:
     """Open a consensus as `assemble` does, use it, close it, and return its class."""
     where = location_of(location, storage or {})
-    consensus, close = wiring._consensus(consensus_of(text, where), where, Mode.FULL)
-    requests = [step(f"k{number}", None) for number in range(3)]
-    assert asyncio.run(consensus.compare_and_set_many(requests)) == [Committed()] * 3
-    assert asyncio.run(consensus.list_keys()) == ["k0", "k1", "k2"]
-    close()
+    with ExitStack() as stack:
+        consensus = wiring._consensus(consensus_of(text, where), where, Mode.FULL, stack)
+        requests = [step(f"k{number}", None) for number in range(3)]
+        assert asyncio.run(consensus.compare_and_set_many(requests)) == [Committed()] * 3
+        assert asyncio.run(consensus.list_keys()) == ["k0", "k1", "k2"]
     return type(consensus)
 
 
@@ -80,12 +83,28 @@ def test_calls_run_together() -> None:
 
 def test_what_nobody_finished_is_swept_when_a_location_is_opened(tmp_path: Path) -> None:
     """Damage: what crashed writers left fills the disk."""
-    release: list[Callable[[], object]] = []
     leftover = tmp_path / "blob" / "s" / "part~0"
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
     os.utime(leftover, (0, 0))
-    wiring._stores(location_of(str(tmp_path), {}), release, Mode.READ)
-    assert leftover.exists(), "who only reads changes nothing"
-    wiring._stores(location_of(str(tmp_path), {}), release, Mode.FULL)
+    with ExitStack() as stack:
+        wiring._stores(location_of(str(tmp_path), {}), Mode.READ, stack)
+        assert leftover.exists(), "who only reads changes nothing"
+        wiring._stores(location_of(str(tmp_path), {}), Mode.FULL, stack)
     assert not leftover.exists()
+
+
+def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: whoever tries again until Java is installed ends for want of file descriptors, and fills the disk."""
+    closed: list[Path] = []
+    monkeypatch.setattr(SQLiteConsensus, "close", lambda consensus: closed.append(consensus._path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def absent(_: object) -> NoReturn:
+        raise ConfigError("Spark needs Java")
+
+    monkeypatch.setattr(wiring, "build", absent)
+    with pytest.raises(ConfigError, match="Spark needs Java"):
+        wiring.assemble("memory://", spark=None, consensus=f"sqlite://{tmp_path}/c.db", config=Config())
+    assert closed == [tmp_path / "c.db"]
+    assert not list(tmp_path.glob("strandline-*"))

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -83,12 +84,11 @@ class Assembly:
     processes: Processes
     address: Path | None
     """Where the process that writes says how to be told of new versions; None: only in the process itself."""
-    release: tuple[Callable[[], object], ...]
+    opened: ExitStack
 
     def close(self) -> None:
         """Let go of files, threads and the session that was built here; a caller's session is left as it is."""
-        for release in self.release:
-            release()
+        self.opened.close()
 
 
 def assemble(
@@ -102,34 +102,33 @@ def assemble(
     Raises `ConfigError`, one sentence: the location or consensus is not of a known kind, is not there or cannot be
     used; Java is missing or too old.  `Unavailable`: a store does not answer.
     """
-    release: list[Callable[[], object]] = []
     where = places.location_of(location, config.storage)
-    store, close = _consensus(places.consensus_of(consensus, where), where, mode)
-    release.append(close)
-    blob, parts = _stores(where, release, mode)
-    blob = _cached(blob, where, config)
-    if mode is Mode.INDEPENDENT:
-        blob, store = ReadingBlob(blob), ReadingConsensus(store)
-    wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
-    session = build(wanted) if spark is None else adopt(spark, wanted)
-    if isinstance(where, ObjectLocation):
-        s3a.prepare(session, where)
-    engine = SparkEngine(session, parts)
-    release.insert(0, engine.close)
-    if spark is None:
-        release.insert(1, session.stop)
-    return Assembly(
-        SystemClock(),
-        SystemIds(),
-        blob,
-        store,
-        engine,
-        SparkAnalyst(session),
-        SparkFiles(session),
-        SystemProcesses(),
-        where.root / PUSH if isinstance(where, InFiles) else None,
-        tuple(release),
-    )
+    with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
+        store = _consensus(places.consensus_of(consensus, where), where, mode, opened)
+        blob, parts = _stores(where, mode, opened)
+        blob = _cached(blob, where, config)
+        if mode is Mode.INDEPENDENT:
+            blob, store = ReadingBlob(blob), ReadingConsensus(store)
+        wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
+        session = build(wanted) if spark is None else adopt(spark, wanted)
+        if spark is None:
+            opened.callback(session.stop)
+        if isinstance(where, ObjectLocation):
+            s3a.prepare(session, where)
+        engine = SparkEngine(session, parts)
+        opened.callback(engine.close)
+        return Assembly(
+            SystemClock(),
+            SystemIds(),
+            blob,
+            store,
+            engine,
+            SparkAnalyst(session),
+            SparkFiles(session),
+            SystemProcesses(),
+            where.root / PUSH if isinstance(where, InFiles) else None,
+            opened.pop_all(),
+        )
 
 
 def driver(endpoint: str, options: dict[str, str], clock: Clock) -> Driver:
@@ -166,15 +165,14 @@ async def outcomes(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-def _stores(where: Location, release: list[Callable[[], object]], mode: Mode) -> tuple[Blob, Parts]:
+def _stores(where: Location, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts]:
     match where:
         case ObjectLocation():
             below = replace(where, url=f"{where.url}/{BLOB}")
             return ObjectBlob(below), ObjectParts(below, s3a.root(below))
         case InMemory():
             directory = tempfile.TemporaryDirectory(prefix="strandline-", ignore_cleanup_errors=True)
-            release.append(directory.cleanup)
-            root = Path(directory.name)
+            root = Path(opened.enter_context(directory))
             return FileBlob(root / BLOB), PartStore(root / BLOB)
         case InFiles(root) if mode is Mode.FULL:
             blob = FileBlob(_writable(root) / BLOB)
@@ -205,25 +203,19 @@ def _writable(root: Path) -> Path:
     return root
 
 
-def _consensus(place: ConsensusPlace, where: Location, mode: Mode) -> tuple[Consensus, Callable[[], object]]:
+def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitStack) -> Consensus:
     existing = mode is not Mode.FULL
     match place:
         case InMemory():
-            return MemoryConsensus(), _nothing
+            return MemoryConsensus()
         case InSQLite(path) if mode is Mode.INDEPENDENT:
-            return ReadingConsensus(SQLiteReader(path)), _nothing
+            return ReadingConsensus(SQLiteReader(path))
         case InSQLite(path):
             if isinstance(where, InFiles) and not existing:
                 _writable(where.root)
-            sqlite = SQLiteConsensus(path, existing=existing)
-            return sqlite, sqlite.close
+            return opened.enter_context(closing(SQLiteConsensus(path, existing=existing)))
         case InPostgres(url, schema):
-            postgres = PostgresConsensus(url, schema=schema, existing=existing)
-            return postgres, postgres.close
+            return opened.enter_context(closing(PostgresConsensus(url, schema=schema, existing=existing)))
         case InObjectStore():
             assert isinstance(where, ObjectLocation), "nothing else has objects to keep it beside"
-            return ObjectConsensus(ObjectBlob(where), together=outcomes), _nothing
-
-
-def _nothing() -> None:
-    return None
+            return ObjectConsensus(ObjectBlob(where), together=outcomes)
