@@ -28,9 +28,10 @@ from strandline.persist.client import PersistClient
 from strandline.persist.holds import LEASE_MS
 from strandline.persist.line import RUN_CALLS_MAX, UNTOLD_MAX
 from strandline.persist.state import WRITERS_MAX, mark_swept
-from strandline.persist.stream import StreamClient
+from strandline.persist.stream import StreamClient, read_stream
 from strandline.persist.updates import RowCodec, Update, ValueCodec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.reading import ReadingBlob, ReadingConsensus
 from strandline.store.unreliable import Outcome
 from strandline.testing.choices import Listed, Seeded
 from strandline.testing.doubles import CountingIds, HandClock
@@ -332,6 +333,56 @@ def test_two_clients_write_and_seal_one_collection(place):
     resolved(one.seal(10))
     assert read(reader, 6) == [("a", 1), ("c", 1)]
     assert read(reader, 9) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+
+
+@pytest.mark.parametrize("lease", [True, False])
+def test_another_process_reads_and_fences_nobody(place, lease):
+    """Damage: whoever only wants to read has to write, under an epoch, and stops the writer."""
+    write, _ = opened(place, "n", process=client(place, epoch=3))
+    reader = run_sync(read_stream(place.client(), "n", words(place), lease=lease))
+    resolved(write.write([("a", 1, 1)]))
+    resolved(write.seal(2))
+    assert read(reader, 1) == [("a", 1)]
+    resolved(write.write([("b", 2, 1)]))
+    resolved(write.seal(3))
+    assert read(reader, 2) == [("a", 1), ("b", 1)]
+    run_sync(reader.close())
+
+
+def test_a_reader_with_a_lease_holds_what_it_may_still_read(place):
+    """Damage: who reads slowly is told that it came too late; or a reader that left is waited for."""
+    write, _ = opened(place, "n")
+    reader = run_sync(read_stream(place.client(), "n", words(place), lease=True))
+    resolved(write.write([("a", 1, 1), ("a", 2, -1)]))
+    resolved(write.seal(4))
+    resolved(write.allow_compaction(3))
+    assert read(reader, 1) == [("a", 1)]
+    run_sync(reader.allow_compaction(2))
+    with pytest.raises(AsOfError):
+        read(reader, 1)
+    assert read(reader, 2) == []
+    run_sync(reader.close())
+    resolved(write.allow_compaction(4))
+    with pytest.raises(AsOfError):
+        read(run_sync(read_stream(place.client(), "n", words(place), lease=False)), 2)
+
+
+def test_a_reader_without_a_lease_writes_nothing(place):
+    """Damage: an audit changes what it looks at."""
+    write, _ = opened(place, "n")
+    resolved(write.write([("a", 1, 1)]))
+    resolved(write.seal(2))
+    blob, consensus = ReadingBlob(place.blob), ReadingConsensus(place.consensus)
+    process = PersistClient(place.clock, CountingIds("reader"), blob, consensus)
+    assert read(run_sync(read_stream(process, "n", words(place), lease=False)), 1) == [("a", 1)]
+
+
+def test_what_nobody_created_is_not_read_and_nothing_is_read_as_something_else(place):
+    """Damage: a mistyped name is an empty collection; or bytes are decoded by a codec that never wrote them."""
+    assert run_sync(read_stream(place.client(), "n", words(place), lease=False)) is None
+    opened(place, "n")
+    with pytest.raises(InvalidUsage, match="cannot be opened as"):
+        run_sync(read_stream(place.client(), "n", ValueCodec(place.blob, "other", str.encode, str), lease=False))
 
 
 def test_a_listener_is_told_each_update_once(place):

@@ -22,7 +22,9 @@ def shown(containing: str) -> dict:
 
 def test_the_stream_of_the_page_reads_what_it_says(place):
     """Damage: the first thing that a program tries does something else."""
-    assert run_sync(shown("follow_orders")["follow_orders"](place.client())) == ["coffee"]
+    page = shown("count_orders")
+    assert run_sync(page["follow_orders"](place.client())) == ["coffee"]
+    assert run_sync(page["count_orders"](place.client(), 7)) == 1
 
 
 def test_the_payment_of_the_page_is_one_commit(place):

@@ -11,7 +11,7 @@ from strandline.persist.multi import MultiWriteHandle, open_multi
 from strandline.persist.read import ReadHandle
 from strandline.persist.records import RecordShard
 from strandline.persist.since import SinceHandle
-from strandline.persist.stream import StreamClient, StreamReader, StreamWriter
+from strandline.persist.stream import StreamClient, StreamReader, StreamWriter, read_stream
 from strandline.persist.transactions import Transactions, open_transactions
 from strandline.persist.updates import RowCodec, ValueCodec
 from strandline.persist.write import WriteHandle
@@ -31,4 +31,5 @@ __all__ = [
     "WriteHandle",
     "open_multi",
     "open_transactions",
+    "read_stream",
 ]

@@ -56,14 +56,17 @@ class Names:
             InvalidUsage: it was created with another codec or schema.
             Indeterminate: it may or may not have been created; ask again.
         """
-        known = (await self._read()).names.get(name)
+        known = await self.load(name, codec=codec, schema=schema)
         if known is None:
             known = (await self._change(name, None, Named(self._ids.fresh("s"), codec, schema)))[name]
-        if (known.codec, known.schema) != (codec, schema):
-            raise InvalidUsage(
-                f"{name!r} holds {known.schema!r} in codec {known.codec!r}; "
-                f"it cannot be opened as {schema!r} in {codec!r}"
-            )
+            _refuse_another(name, known, codec, schema)
+        return known
+
+    async def load(self, name: str, *, codec: str, schema: str) -> Named | None:
+        """Return what ``name`` means; None: nothing.  Raises `InvalidUsage` as `create_or_load`."""
+        known = (await self._read()).names.get(name)
+        if known is not None:
+            _refuse_another(name, known, codec, schema)
         return known
 
     async def drop(self, name: str, meant: Named) -> None:
@@ -88,6 +91,13 @@ class Names:
             return msgspec.json.encode(_Names(names=names))
 
         return _decode(await self._register.update(step)).names
+
+
+def _refuse_another(name: str, known: Named, codec: str, schema: str) -> None:
+    if (known.codec, known.schema) != (codec, schema):
+        raise InvalidUsage(
+            f"{name!r} holds {known.schema!r} in codec {known.codec!r}; it cannot be opened as {schema!r} in {codec!r}"
+        )
 
 
 def _decode(body: bytes | None) -> _Names:

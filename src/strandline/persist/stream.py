@@ -30,6 +30,7 @@ from strandline.persist.batch import InlinePart, Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.line import Call, Line, Run
 from strandline.persist.names import KEY, Names
+from strandline.persist.plane import Contents
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
 from strandline.persist.state import Fenced, ShardState
@@ -220,7 +221,7 @@ class StreamWriter(Generic[V]):
 
 
 class StreamReader(Generic[V]):
-    """Reads one collection, as updates."""
+    """Reads one collection, as updates.  Opened by `read_stream`, or with a writer (then it holds nothing)."""
 
     def __init__(self, reader: ReadHandle, codec: Codec[V]) -> None:
         self._reader = reader
@@ -228,7 +229,7 @@ class StreamReader(Generic[V]):
 
     async def snapshot(self, as_of: int, *, timeout_s: float | None = None) -> list[Update[V]]:
         """Return the contents at ``as_of``, once it is sealed.  Raises `AsOfError` (see `ReadHandle.snapshot`)."""
-        return await self._codec.read(await self._reader.snapshot(as_of, timeout_s=timeout_s))
+        return await self._values(await self._reader.snapshot(as_of, timeout_s=timeout_s))
 
     async def listen(self, as_of: int) -> AsyncIterator[tuple[list[Update[V]], Frontier]]:
         """Yield the updates after ``as_of``, each once, with the frontier that they are complete to.
@@ -236,7 +237,42 @@ class StreamReader(Generic[V]):
         Raises `AsOfError`: the past of ``as_of`` is compacted.
         """
         async for contents, upper in self._reader.listen(as_of):
-            yield await self._codec.read(contents), upper
+            yield await self._values(contents), upper
+
+    async def allow_compaction(self, since: int) -> None:
+        """Let go of times before ``since``, which this reader's lease held (see `ReadHandle.downgrade_since`)."""
+        await self._reader.downgrade_since(Frontier(given_time(since, repr(self._reader.name))))
+
+    async def beat(self) -> None:
+        """Show that this reader is there (see `ReadHandle.beat`)."""
+        await self._reader.beat()
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        await self._reader.close()
+
+    async def _values(self, contents: Contents) -> list[Update[V]]:
+        try:
+            return await self._codec.read(contents)
+        finally:
+            self._reader.release(contents)
+
+
+async def read_stream(client: PersistClient, name: str, codec: Codec[V], *, lease: bool) -> StreamReader[V] | None:
+    """Open the collection ``name`` to read it, in any process and beside any writer; None: there is none.
+
+    It is under no epoch, so nobody is fenced.  ``lease``: what is readable now stays readable until
+    `StreamReader.close` (or until its reader is not there any more); without one nothing is written at all.
+
+    Raises `InvalidUsage` if it was created with another codec.
+    """
+    names = Names(Register(KEY, client.clock, client.ids, client.consensus), client.ids)
+    named = await names.load(name, codec=codec.name, schema=codec.words)
+    if named is None:
+        return None
+    opened = client.leased_reader if lease else client.reader
+    reader = await opened(named.shard, codec.schema, name)
+    return None if reader is None else StreamReader(reader, codec)
 
 
 class StreamClient:
