@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import ExitStack
 from typing import cast
 
 import pytest
@@ -57,6 +58,8 @@ class Place:
 
     def assembly(self) -> Assembly:
         """What an environment in this process would be given; only an engine for SQL is missing."""
+        opened = ExitStack()
+        opened.callback(self._close)
         return Assembly(
             clock=self.clock,
             ids=CountingIds(f"at-{self.clock.now}"),
@@ -67,7 +70,7 @@ class Place:
             files=None,
             processes=SystemProcesses(),
             address=None,
-            release=(self._close,),
+            opened=opened,
         )
 
     def _close(self) -> None:
