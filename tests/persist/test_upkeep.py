@@ -137,3 +137,20 @@ def test_a_job_waits_for_no_other_and_a_store_that_fails_is_asked_at_every_commi
     for _ in range(LEFT_OUT_MAX + 1):
         run_sync(upkeep.run())
     assert done.count("damaged") == asked + 1
+
+
+def test_a_job_may_be_added_while_the_others_are_done():
+    """Damage: a commit fails because somebody opened a writer meanwhile (found by a seed)."""
+    upkeep, done = Upkeep(Metrics()), []
+
+    async def last():
+        done.append("last")
+
+    async def first():
+        upkeep.add("last", last)
+        upkeep.add("first", last)
+
+    upkeep.add("first", first)
+    for _ in range(2):
+        run_sync(upkeep.run())
+    assert done == ["last"]
