@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strandline.errors import ConfigError, CorruptionError, Indeterminate, InvalidUsage
-from strandline.persist.names import KEY, Named, Names
+from strandline.persist import transactions, unsealed
+from strandline.persist.names import KEY, OWNERS, Named, Names
 from strandline.persist.register import RETRIES_MAX, Register
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds
@@ -106,3 +107,8 @@ def test_names_of_a_newer_format_are_neither_read_nor_written_back(place):
     with pytest.raises(ConfigError, match="names are kept in format 2"):
         create(place, "n")
     assert run_sync(register.read()) == body
+
+
+def test_owners_of_named_shards_are_those_that_name_shards():
+    """Damage: nobody asks by which codec a shard was written, and its values are merged as rows."""
+    assert {unsealed.OWNER, transactions.MULTI} == OWNERS

@@ -156,3 +156,20 @@ def test_a_problem_is_told_until_the_job_has_looked_again():
         run_sync(upkeep.run())
         told.append(upkeep.problems.get("collection"))
     assert told == ["damaged", "damaged", "damaged", None]
+
+
+def test_a_job_may_be_added_while_the_others_are_done():
+    """Damage: a commit fails because somebody opened a writer meanwhile (found by a seed)."""
+    upkeep, done = Upkeep(Metrics()), []
+
+    async def last():
+        done.append("last")
+
+    async def first():
+        upkeep.add("last", last)
+        upkeep.add("first", last)
+
+    upkeep.add("first", first)
+    for _ in range(2):
+        run_sync(upkeep.run())
+    assert done == ["last"]

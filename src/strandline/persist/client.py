@@ -23,7 +23,7 @@ from strandline.persist.inspect import Inspection, inspect
 from strandline.persist.lease import Lease
 from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
 from strandline.persist.metrics import Metrics
-from strandline.persist.names import KEY, Names
+from strandline.persist.names import KEY, OWNERS, Names
 from strandline.persist.notify import Notifier, Polling
 from strandline.persist.patience import PatientBlob
 from strandline.persist.plane import Merger
@@ -145,12 +145,13 @@ class PersistClient:
 
         What a name stands for is in the codec's own words, which may look like columns: the codec is asked for.
         """
-        if parse_schema(state.schema) is not None:
+        codec = RowCodec.name
+        if parse_schema(state.schema) is None:
+            codec = ""
+        elif state.owner in OWNERS:
             named = await Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids).all()
-            codec = next((each.codec for each in named.values() if each.shard == state.shard), RowCodec.name)
-            if codec == RowCodec.name:
-                return rows
-        return RecordMerger(self._for_records())
+            codec = next((each.codec for each in named.values() if each.shard == state.shard), codec)
+        return rows if codec == RowCodec.name else RecordMerger(self._for_records())
 
     def state_of(self, shard: str) -> ShardState:
         """Return the newest state known here of a shard that is open."""

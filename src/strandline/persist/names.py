@@ -23,6 +23,8 @@ from strandline.persist.register import Register, refuse_future
 from strandline.store.clock import Ids
 
 KEY: Final = "names"
+OWNERS: Final = frozenset({"stream", "multi"})
+"""Who owns the shards that are named here: streams, and what programs write together."""
 FORMAT: Final = 1
 
 

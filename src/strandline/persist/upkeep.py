@@ -49,7 +49,7 @@ class Upkeep:
             return
         self._running = True
         try:
-            for name, job in self._jobs.items():
+            for name, job in list(self._jobs.items()):  # whoever opens a writer meanwhile adds to them
                 if self._left_out.get(name):
                     self._left_out[name] -= 1
                 else:

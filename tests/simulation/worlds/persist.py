@@ -330,7 +330,7 @@ class World:
         for shard in SWEPT:
             if shard not in self.places.versions:
                 continue
-            schema, owner = ("rows", "") if shard == PLAIN else (RECORDS_SCHEMA, RECORDS_SCHEMA)
+            schema, owner = (SCHEMA.ddl, "") if shard == PLAIN else (RECORDS_SCHEMA, RECORDS_SCHEMA)
             await client.writer(shard, self.fresh_epoch(), schema=schema, owner=owner)  # by now every lease is over
             await client._machine(shard).roll_up()  # so that a rollup which was never named never will be
             collector = await client.collector(shard)

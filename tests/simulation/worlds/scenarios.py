@@ -186,7 +186,7 @@ async def _persevere(world: World, name: str, do: Callable[[PersistClient], Coro
 
 async def _writer(world: World, client: PersistClient) -> WriteHandle:
     epoch = world.fresh_epoch()
-    writer = await client.writer(PLAIN, epoch, schema="rows")
+    writer = await client.writer(PLAIN, epoch, schema=SCHEMA.ddl)
     world.history.admitted(PLAIN, epoch)
     return writer
 

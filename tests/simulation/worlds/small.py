@@ -87,7 +87,7 @@ class SmallWorld(World):
         client = self.client(name)
         if known is not None:  # what it would read first: to be spared that is a third of a run
             client._machine(PLAIN).adopt(known)
-        return Seat(name, client, await client.writer(PLAIN, EPOCH, schema="rows"))
+        return Seat(name, client, await client.writer(PLAIN, EPOCH, schema=SCHEMA.ddl))
 
     async def _live(self, do: Doing, seat: Seat, incarnation: int) -> None:
         if incarnation:
@@ -132,7 +132,7 @@ def _opened() -> tuple[WatchedPlaces, ShardState]:
     client = PersistClient(HandClock(), CountingIds(), places.blob, places.consensus, rollup_every=ROLLUP_EVERY)
 
     async def begin() -> None:
-        writer = await client.writer(PLAIN, EPOCH, schema="rows")
+        writer = await client.writer(PLAIN, EPOCH, schema=SCHEMA.ddl)
         for time in range(BEGUN):
             await writer.compare_and_append([], Frontier(time), Frontier(time + 1))
         hold = await client.since(PLAIN, "hold", EPOCH)

@@ -19,7 +19,7 @@ from strandline.persist.state import Appended, AppendOutcome, Fenced, UpperMisma
 from strandline.persist.transactions import CommittedAt, TimeTaken, Transactions, open_transactions
 from strandline.persist.write import WriteHandle
 from worlds.persist import DAWDLES_S, PLAIN, RECORDS, TABLES, World
-from worlds.rows import discard, stage
+from worlds.rows import SCHEMA, discard, stage
 from worlds.tries import APPENDS, COMMITS, UNANSWERED, at, how_many, too_old
 
 # ---- writers ---------------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ from worlds.tries import APPENDS, COMMITS, UNANSWERED, at, how_many, too_old
 
 async def write(world: World, client: PersistClient, name: str, epoch: int) -> None:
     """Append batches to the plain shard, some of them empty; retract rows now and then."""
-    writer = await client.writer(PLAIN, epoch, schema="rows")
+    writer = await client.writer(PLAIN, epoch, schema=SCHEMA.ddl)
     world.history.admitted(PLAIN, epoch)
     mine: list[bytes] = []
     task = how_many(world, APPENDS)
@@ -153,7 +153,7 @@ async def commit(world: World, client: PersistClient, name: str, epoch: int) -> 
     """Commit this user's transactions over both tables, each exactly once: the token tells what is done."""
     world.marks["open: not all applied"] += world.unapplied()
     transactions = await open_transactions(client, epoch)
-    writers = {shard: await transactions.register(shard, "rows") for shard in TABLES}
+    writers = {shard: await transactions.register(shard, SCHEMA.ddl) for shard in TABLES}
     for number in range(how_many(world, COMMITS)):
         tables = TABLES if number % 3 else TABLES[:1]
         while not await _commit(world, client, transactions, {t: writers[t] for t in tables}, f"{name}.{number}"):
