@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 import postgres_server as postgres
@@ -16,6 +17,11 @@ from strandline.engine.session import build
 
 # The assertions of the contracts show their values, as those of a test module do.  Several rooms import them.
 pytest.register_assert_rewrite("strandline.testing.blob_contract", "strandline.testing.consensus_contract")
+
+
+# What an example takes says something of the machine's other work, and nothing of the code.
+settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("noisy")
 
 
 @pytest.fixture(scope="session")
