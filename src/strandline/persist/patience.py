@@ -53,7 +53,8 @@ class PatientBlob:
     """A `Blob` for parts, which are written once under a fresh key: it asks again while ``inner`` fails.
 
     What a lost answer left open does no harm: the same bytes again are the same part, and nothing names it yet.  So
-    whoever gives up is told `Unavailable`: nothing has happened that anybody could see.
+    whoever gives up is told `Unavailable`: nothing has happened that anybody could see.  (A write that comes so late
+    that its part was collected meanwhile leaves a leak, which a sweep finds.)
     """
 
     def __init__(self, inner: Blob, clock: Clock, metrics: Metrics) -> None:

@@ -48,6 +48,8 @@ class WatchedPlaces:
         self.consensus = _WatchedConsensus(self)
         self.states: dict[str, list[Flat]] = {}
         self.rollups_named = 0
+        self._deleted: set[str] = set()
+        self._returned: set[str] = set()
 
     def fill(self, others: WatchedPlaces) -> None:
         """Begin with what lies in ``others``."""
@@ -97,6 +99,15 @@ class WatchedPlaces:
                 # A reader has the version in hand: it needs the parts that it names, and no rollup to find it.
                 require("P5", "/rollup/" in name or name not in _objects(flat), held)
 
+    def gone(self, name: str) -> None:
+        """Note that an object was deleted."""
+        self._deleted.add(name)
+
+    def came(self, name: str) -> None:
+        """Note that an object was written."""
+        if name in self._deleted:
+            self._returned.add(name)
+
     def check_unnamed(self, key: str, name: str) -> None:
         """Check that an object which a reader did not find is not named any more."""
         require("P5", name not in _objects(self.states[key][-1]), f"{key} names {name}, which is not in Blob")
@@ -112,11 +123,14 @@ class WatchedPlaces:
         require("holds", first <= max(held, before), f"{key} begins at version {first}; {held} is held")
 
     def check_collected(self, key: str) -> None:
-        """Check, when all is collected, that nothing is there which versions once named and none names any more."""
+        """Check, when all is collected, that nothing is there which versions once named and none names any more.
+
+        What was written anew after it was deleted, by a request that was long thought lost and asked again, is a leak.
+        """
         first = self.versions[key][0].seqno
         once = frozenset().union(*(_objects(flat) for flat in self.states[key]))
         named = frozenset().union(*(_objects(flat) for flat in self.states[key][first - 1 :]))
-        left = sorted((once - named) & self.objects.keys())
+        left = sorted((once - named) & self.objects.keys() - self._returned)
         require("P5", not left, f"{left} are left, and only forgotten versions named them")
 
     def check_no_garbage(self, key: str) -> None:
@@ -149,7 +163,13 @@ class _WatchedBlob(MemoryBlob):
 
     async def delete(self, key: str) -> bool:
         self._places.going(key)
-        return await super().delete(key)
+        there = await super().delete(key)
+        self._places.gone(key)
+        return there
+
+    async def set(self, key: str, data: bytes) -> None:
+        await super().set(key, data)
+        self._places.came(key)
 
 
 class _WatchedConsensus(MemoryConsensus):
