@@ -13,6 +13,7 @@ import pytest
 
 from strandline.errors import (
     AsOfError,
+    CollectionError,
     DefinitionError,
     FencedError,
     Indeterminate,
@@ -383,6 +384,18 @@ def test_what_nobody_created_is_not_read_and_nothing_is_read_as_something_else(p
     opened(place, "n")
     with pytest.raises(InvalidUsage, match="cannot be opened as"):
         run_sync(read_stream(place.client(), "n", ValueCodec(place.blob, "other", str.encode, str), lease=False))
+
+
+@pytest.mark.parametrize("codec", [words, rows])
+def test_what_is_there_less_than_no_times_is_an_error_at_that_time(place, codec):
+    """Damage: a mistake of whoever writes is read as data; or it spoils times at which all is well."""
+    value, other = ("tea", "coffee") if codec is words else as_rows("tea", "coffee")
+    write, reader = opened(place, "n", codec=codec)
+    resolved(write.write([(other, 1, 1), (value, 2, -1), (value, 3, 1)]))
+    resolved(write.seal(4))
+    with pytest.raises(CollectionError, match="at time 2 there are -1 of .*tea"):
+        read(reader, 2)
+    assert [count for _, count in read(reader, 1)] == [count for _, count in read(reader, 3)] == [1]
 
 
 def test_a_listener_is_told_each_update_once(place):

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from strandline.errors import DefinitionError, FencedError, InvalidUsage, Stopped, StrandlineError
+from strandline.errors import CollectionError, DefinitionError, FencedError, InvalidUsage, Stopped, StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier, given_time
 from strandline.persist.batch import InlinePart, Staged
 from strandline.persist.client import PersistClient
@@ -228,8 +228,20 @@ class StreamReader(Generic[V]):
         self._codec = codec
 
     async def snapshot(self, as_of: int, *, timeout_s: float | None = None) -> list[Update[V]]:
-        """Return the contents at ``as_of``, once it is sealed.  Raises `AsOfError` (see `ReadHandle.snapshot`)."""
-        return await self._values(await self._reader.snapshot(as_of, timeout_s=timeout_s))
+        """Return the contents at ``as_of``, once it is sealed.
+
+        Raises:
+            AsOfError: see `ReadHandle.snapshot`.
+            CollectionError: something is there less than no times, since more of it was withdrawn than was written.
+        """
+        found = await self._values(await self._reader.snapshot(as_of, timeout_s=timeout_s))
+        for value, _, diff in found:
+            if diff < 0:
+                raise CollectionError(
+                    f"collection {self._reader.name!r}: at time {as_of} there are {diff} of {value!r}: more of it was "
+                    "withdrawn than was written; write what is missing at a time that is not sealed, and read there"
+                )
+        return found
 
     async def listen(self, as_of: int) -> AsyncIterator[tuple[list[Update[V]], Frontier]]:
         """Yield the updates after ``as_of``, each once, with the frontier that they are complete to.
