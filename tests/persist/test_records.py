@@ -158,3 +158,24 @@ def test_consolidation_keeps_every_sum_and_nothing_else(records):
             r.diff for r in records if (r.data, r.time) == key
         )
     assert consolidate(reversed(records)) == net
+
+
+def test_what_was_merged_and_collected_meanwhile_is_read_as_what_took_its_place(place):
+    """Damage: a process that was slow takes an orderly shard for a damaged one, and stops (found by a seed)."""
+    log, data = shard(place), b"x" * (INLINE_PART_BYTES_MAX + 1)
+    wanted = [Record(data + b"%d" % time, time, 1) for time in range(3)]
+    for record in wanted:
+        append(log, [record], record.time, record.time + 1)
+    slow = shard(place)
+    other = place.client(grace_ms=0)
+    shard(place, client=other)
+    run_sync(run_sync(other.compactor("log")).whole())
+    for batch in slow.state.batches:
+        for part in batch.parts:
+            run_sync(place.blob.delete(part.key))
+    found = run_sync(slow.contents())
+    assert [(record.data, record.diff) for record in found] == [(record.data, 1) for record in wanted]
+    (part,) = slow.state.batches[0].parts
+    run_sync(place.blob.delete(part.key))
+    with pytest.raises(CorruptionError, match="is missing"):
+        run_sync(shard(place).contents())

@@ -133,9 +133,20 @@ class RecordShard:
     async def contents(self, state: ShardState | None = None, *, after: Frontier = MINIMUM) -> list[Record]:
         """Return the updates of ``state`` (default: the newest known here), consolidated, in order of time.
 
-        ``after``: only those in batches that begin there or later.  A batch is read once and remembered.
+        ``after``: only those in batches that begin there or later.  A batch is read once and remembered.  What is
+        merged and collected while it is read is read as what took its place, unless a certain ``state`` is asked for.
         """
-        batches = [batch for batch in (self.state if state is None else state).batches if batch.parts]
+        while True:
+            wanted = self.state
+            try:
+                return await self._contents(wanted if state is None else state, after)
+            except CorruptionError:
+                newest = await self._machine.refresh()
+                if state is not None or {*wanted.parts} <= {*newest.parts}:
+                    raise
+
+    async def _contents(self, state: ShardState, after: Frontier) -> list[Record]:
+        batches = [batch for batch in state.batches if batch.parts]
         records: list[Record] = []
         for batch in batches:
             if after <= batch.lower:
