@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from strandline.algebra.schema import Column, Schema
-from strandline.bench.load import Load, drive
+from strandline.bench.load import Load, drive, percentiles
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import BlobPart, InlinePart
 from strandline.persist.client import PersistClient
@@ -95,8 +95,7 @@ async def _latency(directory: Path, appends: int) -> dict[str, Any]:
     finally:
         consensus.close()
     return {
-        "append_ms_p50": round(statistics.median(took), 3),
-        "append_ms_p99": round(sorted(took)[int(len(took) * 0.99)], 3),
+        **percentiles(took),
         "appends": appends,
         "record_bytes": len(RECORD),
     }

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from strandline.environment.wiring import outcomes
-from strandline.errors import FencedError, InvalidUsage
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.errors import InvalidUsage
+from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
 from strandline.persist.records import Record
 from strandline.persist.state import Appended, Fenced, UpperMismatch
+from strandline.persist.write import fenced
 
 SHARD: Final = "load"
 EPOCH: Final = 1
@@ -75,7 +76,7 @@ async def drive(load: Load, open_client: Callable[[], PersistClient]) -> dict[st
     met = await outcomes([_write(load, writer, open_client()) for writer in range(load.writers)])
     seconds = time.perf_counter() - begun
     shard = await open_client().records(SHARD, EPOCH)
-    found = sorted((record.data, record.diff) for record in await shard.contents(after=MINIMUM))
+    found = sorted((record.data, record.diff) for record in await shard.contents())
     promised = sorted(
         (load.record(writer, batch, number), 1)
         for writer in range(load.writers)
@@ -83,7 +84,6 @@ async def drive(load: Load, open_client: Callable[[], PersistClient]) -> dict[st
         for number in range(load.records)
     )
     assert found == promised, f"{len(promised)} records were acknowledged, and {len(found)} are there"
-    took = sorted(ms for each in met for ms in each.took_ms)
     rows = len(promised)
     return {
         "writers": load.writers,
@@ -94,8 +94,15 @@ async def drive(load: Load, open_client: Callable[[], PersistClient]) -> dict[st
         "mb_per_s": round(rows * load.record_bytes / seconds / 1e6, 3),
         "cas_per_s": round(shard.state.seqno / seconds),
         "lost_races": sum(each.lost for each in met),
-        "append_ms_p50": round(statistics.median(took), 3),
-        "append_ms_p99": round(took[int(len(took) * 0.99)], 3),
+        **percentiles([ms for each in met for ms in each.took_ms]),
+    }
+
+
+def percentiles(took_ms: list[float]) -> dict[str, float]:
+    """Return what appends took: ``append_ms_p50`` and ``append_ms_p99``."""
+    return {
+        "append_ms_p50": round(statistics.median(took_ms), 3),
+        "append_ms_p99": round(sorted(took_ms)[int(len(took_ms) * 0.99)], 3),
     }
 
 
@@ -105,15 +112,14 @@ async def _write(load: Load, writer: int, client: PersistClient) -> _Met:
     for number in range(load.batches):
         begun = time.perf_counter()
         while True:
-            at = shard.upper.at
-            assert at is not None, "nobody closes this shard"
+            at = as_time(shard.upper)
             outcome = await shard.append(load.batch(writer, number, at), Frontier(at), Frontier(at + 1))
             match outcome:
                 case Appended():
                     break
                 case UpperMismatch():
                     met.lost += 1
-                case Fenced(epoch):
-                    raise FencedError(f"shard {SHARD!r}: epoch {epoch} has been admitted: the place is not ours alone")
+                case Fenced():
+                    raise fenced(SHARD, outcome, EPOCH)
         met.took_ms.append((time.perf_counter() - begun) * 1000)
     return met

@@ -57,8 +57,6 @@ from strandline.errors import (
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.materialize.runtime import Materialization as Task
 from strandline.persist.client import PersistClient
-from strandline.persist.names import KEY as NAMES
-from strandline.persist.names import Names
 from strandline.persist.notify import LocalNotifier, Notifier, Polling
 from strandline.persist.push import PushClient, PushServer
 from strandline.persist.read import ReadHandle
@@ -253,10 +251,7 @@ class Core:
     async def _forget_dropped(self, transactions: Transactions) -> None:
         """Let tables leave that were dropped by somebody who died before they had left."""
         registered = await transactions.shards()
-        names = Names(
-            Register(NAMES, self.assembly.clock, self.assembly.ids, self.assembly.consensus), self.assembly.ids
-        )
-        named = {each.shard for each in (await names.all()).values()}
+        named = {each.shard for each in (await self.client.names().all()).values()}
         tables = {item.shard for item in self.catalog.items.values() if isinstance(item, Table)}
         for shard in sorted(registered.keys() - named - tables):
             await transactions.forget(shard)

@@ -108,7 +108,7 @@ def assemble(
         blob, parts = _stores(where, mode, opened)
         blob = _cached(blob, where, config)
         if mode is Mode.INDEPENDENT:
-            blob, store = ReadingBlob(blob), ReadingConsensus(store)
+            blob = ReadingBlob(blob)
         wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
         session = build(wanted) if spark is None else adopt(spark, wanted)
         if spark is None:
@@ -206,10 +206,12 @@ def _writable(root: Path) -> Path:
 def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitStack) -> Consensus:
     existing = mode is not Mode.FULL
     match place:
-        case InMemory():
-            return MemoryConsensus()
         case InSQLite(path) if mode is Mode.INDEPENDENT:
             return ReadingConsensus(SQLiteReader(path))
+        case _ if mode is Mode.INDEPENDENT:
+            return ReadingConsensus(_consensus(place, where, Mode.READ, opened))
+        case InMemory():
+            return MemoryConsensus()
         case InSQLite(path):
             if isinstance(where, InFiles) and not existing:
                 _writable(where.root)

@@ -149,9 +149,13 @@ class PersistClient:
         if parse_schema(state.schema) is None:
             codec = ""
         elif state.owner in OWNERS:
-            named = await Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids).all()
+            named = await self.names().all()
             codec = next((each.codec for each in named.values() if each.shard == state.shard), codec)
         return rows if codec == RowCodec.name else RecordMerger(self._for_records())
+
+    def names(self) -> Names:
+        """Return the names of the location."""
+        return Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids)
 
     def state_of(self, shard: str) -> ShardState:
         """Return the newest state known here of a shard that is open."""

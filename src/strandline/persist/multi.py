@@ -20,8 +20,6 @@ from typing import Any
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier, given_time
 from strandline.persist.client import PersistClient
-from strandline.persist.names import KEY, Names
-from strandline.persist.register import Register
 from strandline.persist.stream import StreamReader
 from strandline.persist.transactions import MULTI, Transactions, Writes, open_transactions
 from strandline.persist.updates import Codec, Update, given_diff
@@ -92,7 +90,7 @@ async def open_multi(client: PersistClient, epoch: int, codecs: Mapping[str, Cod
         FencedError: a newer epoch writes collections together.
     """
     transactions = await open_transactions(client, epoch, MULTI)
-    names = Names(Register(KEY, client.clock, client.ids, client.consensus), client.ids)
+    names = client.names()
     members: dict[str, _Member] = {}
     for name, codec in sorted(codecs.items()):
         named = await names.create_or_load(name, codec=codec.name, schema=codec.words)

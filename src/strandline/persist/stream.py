@@ -29,10 +29,8 @@ from strandline.frontier.antichain import EMPTY, Frontier, given_time
 from strandline.persist.batch import InlinePart, Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.line import Call, Line, Run
-from strandline.persist.names import KEY, Names
 from strandline.persist.plane import Contents
 from strandline.persist.read import ReadHandle
-from strandline.persist.register import Register
 from strandline.persist.state import Fenced, ShardState
 from strandline.persist.unsealed import (
     OWNER,
@@ -278,8 +276,7 @@ async def read_stream(client: PersistClient, name: str, codec: Codec[V], *, leas
 
     Raises `InvalidUsage` if it was created with another codec.
     """
-    names = Names(Register(KEY, client.clock, client.ids, client.consensus), client.ids)
-    named = await names.load(name, codec=codec.name, schema=codec.words)
+    named = await client.names().load(name, codec=codec.name, schema=codec.words)
     if named is None:
         return None
     opened = client.leased_reader if lease else client.reader
@@ -294,7 +291,7 @@ class StreamClient:
         self._client = client
         self._epoch = epoch
         self._line = Line(client.clock) if line is None else line
-        self._names = Names(Register(KEY, client.clock, client.ids, client.consensus), client.ids)
+        self._names = client.names()
         self._left = False
 
     async def create_or_load(self, name: str, codec: Codec[V]) -> tuple[StreamWriter[V], StreamReader[V]]:

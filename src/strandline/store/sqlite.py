@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -58,17 +59,42 @@ _CREATE: Final = """
         key TEXT NOT NULL, seqno INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (key, seqno)
     )
 """
-HEAD: Final = "SELECT seqno, data FROM versions WHERE key = ? ORDER BY seqno DESC LIMIT 1"
+_HEAD: Final = "SELECT seqno, data FROM versions WHERE key = ? ORDER BY seqno DESC LIMIT 1"
 _INSTALL: Final = """
     INSERT INTO versions (key, seqno, data)
     SELECT ?1, ?2, ?3 WHERE (SELECT max(seqno) FROM versions WHERE key = ?1) IS ?4
 """
-SCAN: Final = "SELECT seqno, data FROM versions WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
+_SCAN: Final = "SELECT seqno, data FROM versions WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
 _TRUNCATE: Final = "DELETE FROM versions WHERE key = ? AND seqno < ?"
-KEYS: Final = "SELECT DISTINCT key FROM versions"
+_KEYS: Final = "SELECT DISTINCT key FROM versions"
 
 
-class SQLiteConsensus:
+class SQLiteVersions(ABC):
+    """The reading half: what is asked of a file's versions, however the file is opened."""
+
+    async def head(self, key: str) -> Versioned | None:
+        """Return the newest version, or None if the key was never set."""
+        rows = await asyncio.to_thread(self._look, _HEAD, (key,))
+        return Versioned(*rows[0]) if rows else None
+
+    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
+        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
+        check_limit(key, limit)
+        if start > SEQNO_MAX:
+            return []
+        rows = await asyncio.to_thread(self._look, _SCAN, (key, max(start, 0), min(limit, SEQNO_MAX)))
+        return [Versioned(*row) for row in rows]
+
+    async def list_keys(self) -> list[str]:
+        """Return all keys, sorted."""
+        return sorted(key for (key,) in await asyncio.to_thread(self._look, _KEYS, ()))
+
+    @abstractmethod
+    def _look(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query that changes nothing; blocks."""
+
+
+class SQLiteConsensus(SQLiteVersions):
     """A `Consensus` in the file ``path``; its directory must exist.
 
     The file is made if it is not there, unless it must be ``existing``.  To open what is there changes nothing.
@@ -102,11 +128,6 @@ class SQLiteConsensus:
         with self._guard:
             self._drop()
 
-    async def head(self, key: str) -> Versioned | None:
-        """Return the newest version, or None if the key was never set."""
-        rows = await self._read(HEAD, (key,))
-        return Versioned(*rows[0]) if rows else None
-
     async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
         """Install a version iff the head is as expected."""
         (outcome,) = await self.compare_and_set_many([request])
@@ -123,14 +144,6 @@ class SQLiteConsensus:
 
         return await self._write(install)
 
-    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
-        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
-        check_limit(key, limit)
-        if start > SEQNO_MAX:
-            return []
-        rows = await self._read(SCAN, (key, max(start, 0), min(limit, SEQNO_MAX)))
-        return [Versioned(*row) for row in rows]
-
     async def truncate(self, key: str, seqno: int) -> int:
         """Delete the versions before ``seqno``; return how many."""
 
@@ -140,13 +153,6 @@ class SQLiteConsensus:
             return connection.execute(_TRUNCATE, (key, max(seqno, 0))).rowcount
 
         return await self._write(delete)
-
-    async def list_keys(self) -> list[str]:
-        """Return all keys, sorted."""
-        return sorted(key for (key,) in await self._read(KEYS, ()))
-
-    async def _read(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
-        return await asyncio.to_thread(self._look, query, values)
 
     def _look(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
         with self._guard:

@@ -12,15 +12,13 @@ Source: design page "persist" (modes: independent); https://www.sqlite.org/wal.h
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from strandline.errors import Determinate
-from strandline.store.consensus import SEQNO_MAX, Versioned, check_limit
-from strandline.store.sqlite import BUSY_SECONDS_MAX, HEAD, KEYS, SCAN, VERSION, absent, is_ours, nothing_happened
+from strandline.store.sqlite import BUSY_SECONDS_MAX, VERSION, SQLiteVersions, absent, is_ours, nothing_happened
 
 Stamp: TypeAlias = tuple[int, ...]
 
@@ -28,7 +26,7 @@ LOOKS_MAX: Final = 100
 """How often a read is repeated because somebody opened and closed the database during it."""
 
 
-class SQLiteReader:
+class SQLiteReader(SQLiteVersions):
     """What can be read of the consensus in the file ``path``: the reading half of a `Consensus`.
 
     Raises:
@@ -40,23 +38,6 @@ class SQLiteReader:
         self._path = path
         if not path.exists() or not is_ours(path, self._look(VERSION, ())):
             raise absent(path)
-
-    async def head(self, key: str) -> Versioned | None:
-        """Return the newest version, or None if the key was never set."""
-        rows = await asyncio.to_thread(self._look, HEAD, (key,))
-        return Versioned(*rows[0]) if rows else None
-
-    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
-        """Return at most ``limit`` versions with ``seqno >= start``, ascending."""
-        check_limit(key, limit)
-        if start > SEQNO_MAX:
-            return []
-        rows = await asyncio.to_thread(self._look, SCAN, (key, max(start, 0), min(limit, SEQNO_MAX)))
-        return [Versioned(*row) for row in rows]
-
-    async def list_keys(self) -> list[str]:
-        """Return all keys, sorted."""
-        return sorted(key for (key,) in await asyncio.to_thread(self._look, KEYS, ()))
 
     def _look(self, query: str, values: tuple[str | int, ...]) -> list[tuple[Any, ...]]:
         for _ in range(LOOKS_MAX):
