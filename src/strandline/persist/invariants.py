@@ -73,6 +73,8 @@ def changed(before: ShardState, after: ShardState) -> tuple[int, tuple[Batch, ..
     The laws look at this alone, so that a commit costs what it changes and not what there is.
     """
     old, new = before.batches, after.batches
+    if old is new:
+        return len(old), (), ()
     shorter = min(len(old), len(new))
     first = bytes(map(operator.is_, old, new)).find(False)
     first = shorter if first < 0 else first
