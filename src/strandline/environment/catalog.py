@@ -12,7 +12,7 @@ Source: design pages "environment" (catalog) and "persist" (names; modes and loc
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -122,12 +122,21 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """All items by name, and the current generation."""
+    """All items by name, and the current generation.
+
+    ``dropped`` are the shards that no item has any more and that are not closed yet (`environment/dropped.py`).
+    """
 
     format: int = FORMAT
     epoch: int = 0
     holder: Holder | None = None
     items: dict[str, Item] = {}
+    dropped: tuple[str, ...] = ()
+
+    def having(self, items: dict[str, Item]) -> Catalog:
+        """Return the catalog with these ``items``; what none of them keeps any more of the old ones' is `dropped`."""
+        given_up = shards_of(self.items) - shards_of(items)
+        return msgspec.structs.replace(self, items=items, dropped=(*self.dropped, *sorted(given_up)))
 
     def collection(self, name: str) -> Collected:
         """Return the table, source or view called ``name`` (names are compared without case).
@@ -155,6 +164,11 @@ class Catalog(msgspec.Struct, frozen=True):
     def of_kind(self, kind: type[Item]) -> list[Item]:
         """Return all items of one class, in the order they were created."""
         return [item for item in self.items.values() if isinstance(item, kind)]
+
+
+def shards_of(items: Mapping[str, Item]) -> frozenset[str]:
+    """Return every shard that one of ``items`` keeps."""
+    return frozenset(s for item in items.values() if not isinstance(item, Materialization) for s in item.shards)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> DefinitionError:

@@ -38,6 +38,7 @@ from strandline.environment.catalog import (
 )
 from strandline.environment.config import Config, Mode
 from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
+from strandline.environment.dropped import bury
 from strandline.environment.oracle import Oracle
 from strandline.environment.problems import KEY as PROBLEMS
 from strandline.environment.problems import Board
@@ -244,17 +245,18 @@ class Core:
             {},
             {},
         )
-        await self._forget_dropped(transactions)
         for item in list(catalog.items.values()):
             await self.start(item)
+        await self.bury()
 
-    async def _forget_dropped(self, transactions: Transactions) -> None:
-        """Let tables leave that were dropped by somebody who died before they had left."""
-        registered = await transactions.shards()
-        named = {each.shard for each in (await self.client.names().all()).values()}
-        tables = {item.shard for item in self.catalog.items.values() if isinstance(item, Table)}
-        for shard in sorted(registered.keys() - named - tables):
-            await transactions.forget(shard)
+    async def bury(self) -> None:
+        """Close what was dropped, here or by somebody who died over it; what cannot be closed now is a problem."""
+        writing = self.require_writing()
+        buried, problems = await bury(self.catalog.dropped, self.client, writing.transactions, writing.epoch)
+        for shard in self.catalog.dropped:
+            self._note(shard, problems.get(shard, ""))
+        if buried:
+            await self.catalogs.change(writing.epoch, partial(_without_dropped, buried))
 
     async def start(self, item: Item) -> None:
         """Open an item of the catalog under this epoch; a fault of its own is its problem, not everybody's."""
@@ -447,7 +449,12 @@ class Core:
 
 
 def _with_item(item: Item, catalog: Catalog) -> Catalog:
-    return msgspec.structs.replace(catalog, items={**catalog.items, item.name.lower(): item})
+    return catalog.having({**catalog.items, item.name.lower(): item})
+
+
+def _without_dropped(buried: AbstractSet[str], catalog: Catalog) -> Catalog:
+    left = tuple(shard for shard in catalog.dropped if shard not in buried)
+    return msgspec.structs.replace(catalog, dropped=left)
 
 
 def _unopened(item: Collected) -> ConfigError:

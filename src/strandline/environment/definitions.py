@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation, explain
 from strandline.environment import statements
@@ -149,18 +147,13 @@ async def drop(core: Core, statement: statements.Drop) -> None:
         raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
     await core.catalogs.change(writing.epoch, _edit(lambda items: {n: i for n, i in items.items() if n != name}))
     writing.dataflows.stop(name)
-    if isinstance(item, Table):
-        writing.tables.pop(name, None)
-        await writing.transactions.forget(item.shard)
+    writing.tables.pop(name, None)
     writing.ingestions.pop(name, None)
     task = writing.tasks.pop(name, None)
     if task is not None:
         await task.close()
     core.problems.pop(name, None)
-    if not isinstance(item, Materialization):
-        others = [each for each in core.catalog.items.values() if not isinstance(each, Materialization)]
-        for shard in sorted({*item.shards}.difference(*(other.shards for other in others))):
-            await core.client.drop(shard, writing.epoch)
+    await core.bury()
 
 
 def explain_view(core: Core, name: str) -> Explanation:
@@ -190,7 +183,7 @@ async def _add(core: Core, item: Item) -> None:
 
 
 def _edit(change: Callable[[dict[str, Item]], dict[str, Item]]) -> Callable[[Catalog], Catalog]:
-    return lambda catalog: msgspec.structs.replace(catalog, items=change(catalog.items))
+    return lambda catalog: catalog.having(change(catalog.items))
 
 
 def _taken(core: Core, name: str, kind: type, *, quiet: bool) -> bool:
