@@ -1,0 +1,187 @@
+"""Whoever stops, or is cancelled, leaves nothing undone and nothing untold."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from strandline.errors import FencedError, Indeterminate, InvalidUsage, Stopped, Unavailable
+from strandline.persist.client import PersistClient
+from strandline.persist.line import UNTOLD_MAX
+from strandline.persist.stream import StreamClient
+from strandline.persist.updates import ValueCodec
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.choices import Listed, Seeded
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.simulation import Fate, IoPoint, SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
+from streams_in_use import client, opened, read, resolved, words
+
+
+def test_stopping_finishes_what_was_called_and_refuses_what_comes(place):
+    """Damage: the last writes of a process that ends in order are lost."""
+    process = client(place)
+    write, reader = opened(place, "n", process=process)
+    calls = [write.write([("a", 1, 1)]), write.seal(2)]
+    run_sync(process.stop())
+    assert all(call.done for call in calls)
+    assert read(reader, 1) == [("a", 1)]
+    for refused in (lambda: write.write([("b", 2, 1)]), lambda: write.seal(9), process.clone):
+        with pytest.raises(Stopped):
+            refused()
+    with pytest.raises(Stopped):
+        opened(place, "m", process=process)
+    run_sync(process.stop())
+
+
+@pytest.mark.parametrize("leave", ["stop", "async with"])
+def test_who_stops_is_told_what_was_refused_and_nobody_awaited(place, leave):
+    """Damage: a program ends well, and what it wrote last is not there."""
+
+    async def run(process, *steps):
+        async with process:
+            write, _ = await process.create_or_load("n", words(place))
+            calls = [step(write) for step in steps]
+            if leave == "stop":
+                await process.stop()
+        return calls
+
+    run_sync(run(client(place), lambda write: write.seal(5)))
+    late = [lambda write, n=n: write.write([(f"late {n}", n, 1)]) for n in range(3)]
+    with pytest.raises(InvalidUsage, match=r"nothing is written at \[0\]") as told:
+        run_sync(run(client(place), *late, lambda write: write.write([("good", 5, 1)])))
+    assert told.value.__notes__ == ["3 calls that nobody awaited were refused; this is one of them"]
+    old = client(place)
+    write, reader = opened(place, "n", process=old)
+    write.write([("late", 1, 1)])
+    run_sync(old._line.drive())
+    opened(place, "n", process=client(place, epoch=2))
+    write.write([("lost", 6, 1)])
+    with pytest.raises(FencedError, match="epoch 2"):
+        run_sync(old.stop())
+    run_sync(old.stop())
+    resolved(opened(place, "n", process=client(place, epoch=2))[0].seal(7))
+    assert read(reader, 6) == [("good", 1)]
+
+
+def test_who_stops_is_not_told_again_what_somebody_awaited(place):
+    """Damage: a program that handles its refusals cannot end well."""
+    process = client(place)
+    write, _ = opened(place, "n", process=process)
+    write.seal(5)
+    with pytest.raises(InvalidUsage):
+        resolved(write.write([("late", 1, 1)]))
+    run_sync(process.close())
+
+
+def test_an_error_in_the_block_is_not_replaced_by_what_leaving_it_tells(place):
+    """Damage: the error that ended a program is hidden behind another."""
+
+    async def run():
+        async with client(place) as process:
+            write, _ = await process.create_or_load("n", words(place))
+            write.seal(5), write.write([("late", 1, 1)])
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine") as told:
+        run_sync(run())
+    assert "could not be closed in order: shard" in told.value.__notes__[0]
+
+
+def test_only_the_newest_refusals_are_kept_for_who_stops(place):
+    """Damage: a program that knows that some of its writes are late grows for ever, or never learns it is fenced."""
+    process = client(place)
+    write, _ = opened(place, "n", process=process)
+    write.seal(5)
+    for _ in range(UNTOLD_MAX + 9):
+        write.write([("late", 1, 1)])
+    run_sync(process._line.drive())
+    assert len(process._line._untold) == UNTOLD_MAX
+    opened(place, "n", process=client(place, epoch=2))
+    write.write([("lost", 6, 1)])
+    with pytest.raises(FencedError):
+        run_sync(process.stop())
+
+
+def test_the_last_clone_to_leave_stops_and_all_clones_share_one_order(place):
+    """Damage: one user of a client stops the others, or nobody stops it."""
+    one = client(place)
+    two = one.clone()
+    a, reader = opened(place, "n", process=one)
+    b, _ = opened(place, "n", process=two)
+    calls = [a.write([("a", 1, 1)]), b.seal(2), a.write([("b", 2, 1)])]
+    run_sync(one.close())
+    run_sync(one.close())
+    assert not calls[0].done, "a clone is still there"
+    run_sync(two.close())
+    assert [call.refusal for call in calls] == [None] * 3
+    assert read(reader, 1) == [("a", 1)]
+    with pytest.raises(Stopped):
+        a.seal(3)
+
+
+ACTORS = 4
+
+
+def together(seed, fates):
+    """Actors of one process share a client and await calls at once; return what each was told, and what is there."""
+    simulation = Simulation(Seeded(random.Random(seed)), fates, calm_after=400)
+    blob, consensus, ids = MemoryBlob(), MemoryConsensus(), SimIds()
+    codec = ValueCodec(SimBlob(blob), "text", str.encode, bytes.decode)
+    process = StreamClient(PersistClient(SimClock(simulation), ids, SimBlob(blob), SimConsensus(consensus)), 1)
+    opening = Simulation(Listed([]))
+    told = []
+
+    async def open_it():
+        told.append(await process.create_or_load("n", codec))
+
+    opening.spawn("open", lambda _: open_it())
+    opening.drive()
+    write, _ = told.pop()
+
+    async def act(name):
+        for n in range(3):
+            soon = write.upper.at  # which another actor may seal first
+            calls = [write.write([(f"{name}.{n}", 500 if n else soon, 1)]), write.seal(soon + 1)]
+            for call in calls[:: 1 if n % 2 else -1]:
+                while not call.done:
+                    with suppress(Indeterminate, Unavailable, InvalidUsage):
+                        await call
+            if calls[0].refusal is None:
+                told.append(f"{name}.{n}")
+
+    for number in range(ACTORS):
+        simulation.spawn(f"a{number}", lambda crashes, name=f"a{number}": None if crashes else act(name))
+    simulation.drive()
+    after = StreamClient(PersistClient(HandClock(), CountingIds("after"), blob, consensus), 2)
+    last, reader = run_sync(after.create_or_load("n", ValueCodec(blob, "text", str.encode, bytes.decode)))
+    resolved(last.seal(999))
+    return told, read(reader, 998)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_all_who_await_at_once_are_told_and_when_one_is_gone_the_next_drives(seed):
+    """Damage: of two who wait one waits for ever; one that is cancelled takes others' writes along, or repeats them."""
+    fates = (Fate.DONE,) if seed % 3 == 0 else tuple(Fate)
+    told, there = together(seed, fates)
+    values = [value for value, diff in there for _ in range(diff)]
+    assert len(set(values)) == len(values), "nothing is done twice"
+    assert set(told) <= set(values), "what was acknowledged is there"
+    if seed % 3 == 0:
+        assert sorted(told) == values
+        assert len(told) > 2 * ACTORS, "all got something done"
+
+
+def test_who_is_cancelled_while_it_drives_leaves_the_line_to_the_next(place):
+    """Damage: a request that is cancelled blocks all others for ever."""
+    write, reader = opened(place, "n")
+    first, second = write.write([("a", 1, 1)]), write.seal(2)
+
+    place.consensus.compare_and_set = lambda request: IoPoint("a store that takes its time", (), lambda: None)
+    driver = first.__await__()
+    next(driver)
+    driver.close()
+    del place.consensus.compare_and_set
+    resolved(second)
+    assert read(reader, 1) == [("a", 1)]
