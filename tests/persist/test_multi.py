@@ -12,7 +12,7 @@ from strandline.persist.ledger import TOKEN_LIFE_MS
 from strandline.persist.multi import open_multi
 from strandline.persist.stream import StreamClient
 from strandline.persist.trace import FAN
-from strandline.persist.transactions import MULTI, open_transactions
+from strandline.persist.transactions import MULTI, Transactions, open_transactions
 from strandline.persist.updates import RowCodec, ValueCodec
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
@@ -201,3 +201,87 @@ def test_programs_and_the_environment_have_epochs_and_times_of_their_own(place):
     assert write(multi(place, epoch=7), "b") == 10**15 + 1
     with pytest.raises(InvalidUsage, match="owner 'multi'"):
         run_sync(tables.register(handle._members["table"].writer.shard, place.schema.ddl))
+
+
+def test_the_past_is_kept_until_it_is_given_up(place):
+    """Damage: what nobody asks for any more is kept for ever; or what somebody still reads is merged away."""
+    handle = multi(place)
+    for time, word in enumerate("abc", 5):
+        write(handle, word, at=time)
+    assert read(multi(place), 5) == ([("a", 1)], [("a", 1)])
+    run_sync(handle.allow_compaction(7))
+    assert read(multi(place), 7) == ([("a", 1), ("b", 1), ("c", 1)],) * 2
+    with pytest.raises(AsOfError):
+        read(multi(place), 6)
+    with pytest.raises(InvalidUsage, match=r"time 7\.5"):
+        run_sync(handle.allow_compaction(7.5))
+    new = multi(place, epoch=2)
+    with pytest.raises(FencedError):
+        run_sync(handle.allow_compaction(8))
+    assert read(new, 7) == ([("a", 1), ("b", 1), ("c", 1)],) * 2
+
+
+def parts(place, shard):
+    """The objects of a shard's parts."""
+    return [key for key in place.objects if key.startswith(f"{shard}/parts/")]
+
+
+@pytest.mark.parametrize("dies", ["", "forget", "drop"])
+def test_what_is_dropped_is_closed_and_deleted_and_the_others_go_on(place, monkeypatch, dies):
+    """Damage: one collection less stops all of them; or it is paid for, for ever."""
+    process = place.client(grace_ms=0)
+    handle = run_sync(open_multi(process, 1, codecs(place)))
+    write(handle, "a" * 20_000)
+    shard = handle._members["words"].writer.shard
+    assert parts(place, shard)
+    with monkeypatch.context() as patched:
+        if dies:
+            patched.setattr(handle._transactions if dies == "forget" else process, dies, killed)
+            with pytest.raises(KeyboardInterrupt):
+                run_sync(handle.drop("words"))
+        else:
+            run_sync(handle.drop("words"))
+    with pytest.raises(InvalidUsage, match="'words' is not a collection"):
+        run_sync(handle.drop("words"))
+    others = run_sync(open_multi(place.client(grace_ms=0), 1, {"table": codecs(place)["table"]}))
+    assert parts(place, shard) == []
+    time = write(others, "b")
+    assert [u.value["k"][:1] for u in run_sync(others.reader("table").snapshot(time))] == ["a", "b"]
+    anew = multi(place)
+    assert anew._members["words"].writer.shard != shard
+    assert read(anew, write(anew, "c"))[0] == [("c", 1)]
+
+
+async def killed(*_given):
+    """The process dies here."""
+    raise KeyboardInterrupt
+
+
+def test_who_still_has_open_what_was_dropped_is_told_and_loses_nothing(place):
+    """Damage: a write is acknowledged, and is in a collection that is closed: nobody ever reads it."""
+    one, two = multi(place), multi(place)
+    write(one, "a", at=5)
+    run_sync(two.drop("words"))
+    with pytest.raises(InvalidUsage, match="not registered"):
+        write(one, "b")
+    time = run_sync(one.write({"table": [({"k": "c"}, 1)]}))
+    assert [u.value["k"] for u in run_sync(one.reader("table").snapshot(time))] == ["a", "c"]
+
+
+def test_what_is_dropped_while_it_is_opened_is_opened_as_what_the_name_means_then(place, monkeypatch):
+    """Damage: the same, for who opened it in the moment in which it was dropped."""
+    two = multi(place)
+    old = two._members["words"].writer.shard
+    register = Transactions.register
+
+    async def dropped_meanwhile(self, shard, schema, **options):
+        if "words" in two._members:
+            await two.drop("words")
+        return await register(self, shard, schema, **options)
+
+    monkeypatch.setattr(Transactions, "register", dropped_meanwhile)
+    one = multi(place)
+    monkeypatch.undo()
+    assert one._members["words"].writer.shard != old
+    assert old not in run_sync(one._transactions.shards())
+    assert read(one, write(one, "a")) == ([("a", 1)], [("a", 1)])

@@ -62,17 +62,17 @@ def test_a_name_whose_creation_is_unknown_is_found_or_made_when_it_is_asked_for_
 def test_a_dropped_name_gets_another_shard(place):
     """Damage: a new collection begins with the rows of the old one."""
     first = create(place, "n")
-    run_sync(names(place, "b").drop("n", first))
-    run_sync(names(place, "b").drop("n", first))
+    run_sync(names(place, "b").drop("n", first, closed=True))
+    run_sync(names(place, "b").drop("n", first, closed=True))
     assert create(place, "n", "c").shard != first.shard
 
 
 def test_what_was_named_anew_since_it_was_dropped_stays_named(place):
     """Damage: who is slow to drop the old collection takes the name from the new one, and what is in it is lost."""
     first = create(place, "n")
-    run_sync(names(place, "b").drop("n", first))
+    run_sync(names(place, "b").drop("n", first, closed=True))
     second = create(place, "n", "c")
-    run_sync(names(place, "d").drop("n", first))
+    run_sync(names(place, "d").drop("n", first, closed=True))
     assert create(place, "n", "e") == second
 
 
@@ -112,3 +112,16 @@ def test_names_of_a_newer_format_are_neither_read_nor_written_back(place):
 def test_owners_of_named_shards_are_those_that_name_shards():
     """Damage: nobody asks by which codec a shard was written, and its values are merged as rows."""
     assert {unsealed.OWNER, transactions.MULTI} == OWNERS
+
+
+def test_what_was_dropped_and_is_not_closed_is_known_until_it_is(place):
+    """Damage: whoever dies over a drop leaves a shard that nobody knows of any more."""
+    of = names(place, "a")
+    first = run_sync(of.create_or_load("n", codec="text", schema=""))
+    run_sync(names(place, "b").drop("n", first, closed=False))
+    again = run_sync(of.create_or_load("n", codec="text", schema=""))
+    assert run_sync(of.dropped()) == {first.shard}
+    run_sync(names(place, "c").closed(first.shard))
+    run_sync(names(place, "c").closed(first.shard))
+    assert run_sync(of.dropped()) == frozenset()
+    assert run_sync(of.all()) == {"n": again}

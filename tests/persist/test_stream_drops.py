@@ -34,13 +34,13 @@ def test_who_drops_slowly_does_not_drop_what_was_created_anew(place, monkeypatch
     slow, new = client(place), []
     drop_name = slow._names.drop
 
-    async def overtaken(*given):
+    async def overtaken(*given, **how):
         await client(place).drop("n")
         write, reader = await client(place).create_or_load("n", words(place))
         write.write([("a", 1, 1)])
         await write.seal(2)
         new.append(reader)
-        await drop_name(*given)
+        await drop_name(*given, **how)
 
     monkeypatch.setattr(slow._names, "drop", overtaken)
     assert run_sync(slow.drop("n"))

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier, given_time
 from strandline.persist.client import PersistClient
+from strandline.persist.names import Named
+from strandline.persist.since import SinceHandle
 from strandline.persist.stream import StreamReader
 from strandline.persist.transactions import MULTI, Transactions, Writes, open_transactions
 from strandline.persist.updates import Codec, Update, given_diff
@@ -29,9 +31,15 @@ Changes = Mapping[str, Iterable[tuple[Any, int]]]
 """By collection: values, and how many times more each is there."""
 
 
+HOLD: Final = "multi"
+"""The critical reader by which a collection keeps its past until `MultiWriteHandle.allow_compaction`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Member:
+    named: Named
     writer: WriteHandle
+    hold: SinceHandle
     codec: Codec[Any]
     reader: StreamReader[Any]
 
@@ -39,9 +47,13 @@ class _Member:
 class MultiWriteHandle:
     """Writes several collections.  Opened by `open_multi`."""
 
-    def __init__(self, transactions: Transactions, members: Mapping[str, _Member]) -> None:
+    def __init__(
+        self, client: PersistClient, transactions: Transactions, members: dict[str, _Member], epoch: int
+    ) -> None:
+        self._client = client
         self._transactions = transactions
         self._members = members
+        self._epoch = epoch
 
     @property
     def upper(self) -> Frontier:
@@ -76,6 +88,23 @@ class MultiWriteHandle:
         if (bound := given_time(upper, "a seal of several collections")) > 0:
             await self._transactions.advance(bound - 1)
 
+    async def allow_compaction(self, since: int) -> None:
+        """Give up telling times before ``since`` apart, in every collection; readers that hold them still can."""
+        bound = Frontier(given_time(since, "the since of several collections"))
+        for member in self._members.values():
+            await member.hold.downgrade(bound)
+
+    async def drop(self, name: str) -> None:
+        """Let a name mean nothing, close its collection, and delete all of it; the others go on without it.
+
+        Whoever still has it open finds that it is none any more (`InvalidUsage`).  Leases keep what they hold, as for a
+        stream (`StreamClient.drop`).  If this fails, the next who opens any collections brings it to its end.
+        """
+        member = self._member(name)
+        await self._client.names().drop(name, member.named, closed=False)
+        del self._members[name]
+        await _give_up(member.named.shard, self._client, self._transactions, self._epoch)
+
     def _member(self, name: str) -> _Member:
         if name not in self._members:
             raise InvalidUsage(f"{name!r} is not a collection of this handle; it has {sorted(self._members)}")
@@ -91,14 +120,34 @@ async def open_multi(client: PersistClient, epoch: int, codecs: Mapping[str, Cod
     """
     transactions = await open_transactions(client, epoch, MULTI)
     names = client.names()
-    members: dict[str, _Member] = {}
-    for name, codec in sorted(codecs.items()):
-        named = await names.create_or_load(name, codec=codec.name, schema=codec.words)
-        writer = await transactions.register(named.shard, codec.words, merger=codec.merger)
-        reader = await client.reader(named.shard, codec.schema, name)
-        assert reader is not None, f"{name!r} was opened for writing a moment ago"
-        members[name] = _Member(writer, codec, StreamReader(reader, codec))
-    return MultiWriteHandle(transactions, members)
+    while True:
+        members = {name: await _opened(name, codecs[name], client, transactions, epoch) for name in sorted(codecs)}
+        registered = (await transactions.shards()).keys()
+        meant = {each.shard for each in (await names.all()).values()}
+        # What is created is named before it is registered.  So what no name means was dropped in the moment in which it
+        # was opened, here or by somebody who died over it.
+        for shard in sorted((registered - meant) | await names.dropped()):
+            await _give_up(shard, client, transactions, epoch)
+        if all(member.named.shard in meant for member in members.values()):
+            return MultiWriteHandle(client, transactions, members, epoch)
+
+
+async def _opened(
+    name: str, codec: Codec[Any], client: PersistClient, transactions: Transactions, epoch: int
+) -> _Member:
+    named = await client.names().create_or_load(name, codec=codec.name, schema=codec.words)
+    writer = await transactions.register(named.shard, codec.words, merger=codec.merger)
+    reader = await client.reader(named.shard, codec.schema, name)
+    assert reader is not None, f"{name!r} was opened for writing a moment ago"
+    hold = await client.since(named.shard, HOLD, epoch)
+    return _Member(named, writer, hold, codec, StreamReader(reader, codec))
+
+
+async def _give_up(shard: str, client: PersistClient, transactions: Transactions, epoch: int) -> None:
+    """Close what no name means any more; idempotent."""
+    await transactions.forget(shard)
+    await client.drop(shard, epoch)
+    await client.names().closed(shard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,15 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class _Names(msgspec.Struct, frozen=True):
+    """``dropped``: shards that no name means any more, and that are not closed yet."""
+
     format: int = FORMAT
     names: dict[str, Named] = {}
+    dropped: tuple[str, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(_Names)
+_encode = msgspec.json.Encoder().encode
 
 
 class Names:
@@ -71,9 +75,26 @@ class Names:
             _refuse_another(name, known, codec, schema)
         return known
 
-    async def drop(self, name: str, meant: Named) -> None:
-        """Let ``name`` mean nothing, if it means ``meant``: what another process has named so since then stays."""
-        await self._change(name, meant, None)
+    async def drop(self, name: str, meant: Named, *, closed: bool) -> None:
+        """Let ``name`` mean nothing, if it means ``meant``: what another process has named so since then stays.
+
+        Unless its shard is ``closed`` already it is one of `dropped` from then on, until `closed` is called with it.
+        """
+        await self._change(name, meant, None, closed=closed)
+
+    async def dropped(self) -> frozenset[str]:
+        """Return the shards that were dropped and are not closed yet: by somebody who is about to, or died over it."""
+        return frozenset((await self._read()).dropped)
+
+    async def closed(self, shard: str) -> None:
+        """Take note that ``shard``, which was dropped, is closed."""
+
+        def step(body: bytes | None) -> bytes | None:
+            before = _decode(body)
+            left = tuple(other for other in before.dropped if other != shard)
+            return None if left == before.dropped else _encode(msgspec.structs.replace(before, dropped=left))
+
+        await self._register.update(step)
 
     async def all(self) -> dict[str, Named]:
         """Return all names, in the order of their names."""
@@ -82,15 +103,17 @@ class Names:
     async def _read(self) -> _Names:
         return _decode(await self._register.read())
 
-    async def _change(self, name: str, was: Named | None, to: Named | None) -> dict[str, Named]:
+    async def _change(self, name: str, was: Named | None, to: Named | None, *, closed: bool = True) -> dict[str, Named]:
         def step(body: bytes | None) -> bytes | None:
-            names = dict(_decode(body).names)
+            before = _decode(body)
+            names = dict(before.names)
             if names.get(name) != was:
                 return None  # somebody else was faster, or we were and were not told
             names.pop(name, None)
             if to is not None:
                 names[name] = to
-            return msgspec.json.encode(_Names(names=names))
+            left = () if was is None or closed else (was.shard,)
+            return _encode(_Names(names=names, dropped=(*before.dropped, *left)))
 
         return _decode(await self._register.update(step)).names
 

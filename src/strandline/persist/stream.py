@@ -328,7 +328,7 @@ class StreamClient:
         request = Pour(self._client.ids.fresh("w"), self._client.ids.fresh("t"), self._epoch, end)
         if isinstance(outcome := await writer.commit(partial(pour, request=request)), Fenced):
             raise fenced(writer.shard, outcome, self._epoch)
-        await self._names.drop(name, named)
+        await self._names.drop(name, named, closed=True)
         await self._client.clear(named.shard)
         return True
 

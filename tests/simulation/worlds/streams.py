@@ -269,6 +269,8 @@ async def write_together(world: StreamWorld, name: str) -> None:
         await _write_once(world, handle, token)
         if world.choose("seal", 3) == 0:
             await _answered(lambda: handle.seal((handle.upper.at or 0) + 2))
+        if world.choose("allow", 3) == 0:
+            await _answered(lambda: handle.allow_compaction(max(0, (handle.upper.at or 0) - 3)))
 
 
 async def _write_once(world: StreamWorld, handle: MultiWriteHandle, token: str) -> None:
