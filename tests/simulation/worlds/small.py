@@ -92,14 +92,19 @@ class SmallWorld(World):
     async def _live(self, do: Doing, seat: Seat, incarnation: int) -> None:
         if incarnation:
             seat = await IoPoint("restart", (seat.name,), lambda: self._restart(seat.name), (Fate.DONE,))
+            self.simulation.remember(self._memory(seat))
         while self.done[seat.name] < self.operations:
             await until_answered(lambda seat=seat: do(self, seat))
             self.done[seat.name] += 1
             self.simulation.remember(self._memory(seat))
 
     def _memory(self, seat: Seat) -> Hashable:
-        """Return all that a user takes from one thing that it did to the next: its newest state, its writer's names."""
-        return encode_rollup("", seat.writer.state), tuple(seat.writer._idle)
+        """Return all that a user takes from one thing that it did to the next, or from its restart to the first.
+
+        That is the newest state that it knows, its writer's names, and which batches its compactor has looked at.
+        """
+        looked_at = seat.client._compactors[PLAIN]._looked_at
+        return encode_rollup("", seat.writer.state), tuple(seat.writer._idle), looked_at
 
     def _restart(self, name: str) -> Seat:
         self._begun = False
@@ -249,25 +254,31 @@ CHANGES: Final = frozenset({"blob.set", "blob.delete", "consensus.compare_and_se
 
 _WRITERS: Final[dict[str, Doing]] = {"a": append, "b": append}
 _ONE: Final[dict[str, Doing]] = {"a": append, "c": compact}
-_LOOKING_AFTER: Final[dict[str, Doing]] = {"c": compact, "x": collect, "r": read}
-_ALL: Final[dict[str, Doing]] = {**_WRITERS, "c": compact, "r": read}
+_COLLECTED: Final[dict[str, Doing]] = {"a": append, "x": collect}
+_READ: Final[dict[str, Doing]] = {"r": read}
+_ALL: Final[dict[str, Doing]] = {**_WRITERS, "c": compact, **_READ}
 MODELS: Final = (
+    Model(_COLLECTED, 1, 1),
+    Model(_WRITERS, 1, 2),
     Model(_ONE, 1, 2),
-    Model({**_WRITERS, "r": read}, 1, 1),
-    Model({**_ONE, "r": read}, 1, 1),
+    Model({**_WRITERS, **_READ}, 1, 1),
+    Model({**_ONE, **_READ}, 1, 1),
     Model(_ALL, 1, 0),
     Model(_ONE, 3, 0),
-    Model({"a": append, "x": collect, "r": read}, 1, 0),
+    Model({**_COLLECTED, **_READ}, 1, 0),
 )
 """What takes seconds."""
 MODELS_LONG: Final = (
+    Model(_ALL, 1, 2),
     Model(_ALL, 2, 0),
+    Model(_WRITERS, 2, 2),
+    Model({**_COLLECTED, **_READ}, 1, 1),
+    Model(_ONE, 2, 2),
+    Model(_WRITERS, 3, 1),
+    Model({**_WRITERS, **_READ}, 1, 2),
     Model(_ALL, 1, 1),
-    Model(_WRITERS, 1, 2),
-    Model({**_ONE, "r": read}, 1, 2),
-    Model(_WRITERS, 2, 1),
-    Model(_ONE, 2, 1),
-    Model({**_WRITERS, "r": read}, 2, 0),
-    Model({"a": append, **_LOOKING_AFTER}, 1, 0),
+    Model({**_ONE, **_READ}, 1, 2),
+    Model({"a": append, "c": compact, "x": collect, **_READ}, 1, 0),
+    Model({**_WRITERS, **_READ}, 2, 0),
 )
 """What takes minutes.  Three operations of all four users, with two faults, are more than can be made: see the docs."""
