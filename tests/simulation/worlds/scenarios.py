@@ -1,6 +1,6 @@
 """Small jobs of one user, each of which shows one thing that persist does, from the first open to the last read.
 
-They are run alone, with one fault at a time (`test_crash_points.py`): whoever crashes begins anew with its name only.
+They are run alone, with one fault at a time (`one_fault.py`): whoever crashes begins anew with its name only.
 What is done twice for want of an answer is done under the same token, or told by what is there.
 """
 
