@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 
 from worlds.campaign import ASKED_FOR
+from worlds.processors import spread
 from worlds.small import MODELS, MODELS_LONG, Model, append, compact
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
@@ -25,8 +24,7 @@ def search(model: Model) -> tuple[str, int, int, int, float]:
 
 def hold(record_property, stage: str, models: tuple[Model, ...], least: int) -> None:
     """Search all models, the largest first, on all processors."""
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as processes:
-        found = list(processes.map(search, models))
+    found = list(spread(search, models))
     for name, runs, ends, states, seconds in found:
         record_property(
             "FIGURE", f"{stage}.small.{name} states={states},runs={runs},ends={ends},cpu-s={seconds:.0f} all pass"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final, TypeAlias
 
 import msgspec
@@ -137,6 +138,18 @@ class Catalog(msgspec.Struct, frozen=True):
         """Return the catalog with these ``items``; what none of them keeps any more of the old ones' is `dropped`."""
         given_up = shards_of(self.items) - shards_of(items)
         return msgspec.structs.replace(self, items=items, dropped=(*self.dropped, *sorted(given_up)))
+
+    def with_item(self, item: Item) -> Catalog:
+        """Return the catalog with ``item``, in the place of what had its name."""
+        return self.having({**self.items, item.name.lower(): item})
+
+    def without(self, name: str) -> Catalog:
+        """Return the catalog without the item called ``name``."""
+        return self.having({known: item for known, item in self.items.items() if known != name.lower()})
+
+    def closed(self, shards: AbstractSet[str]) -> Catalog:
+        """Return the catalog once ``shards``, which were dropped, are closed."""
+        return msgspec.structs.replace(self, dropped=tuple(s for s in self.dropped if s not in shards))
 
     def collection(self, name: str) -> Collected:
         """Return the table, source or view called ``name`` (names are compared without case).

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
@@ -252,11 +251,11 @@ class Core:
     async def bury(self) -> None:
         """Close what was dropped, here or by somebody who died over it; what cannot be closed now is a problem."""
         writing = self.require_writing()
-        buried, problems = await bury(self.catalog.dropped, self.client, writing.transactions, writing.epoch)
+        buried, problems = await bury(self.catalog.dropped, writing.transactions)
         for shard in self.catalog.dropped:
             self._note(shard, problems.get(shard, ""))
         if buried:
-            await self.catalogs.change(writing.epoch, partial(_without_dropped, buried))
+            await self.catalogs.change(writing.epoch, lambda catalog: catalog.closed(buried))
 
     async def start(self, item: Item) -> None:
         """Open an item of the catalog under this epoch; a fault of its own is its problem, not everybody's."""
@@ -307,7 +306,7 @@ class Core:
         shards = stage_shards(stages, self.catalog, self.assembly.ids)
         if shards != view.stages:  # this version plans otherwise than the one that defined the view
             view = msgspec.structs.replace(view, stages=shards)
-            await self.catalogs.change(writing.epoch, partial(_with_item, view))
+            await self.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(view))
         readers = {name: await self.reader(name) for name in planned.imports}
         await writing.dataflows.start(Definition(view, planned, stages), readers)
 
@@ -446,15 +445,6 @@ class Core:
             self.problems[name] = problem
         else:
             self.problems.pop(name, None)
-
-
-def _with_item(item: Item, catalog: Catalog) -> Catalog:
-    return catalog.having({**catalog.items, item.name.lower(): item})
-
-
-def _without_dropped(buried: AbstractSet[str], catalog: Catalog) -> Catalog:
-    left = tuple(shard for shard in catalog.dropped if shard not in buried)
-    return msgspec.structs.replace(catalog, dropped=left)
 
 
 def _unopened(item: Collected) -> ConfigError:

@@ -8,7 +8,6 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from strandline.algebra.schema import Schema
@@ -16,7 +15,6 @@ from strandline.compute.explain import Explanation, explain
 from strandline.environment import statements
 from strandline.environment.catalog import (
     BoundTable,
-    Catalog,
     Item,
     Materialization,
     Source,
@@ -145,7 +143,7 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     readers = core.catalog.dependents(name)
     if readers:
         raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
-    await core.catalogs.change(writing.epoch, _edit(lambda items: {n: i for n, i in items.items() if n != name}))
+    await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
     writing.dataflows.stop(name)
     writing.tables.pop(name, None)
     writing.ingestions.pop(name, None)
@@ -178,12 +176,8 @@ def _key(core: Core, name: str) -> tuple[str, ...]:
 
 async def _add(core: Core, item: Item) -> None:
     writing = core.require_writing()
-    await core.catalogs.change(writing.epoch, _edit(lambda items: {**items, item.name.lower(): item}))
+    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(item))
     await core.start(item)
-
-
-def _edit(change: Callable[[dict[str, Item]], dict[str, Item]]) -> Callable[[Catalog], Catalog]:
-    return lambda catalog: catalog.having(change(catalog.items))
 
 
 def _taken(core: Core, name: str, kind: type, *, quiet: bool) -> bool:

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strandline.errors import FencedError, StrandlineError
-from strandline.persist.client import PersistClient
 from strandline.persist.transactions import Transactions
 
 
-async def bury(
-    shards: Iterable[str], client: PersistClient, transactions: Transactions, epoch: int
-) -> tuple[frozenset[str], dict[str, str]]:
+async def bury(shards: Iterable[str], transactions: Transactions) -> tuple[frozenset[str], dict[str, str]]:
     """Close ``shards``; return which are closed, and what stands in the way of each of the others.
 
     What was a table takes part in no transaction from then on.  Raises `FencedError` if a newer epoch was admitted.
@@ -25,8 +22,7 @@ async def bury(
     buried, problems = set(), {}
     for shard in shards:
         try:
-            await transactions.forget(shard)
-            await client.drop(shard, epoch)
+            await transactions.drop(shard)
         except FencedError:
             raise
         except StrandlineError as error:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier, given_time
 from strandline.persist.client import PersistClient
-from strandline.persist.names import Named
+from strandline.persist.names import Named, Names
 from strandline.persist.since import SinceHandle
 from strandline.persist.stream import StreamReader
 from strandline.persist.transactions import MULTI, Transactions, Writes, open_transactions
@@ -47,13 +47,10 @@ class _Member:
 class MultiWriteHandle:
     """Writes several collections.  Opened by `open_multi`."""
 
-    def __init__(
-        self, client: PersistClient, transactions: Transactions, members: dict[str, _Member], epoch: int
-    ) -> None:
-        self._client = client
+    def __init__(self, names: Names, transactions: Transactions, members: dict[str, _Member]) -> None:
+        self._names = names
         self._transactions = transactions
         self._members = members
-        self._epoch = epoch
 
     @property
     def upper(self) -> Frontier:
@@ -101,9 +98,9 @@ class MultiWriteHandle:
         stream (`StreamClient.drop`).  If this fails, the next who opens any collections brings it to its end.
         """
         member = self._member(name)
-        await self._client.names().drop(name, member.named, closed=False)
+        await self._names.drop(name, member.named, closed=False)
         del self._members[name]
-        await _give_up(member.named.shard, self._client, self._transactions, self._epoch)
+        await _give_up(member.named.shard, self._names, self._transactions)
 
     def _member(self, name: str) -> _Member:
         if name not in self._members:
@@ -127,9 +124,9 @@ async def open_multi(client: PersistClient, epoch: int, codecs: Mapping[str, Cod
         # What is created is named before it is registered.  So what no name means was dropped in the moment in which it
         # was opened, here or by somebody who died over it.
         for shard in sorted((registered - meant) | await names.dropped()):
-            await _give_up(shard, client, transactions, epoch)
+            await _give_up(shard, names, transactions)
         if all(member.named.shard in meant for member in members.values()):
-            return MultiWriteHandle(client, transactions, members, epoch)
+            return MultiWriteHandle(names, transactions, members)
 
 
 async def _opened(
@@ -143,11 +140,10 @@ async def _opened(
     return _Member(named, writer, hold, codec, StreamReader(reader, codec))
 
 
-async def _give_up(shard: str, client: PersistClient, transactions: Transactions, epoch: int) -> None:
+async def _give_up(shard: str, names: Names, transactions: Transactions) -> None:
     """Close what no name means any more; idempotent."""
-    await transactions.forget(shard)
-    await client.drop(shard, epoch)
-    await client.names().closed(shard)
+    await transactions.drop(shard)
+    await names.closed(shard)
 
 
 @dataclass(frozen=True, slots=True)

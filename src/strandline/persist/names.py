@@ -80,7 +80,7 @@ class Names:
 
         Unless its shard is ``closed`` already it is one of `dropped` from then on, until `closed` is called with it.
         """
-        await self._change(name, meant, None, closed=closed)
+        await self._change(name, meant, None, left=() if closed else (meant.shard,))
 
     async def dropped(self) -> frozenset[str]:
         """Return the shards that were dropped and are not closed yet: by somebody who is about to, or died over it."""
@@ -103,7 +103,9 @@ class Names:
     async def _read(self) -> _Names:
         return _decode(await self._register.read())
 
-    async def _change(self, name: str, was: Named | None, to: Named | None, *, closed: bool = True) -> dict[str, Named]:
+    async def _change(
+        self, name: str, was: Named | None, to: Named | None, *, left: tuple[str, ...] = ()
+    ) -> dict[str, Named]:
         def step(body: bytes | None) -> bytes | None:
             before = _decode(body)
             names = dict(before.names)
@@ -112,7 +114,6 @@ class Names:
             names.pop(name, None)
             if to is not None:
                 names[name] = to
-            left = () if was is None or closed else (was.shard,)
             return _encode(_Names(names=names, dropped=(*before.dropped, *left)))
 
         return _decode(await self._register.update(step)).names

@@ -149,6 +149,14 @@ class Transactions:
             await self._append(state, [Record(shard_record(shard, known.shards[shard]), upper, -1)], upper + 1)
         self._writers.pop(shard, None)
 
+    async def drop(self, shard: str) -> None:
+        """Let ``shard``, whether it takes part or not, take part no more, and close it for good; idempotent.
+
+        See `PersistClient.drop` for what becomes of it, and for errors.
+        """
+        await self.forget(shard)
+        await self._client.drop(shard, self._epoch)
+
     async def transact(self, draft: Draft, *, token: str | None) -> int:
         """Commit ``draft`` at a time that is free, later for as long as others are faster; apply it.
 

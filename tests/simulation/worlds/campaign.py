@@ -10,14 +10,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from typing import Final, TypeVar
 
 from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
 from worlds.persist import Populate, World, play
+from worlds.processors import spread
 
 T = TypeVar("T")
 
@@ -112,21 +111,12 @@ def wage(these: range, populate: Populate) -> Campaign:
 
 
 def deal(these: range, make: Callable[[range], T]) -> Iterator[T]:
-    """Have all processors ``make`` slices of the seeds ``these``; yield what came of each, in the order of the seeds.
+    """Have all processors ``make`` slices of the seeds ``these``; give what came of each, in the order of the seeds.
 
     A history depends on its seed alone, so who makes it does not matter.  ``make`` must be picklable, and what it
     raises ends the whole.
     """
-    slices = [these[at : at + SLICE] for at in range(0, len(these), SLICE)]
-    if len(slices) <= 1:
-        yield from map(make, slices)
-        return
-    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as processes:
-        try:
-            yield from processes.map(make, slices)
-        except BaseException:
-            processes.shutdown(wait=False, cancel_futures=True)
-            raise
+    return spread(make, [these[at : at + SLICE] for at in range(0, len(these), SLICE)])
 
 
 def _make(populate: Populate, these: range) -> Campaign:

@@ -8,18 +8,16 @@ Source: craft page "reliability" (S3, crash completeness).
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
 from typing import Final
 
 from strandline.testing.choices import FAULT
 from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
 from worlds.persist import World
+from worlds.processors import spread
 from worlds.scenarios import SCENARIOS, Scenario
 
 PATIENCE: Final = (64, 1)
@@ -75,8 +73,7 @@ def run(scenario: Scenario, choose: OneFault, patience: int) -> World:
 def try_all() -> dict[tuple[str, int], Tried]:
     """Try every scenario, with every patience, on all processors; by the scenario's name and the patience."""
     jobs = [(scenario.__name__, patience) for scenario in SCENARIOS for patience in PATIENCE]
-    with ProcessPoolExecutor(max_workers=os.cpu_count(), mp_context=get_context("spawn")) as processes:
-        return dict(zip(jobs, processes.map(_try, jobs), strict=True))
+    return dict(zip(jobs, spread(_try, jobs), strict=True))
 
 
 def _try(job: tuple[str, int]) -> Tried:
