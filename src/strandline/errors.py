@@ -9,6 +9,7 @@
     ├── DefinitionError         the SQL of a definition is wrong: its author's move (has a position where one is known)
     ├── AsOfError               the time asked for cannot be read: ask for another one
     ├── CollectionError         the collection holds errors at this time: mend the rows that caused them
+    │   └── EvaluationError     an expression has no value for some row, which is not known yet
     ├── SourceError             upstream broke its promise (a file changed or vanished): the operator's move
     ├── FencedError             a newer writer has taken over: stop
     ├── CorruptionError         a stored object is not what was stored: restore it, or repair from a replica
@@ -25,6 +26,7 @@ Source: design pages "persist" (errors are three-valued) and "the public face" (
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -89,7 +91,25 @@ class AsOfError(StrandlineError):
 
 
 class CollectionError(StrandlineError):
-    """The collection's error half is not empty at the time read; the message names the first errors."""
+    """The collection's error half is not empty at the time read; the message names the first errors.
+
+    ``errors`` are the first of them, each as the error half holds it (a source's: ``file``, ``line``, ``reason``,
+    ``raw``; a view's: ``collection``, ``expression``, ``row``).  ``since`` is the first time of an unbroken stretch at
+    which there were errors; where history is compacted, the first time that can still be told.
+    """
+
+    def __init__(self, message: str, errors: Sequence[Mapping[str, object]] = (), since: int | None = None) -> None:
+        super().__init__(message, errors, since)
+        self.message = message
+        self.errors = errors
+        self.since = since
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class EvaluationError(CollectionError):
+    """An expression has no value for some row of what was computed; the message says why, not which row."""
 
 
 class SourceError(StrandlineError):

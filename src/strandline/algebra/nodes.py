@@ -2,7 +2,8 @@
 
 Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
 multisets of its inputs to a multiset.  *Maintenance* nodes (`Negate`, `Accumulate`, `Regroup`, `Replay`) say how its
-updates are found; they only occur in step plans.  Under a step plan every node yields *updates*: its columns plus
+updates are found; they only occur in step plans.  `Passing` and `Failing` part the rows that an expression fails on
+from the others (`careful`).  Under a step plan every node yields *updates*: its columns plus
 ``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project`
 and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
 
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Final, TypeAlias
 
+from strandline.algebra.schema import ERROR
 
 @dataclass(frozen=True, slots=True)
 class Get:
@@ -250,8 +252,55 @@ class Replay:
     times: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """The input's rows for which each of ``expressions`` has a value (NULL is one): what a careful plan goes on with.
+
+    Rows that fail are kept out before anything above evaluates them.
+    """
+
+    input: Node
+    expressions: tuple[Scalar, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return self.input.names
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The input's other rows, for which one of ``expressions`` has no value: each as an error, in one column `ERROR`.
+
+    An error is a JSON object: ``collection`` is ``where``, ``expression`` the text of those that fail, ``row`` the
+    input's columns.  It is a function of the row alone, so that the error leaves when the row does.
+    """
+
+    input: Node
+    expressions: tuple[Scalar, ...]
+    where: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return (ERROR,)
+
+
 Node: TypeAlias = (
-    Get | Constant | Project | Filter | Join | UnionAll | Reduce | Opaque | Negate | Accumulate | Regroup | Replay
+    Get
+    | Constant
+    | Project
+    | Filter
+    | Join
+    | UnionAll
+    | Reduce
+    | Opaque
+    | Negate
+    | Accumulate
+    | Regroup
+    | Replay
+    | Passing
+    | Failing
 )
 
 
@@ -265,6 +314,8 @@ def children(node: Node) -> tuple[Node, ...]:
         case Get() | Constant():
             return ()
         case Project(input=one) | Filter(input=one) | Reduce(input=one) | Negate(input=one):
+            return (one,)
+        case Passing(input=one) | Failing(input=one):
             return (one,)
         case Join(inputs=many) | UnionAll(inputs=many) | Opaque(inputs=many):
             return many

@@ -13,12 +13,23 @@ import re
 from typing import Final
 
 from strandline.engine.inline import NEGATIVE
-from strandline.errors import CollectionError, CorruptionError, Determinate, StrandlineError, Unavailable
+from strandline.errors import (
+    CollectionError,
+    CorruptionError,
+    Determinate,
+    EvaluationError,
+    StrandlineError,
+    Unavailable,
+)
 
 _UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\]\s*([^\n]*)")
 _NEGATIVE: Final = re.compile(re.escape(NEGATIVE) + r"[^\n]*")
-_DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: 22")
-"""SQLSTATE class 22 is the data exception: a value that the expression has no answer for."""
+_DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: (?:2[123]|54|P0)")
+"""What is a function of the rows.  SQLSTATE class 22 is the data exception: a value that the expression has no answer
+for; 21 a subquery of more rows than one, 23 a key that is there twice, 54 a result that is too large, P0 what the query
+raises itself."""
+_BARE: Final = re.compile(r"java\.(?:lang\.Arithmetic|lang\.NumberFormat|time\.DateTime)Exception:?[^\n]*")
+"""The same, where Spark lets Java's own exception through."""
 _THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)
 """What was thrown, in py4j's report of it."""
 _STATE: Final = re.compile(r"\s*SQLSTATE:.*")
@@ -41,7 +52,9 @@ def told(error: Exception) -> StrandlineError | None:
     if found := _UNREADABLE.search(text):
         return CorruptionError(f"a part fails its check: {_STATE.sub('', found[1])}")
     if found := _DATA.search(text):
-        return CollectionError(f"a row cannot be evaluated: {found[1]}: {found[2]}")
+        return EvaluationError(f"a row cannot be evaluated: {found[1]}: {found[2]}")
+    if found := _BARE.search(text):
+        return EvaluationError(f"a row cannot be evaluated: {found[0]}")
     if py4j:
         found = _THROWN.search(text)
         return Unavailable(f"Spark could not do it, and may when it is asked again: {found[1] if found else text}")

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
-from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine import answers, inline
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
+from strandline.engine import answers, error_half, inline
 from strandline.engine.failures import told
 from strandline.engine.held import hand_out
 from strandline.engine.merge import Rewriter
@@ -36,7 +36,7 @@ from strandline.engine.stage import Stager
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist.batch import BlobPart, Staged
-from strandline.persist.plane import Contents, Differences, Rows, StageRequest
+from strandline.persist.plane import Contents, Differences, Errors, Rows, StageRequest
 
 ANSWER_CONF: Final = (
     "spark.sql.ansi.enabled",
@@ -178,6 +178,14 @@ class SparkEngine:
         """See `Engine.net`."""
         return await self._run(partial(answers.net, unwrap(rows), self._session))
 
+    async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
+        """See `Engine.errors`."""
+        return await self._run(partial(error_half.tally, unwrap(rows), of, self._session))
+
+    async def weights(self, rows: Rows) -> Mapping[int, int]:
+        """See `Engine.weights`."""
+        return await self._run(partial(error_half.weights, unwrap(rows), self._session))
+
     async def collect(self, rows: Rows) -> pa.Table:
         """See `Engine.collect`."""
         match unwrap(rows):
@@ -215,12 +223,12 @@ class SparkEngine:
             signed = (inline.negated(table) if negative else table for table, negative in tables)
             aligned = [inline.advanced(inline.conform(table, target), advance) for table in signed]
             return Local(pa.concat_tables([target.empty_table(), *aligned]), plain)
-        names = [*schema.names, *([ERROR] if has_error else [])]
+        columns = [*schema, *([Column(ERROR, "string")] if has_error else [])]
         origin = min(_earliest(frame) for frame, _ in pairs)
         lazies = [
             _aligned(
                 dataframe(frame, self._session, origin),
-                names,
+                columns,
                 negative,
                 # Left out where it can change nothing: a literal time is code that is compiled anew at every step.
                 advance=advance - origin if _earliest(frame) < advance else None,
@@ -266,11 +274,18 @@ def _earliest(frame: Frame) -> int:
             return frame.origin
 
 
-def _aligned(lazy: DataFrame, names: Sequence[str], negative: bool, advance: int | None) -> DataFrame:
-    """Return the updates with exactly these columns, signed and advanced; only ``__error`` may be lacking."""
+def _aligned(lazy: DataFrame, columns: Sequence[Column], negative: bool, advance: int | None) -> DataFrame:
+    """Return the updates with exactly these columns, signed and advanced.
+
+    ``__error`` may be lacking, and if it is not, all others may.
+    """
     present = {name.lower() for name in lazy.columns}
-    columns = [
-        f"CAST(NULL AS string) AS {ERROR}" if name == ERROR and ERROR not in present else quote(name) for name in names
+    optional = {c.name for c in columns if (c.name == ERROR) is not (ERROR in present)}
+    selected = [
+        f"CAST(NULL AS {c.type}) AS {quote(c.name)}"
+        if c.name in optional and c.name.lower() not in present
+        else quote(c.name)
+        for c in columns
     ]
     time = f"greatest({TIME}, {advance}L) AS {TIME}" if advance is not None else TIME
-    return lazy.selectExpr(*columns, time, f"-{DIFF} AS {DIFF}" if negative else DIFF)
+    return lazy.selectExpr(*selected, time, f"-{DIFF} AS {DIFF}" if negative else DIFF)

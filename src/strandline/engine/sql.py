@@ -18,20 +18,22 @@ from collections.abc import Iterable, Mapping
 from strandline.algebra.nodes import (
     Accumulate,
     Constant,
+    Failing,
     Filter,
     Get,
     Join,
     Negate,
     Node,
     Opaque,
+    Passing,
     Project,
     Reduce,
     Regroup,
     Replay,
     UnionAll,
 )
-from strandline.algebra.schema import DIFF, TIME, quote
-from strandline.engine import grouping
+from strandline.algebra.schema import DIFF, ERROR, TIME, quote
+from strandline.engine import grouping, tried
 from strandline.engine.text import Text, listed
 
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
@@ -82,6 +84,12 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
             return "\nUNION ALL\n".join(f"SELECT * FROM {below(child)}" for child in node.inputs)
         case Negate():
             return f"SELECT {listed([*map(quote, node.names), TIME, f'-{DIFF} AS {DIFF}'])} FROM {below(node.input)}"
+        case Passing():
+            return f"SELECT * FROM {below(node.input)} WHERE {tried.passes(node.expressions)}"
+        case Failing():
+            error = f"{tried.error(node)} AS {ERROR}"
+            failing = f"NOT {tried.passes(node.expressions)}"
+            return f"SELECT {listed([error, TIME, DIFF])} FROM {below(node.input)} WHERE {failing}"
         case Accumulate():
             prior = None if _empty(node.prior) else below(node.prior)
             return grouping.accumulate(node, below(node.delta), prior, text)

@@ -50,7 +50,10 @@ class Contents:
     advance: int
     half: Half = Half.OK
     net: bool = False
-    """Add up what is read (only where all times are advanced to one): a withdrawn row is then not there at all."""
+    """Add up what is read (only where all times are advanced to one): a withdrawn row is then not there at all.
+
+    Nothing that is computed from what was read is evaluated on a row that was withdrawn.
+    """
     seqno: int = 0
     """The version of the shard that this was planned from."""
 
@@ -106,6 +109,14 @@ class Differences:
     sample: pa.Table
 
 
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """What an error half sums up to: how many errors, and the first of them in the order of their text."""
+
+    count: int
+    sample: tuple[str, ...] = ()
+
+
 class Merger(Protocol):
     """Whoever can rewrite a shard's parts: the part of `Engine` that compaction needs."""
 
@@ -144,7 +155,10 @@ class Engine(Merger, Protocol):
         ...
 
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
-        """Return all frames' updates in one (lazy), times advanced to ``advance``, those of a negated frame negated."""
+        """Return all frames' updates in one (lazy), times advanced to ``advance``, those of a negated frame negated.
+
+        A frame of the ERR half is filled up with NULLs; the result has ``__error`` if some frame has.
+        """
         ...
 
     async def stage(self, rows: Rows, request: StageRequest) -> Staged:
@@ -196,6 +210,14 @@ class Engine(Merger, Protocol):
 
     async def net(self, rows: Rows) -> pa.Table:
         """Return the net changes, times summed out: each row once with its ``__diff``, never 0.  For what is small."""
+        ...
+
+    async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
+        """Count the errors in a frame of the ERR half, times summed out; ``of``: those alone that name a collection."""
+        ...
+
+    async def weights(self, rows: Rows) -> Mapping[int, int]:
+        """Return Σ diff at each time of the updates, ascending; for what is small."""
         ...
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -24,12 +25,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 import pyarrow as pa
 import pytest
 
-from strandline.algebra.nodes import Filter, Get, Project
+from strandline.algebra.nodes import Failing, Filter, Get, Passing, Project
+from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
-from strandline.persist.plane import Contents, Engine, Half, Rows, StageRequest
+from strandline.persist.plane import Contents, Engine, Errors, Half, Rows, StageRequest
 
 T = TypeVar("T")
 Load: TypeAlias = Callable[[pa.Table, Schema], Rows]
@@ -466,5 +468,83 @@ class EngineContract:
             )
             found = await engine.collect(await engine.evaluate(plan, {"f": await engine.read(contents(staged))}))
             assert updates(found.select(["name", "k", TIME, DIFF])) == {("b", 2, 3): 1, ("c", 3, 4): -1}
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_row_that_fails_is_an_error_for_as_long_as_it_is_there(
+        self, engine: Engine, load: Load, way: str
+    ) -> None:
+        """Damage: one row that an expression has no value for stops a view for ever, or its error outlives it."""
+        rows = Get("f", (("k", "k"), ("name", "v")))
+        tried = (scalar("10 / `k`"), scalar("`name`"))
+        history = [(1, "a", 1, 1), (0, "b", 2, 2), (0, "c", 3, 1), (0, "b", 4, -2), (None, "d", 5, 1)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(table(history), SCHEMA), request(way))
+            read = {"f": await engine.read(contents(staged))}
+            passing = await engine.collect(await engine.evaluate(Passing(rows, tried), read))
+            assert updates(passing.select(["name", TIME, DIFF])) == {("a", 1): 1, ("d", 5): 1}
+            failing = await engine.collect(await engine.evaluate(Failing(rows, tried, "it's v"), read))
+            assert failing.column_names == [ERROR, TIME, DIFF]
+            found = {(e, t): d for (e, t), d in updates(failing).items()}
+            assert sorted((time, diff) for (_, time), diff in found.items()) == [(2, 2), (3, 1), (4, -2)]
+            texts = {json.loads(error)["row"]["name"]: json.loads(error) for error, _ in found}
+            assert texts["b"] == {"collection": "it's v", "expression": tried[0].sql, "row": {"k": 0, "name": "b"}}
+            assert len(texts) == 2
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_no_expression_is_evaluated_on_a_row_that_was_withdrawn(
+        self, engine: Engine, load: Load, way: str
+    ) -> None:
+        """Damage: a view fails for ever on a row that is long gone."""
+        plan = Filter(Get("f", (("k", "k"),)), scalar("10 / `k` > 1"))
+
+        async def body() -> None:
+            history = [(0, "bad", 1, 1), (5, "good", 1, 1), (0, "bad", 4, -1)]
+            staged = await engine.stage(load(table(history), SCHEMA), request(way))
+            net = await engine.read(replace(contents(staged), advance=6, net=True))
+            assert updates(await engine.collect(await engine.evaluate(plan, {"f": net}))) == {(5, 6): 1}
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_errors_are_counted_by_collection_and_by_time(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: `status` says that there are no errors, or a view counts the errors of others as its own."""
+        mine, other, foreign = '{"collection":"v","row":1}', '{"collection":"w","row":1}', '{"file":"a.csv"}'
+        history = [(mine, 1, 2), (other, 1, 1), (foreign, 2, 1), (mine, 3, -1), (other, 3, -1)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(errors(history), SCHEMA), request(way))
+            rows = await engine.read(replace(contents(staged), half=Half.ERR))
+            assert await engine.errors(rows) == Errors(2, (mine, foreign))
+            assert await engine.errors(rows, of="v") == Errors(1, (mine,))
+            assert await engine.errors(rows, of="w") == Errors(0)
+            assert list((await engine.weights(rows)).items()) == [(1, 3), (2, 1), (3, -2)]
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_a_union_takes_rows_and_errors(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: errors cannot be stored beside the rows of a view, or are taken for rows of NULLs."""
+
+        async def body() -> None:
+            good = await engine.stage(load(table([(1, "a", 1, 1)]), SCHEMA), request(way))
+            bad = await engine.stage(load(errors([("bad", 2, 1)]), SCHEMA), request(way))
+            frames = [
+                await engine.read(contents(good)),
+                await engine.read(replace(contents(bad), half=Half.ERR)),
+            ]
+            both = await engine.union(SCHEMA, frames, advance=0, negate=[False, False])
+            staged = await engine.stage(both, request(way))
+            assert (staged.rows, staged.errors) == (2, 1)
+            assert staged.digest == good.digest + bad.digest
+            read = replace(contents(staged), half=Half.BOTH)
+            assert updates(await engine.collect(await engine.read(read))) == {
+                (1, "a", None, 1): 1,
+                (None, None, "bad", 2): 1,
+            }
 
         self.run(body())

@@ -1,4 +1,4 @@
-"""Rule: Get, Constant, Project, Filter and UnionAll are linear: their updates are they themselves, over updates.
+"""Rule: Get, Constant, Project, Filter, Passing, Failing and UnionAll are linear: their updates are they themselves, over updates.
 
 Each function returns a step plan; `updates` returns None for a subtree that cannot change in the window, so that it
 vanishes from the plan.  ``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.algebra.nodes import Constant, Filter, Get, Join, Node, Project, UnionAll
+from strandline.algebra.nodes import Constant, Failing, Filter, Get, Join, Node, Passing, Project, UnionAll
 from strandline.algebra.schema import quote
 from strandline.compute.delta.join import join_updates
 from strandline.compute.delta.phase import Phase, Window, frame
@@ -24,7 +24,7 @@ def updates(node: Node, window: Window) -> Node | None:
             return replace(node, frame=frame(name, side)) if name in window.changed else None
         case Constant():
             return None if window.start is None else replace(node, time=window.start)
-        case Project(input=below) | Filter(input=below):
+        case Project(input=below) | Filter(input=below) | Passing(input=below) | Failing(input=below):
             changed = updates(below, window)
             return None if changed is None else replace(node, input=changed)
         case UnionAll(inputs=inputs):
@@ -48,7 +48,7 @@ def at(node: Node, phase: Phase, window: Window) -> Node:
             return replace(node, frame=frame(name, _side(name, phase, window)))
         case Constant():
             return node if window.start is None else replace(node, time=window.start)
-        case Project(input=below) | Filter(input=below):
+        case Project(input=below) | Filter(input=below) | Passing(input=below) | Failing(input=below):
             return replace(node, input=at(below, phase, window))
         case UnionAll(inputs=inputs) | Join(inputs=inputs):
             return replace(node, inputs=tuple(at(below, phase, window) for below in inputs))

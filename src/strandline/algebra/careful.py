@@ -1,0 +1,190 @@
+"""Careful plans: every expression is tried, row by row, before anything is computed from it.
+
+`careful` turns a plan into one that cannot fail on a row, and the plans of the errors.  Below each node that evaluates
+expressions, a `Passing` keeps out the rows that they fail on, and a `Failing` gives these rows as errors.  So the ok
+half is the query without the offending rows, at the node that they fail at; and since both nodes are linear, the error
+half has updates like any other relation.
+
+What counts as failing is a function of the plan, and not of what Spark makes of it: a projected column is tried if
+something uses it; a filter comes before what is projected beside it; the terms of a condition are tried from left to
+right, each only where those before it are true; a join is tried side by side where its conditions allow, so that rows
+that match nothing fail alike wherever they stand.  Plain Spark may evaluate less than that (it prunes and reorders).
+
+Source: design page "compute" (the ok and err halves travel side by side).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from strandline.algebra.nodes import (
+    Failing,
+    Filter,
+    Join,
+    Node,
+    Opaque,
+    Passing,
+    Project,
+    Reduce,
+    UnionAll,
+    children,
+)
+from strandline.algebra.scalar import Scalar, column, columns, conjunction
+
+
+def careful(node: Node, where: str) -> tuple[Node, tuple[Node, ...]]:
+    """Return ``node`` over rows that no expression in it fails on, and the plans of the errors of all others.
+
+    ``where`` is the collection that the errors name.
+
+    >>> from strandline.algebra.nodes import Get
+    >>> from strandline.algebra.scalar import scalar
+    >>> ok, errors = careful(Filter(Get("t", (("a", "a"),)), scalar("1 / `a` > 2")), "v")
+    >>> ok.input == Passing(Get("t", (("a", "a"),)), (scalar("1 / `a` > 2"),)), len(errors)
+    (True, 1)
+    """
+    made = _Careful(where)
+    ok = made.node(pruned(node, frozenset(node.names)))
+    return ok, tuple(dict.fromkeys(made.errors))
+
+
+class _Careful:
+    """Collects the plans of errors while the plan is made careful, from the leaves up."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.errors: list[Node] = []
+
+    def node(self, node: Node) -> Node:
+        match node:
+            case Project():
+                return replace(node, input=self.passing(self.node(node.input), (value for _, value in node.columns)))
+            case Filter():
+                return replace(node, input=self.passing(self.node(node.input), [node.predicate]))
+            case Reduce():
+                arguments = (a.argument for a in node.aggregates if a.argument is not None)
+                tried = [*(value for _, value in node.keys), *arguments]
+                return replace(node, input=self.passing(self.node(node.input), tried))
+            case Join():
+                return self.join(node)
+            case UnionAll(inputs=inputs) | Opaque(inputs=inputs):
+                return replace(node, inputs=tuple(map(self.node, inputs)))
+            case _:
+                assert not children(node), f"{type(node).__name__} is no node of a view's plan"
+                return node
+
+    def passing(self, below: Node, expressions: Iterable[Scalar]) -> Node:
+        """Return the rows of ``below`` that all ``expressions`` have a value for; note what becomes of the others."""
+        tried = tuple(dict.fromkeys(each for each in expressions if not _safe(each)))
+        if not tried:
+            return below
+        self.errors.append(Failing(below, tried, self._where))
+        return Passing(below, tried)
+
+    def join(self, node: Join) -> Node:
+        """Try what one side decides on that side, the operands of equalities too, and the rest on the pairs."""
+        inputs = [self.node(below) for below in node.inputs]
+        on: list[Scalar] = []
+        rest: list[Scalar] = []
+        operands: list[list[tuple[str, Scalar]]] = [[] for _ in inputs]
+        for position, below in enumerate(node.inputs):
+            own = [each for each in node.on if each.columns and each.columns <= frozenset(below.names)]
+            if own:
+                condition = Scalar(conjunction(each.tree for each in own))
+                inputs[position] = Filter(self.passing(inputs[position], [condition]), condition)
+        for each in node.on:
+            readers = [i for i, below in enumerate(node.inputs) if each.columns & frozenset(below.names)]
+            if len(readers) == 1:
+                continue
+            equality = self._equality(each, node, operands)
+            (rest if equality is None else on).append(each if equality is None else equality)
+        for position, computed in enumerate(operands):
+            if computed:
+                below = self.passing(inputs[position], (value for _, value in computed))
+                inputs[position] = Project(below, (*columns(below.names), *computed))
+        joined: Node = replace(node, inputs=tuple(inputs), on=tuple(on))
+        if rest:
+            condition = Scalar(conjunction(each.tree for each in rest))
+            joined = Filter(self.passing(joined, [condition]), condition)
+        return joined if joined.names == node.names else Project(joined, columns(node.names))
+
+    def _equality(self, condition: Scalar, node: Join, operands: list[list[tuple[str, Scalar]]]) -> Scalar | None:
+        """Return ``condition`` as an equality of columns, operands being computed where they stand; None: it is none.
+
+        An operand that is no column becomes one of its input: it is noted in ``operands``.
+        """
+        tree = condition.tree
+        if not isinstance(tree, exp.EQ | exp.NullSafeEQ):
+            return None
+        sides = [Scalar(tree.this.copy()), Scalar(tree.expression.copy())]
+        places = [
+            [i for i, below in enumerate(node.inputs) if side.columns and side.columns <= frozenset(below.names)]
+            for side in sides
+        ]
+        if not all(places):
+            return None
+        names = []
+        for side, place in zip(sides, places, strict=True):
+            if side.column is None:
+                own = operands[place[0]]
+                name = f"__operand_{place[0]}_{len(own)}"
+                own.append((name, side))
+                names.append(name)
+            else:
+                names.append(side.column)
+        return Scalar(type(tree)(this=column(names[0]), expression=column(names[1])))
+
+
+def pruned(node: Node, wanted: frozenset[str]) -> Node:
+    """Return ``node`` without computed columns that nothing above uses; of its columns, those of ``wanted`` stay.
+
+    A filter that reads none of the computed columns goes below them.
+    """
+    match node:
+        case Filter():
+            below = pruned(node.input, wanted | node.predicate.columns)
+            if isinstance(below, Project) and _through(below, node.predicate):
+                read = _read(value for _, value in below.columns)
+                return replace(below, input=pruned(Filter(below.input, node.predicate), read))
+            return replace(node, input=below)
+        case Project():
+            kept = tuple((name, value) for name, value in node.columns if name in wanted or _safe(value))
+            return Project(pruned(node.input, _read(value for _, value in kept)), kept)
+        case Reduce():
+            used = (a.argument for a in node.aggregates if a.argument is not None)
+            return replace(node, input=pruned(node.input, _read([*(value for _, value in node.keys), *used])))
+        case Join():
+            needed = wanted | _read(node.on)
+            return replace(node, inputs=tuple(pruned(below, needed & frozenset(below.names)) for below in node.inputs))
+        case UnionAll():
+            kept_at = [i for i, name in enumerate(node.names) if name in wanted]
+            return replace(node, inputs=tuple(_selected(below, kept_at) for below in node.inputs))
+        case Opaque():
+            return replace(node, inputs=tuple(pruned(below, frozenset(below.names)) for below in node.inputs))
+        case _:
+            return node
+
+
+def _selected(node: Node, positions: Sequence[int]) -> Node:
+    """Return the columns of ``node`` at ``positions``, and no others."""
+    names = [node.names[position] for position in positions]
+    made = pruned(node, frozenset(names))
+    return made if list(made.names) == names else Project(made, columns(names))
+
+
+def _through(project: Project, predicate: Scalar) -> bool:
+    """Tell whether ``predicate`` means the same below ``project``: all that it reads passes through it unchanged."""
+    same = {name for name, value in project.columns if value.column == name}
+    return predicate.columns <= same
+
+
+def _read(expressions: Iterable[Scalar]) -> frozenset[str]:
+    return frozenset(name for each in expressions for name in each.columns)
+
+
+def _safe(expression: Scalar) -> bool:
+    """Tell whether ``expression`` has a value for every row, as far as can be seen: a column, or a literal."""
+    return expression.column is not None or isinstance(expression.tree, exp.Literal | exp.Null | exp.Boolean)
