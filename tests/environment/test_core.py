@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -71,6 +72,7 @@ class Place:
             processes=SystemProcesses(),
             address=None,
             opened=opened,
+            together=one_by_one,
         )
 
     def _close(self) -> None:
@@ -91,6 +93,12 @@ class Place:
         """Who holds it."""
         catalogs = CatalogStore(Register(KEY, self.clock, CountingIds("look"), self.consensus))
         return run_sync(catalogs.read()).holder
+
+
+async def one_by_one(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run the calls in turn."""
+    for call in calls:
+        await call
 
 
 def define(core: Core, name: str) -> str:

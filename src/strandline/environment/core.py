@@ -44,7 +44,7 @@ from strandline.environment.problems import Board
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
-from strandline.environment.wiring import Assembly, driver, side_by_side
+from strandline.environment.wiring import Assembly, driver
 from strandline.errors import (
     AsOfError,
     ConfigError,
@@ -372,7 +372,7 @@ class Core:
         writing = self.require_writing()
         time = writing.oracle.next(ts)
         sources = [self._ingest(name, each, time, step=step) for name, each in writing.ingestions.items()]
-        await side_by_side([*sources, self._seal(time)])
+        await self.assembly.together([*sources, self._seal(time)])
         return time
 
     async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool) -> None:
@@ -391,7 +391,7 @@ class Core:
         """Step every stage of every view up to where its inputs are known."""
         writing = self.require_writing()
         upper = Frontier(writing.oracle.floor)
-        report = self.last_tick = await tick(self.client, writing.dataflows.runs, upper, side_by_side)
+        report = self.last_tick = await tick(self.client, writing.dataflows.runs, upper, self.assembly.together)
         for name in writing.dataflows.definitions:
             problems = [report.problem(run.name) for run in writing.dataflows.runs_of(name)]
             self._note(name, next(filter(None, problems), ""))
@@ -399,7 +399,7 @@ class Core:
 
     async def deliver(self) -> None:
         """Let every endpoint follow its collections."""
-        await side_by_side([self._deliver(name, task) for name, task in self.require_writing().tasks.items()])
+        await self.assembly.together([self._deliver(name, task) for name, task in self.require_writing().tasks.items()])
 
     async def _deliver(self, name: str, task: Task) -> None:
         async with self._own_problem(name):

@@ -23,6 +23,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from strandline.compute.tick import Together
 from strandline.engine import s3a
 from strandline.engine.analysis import SparkAnalyst
 from strandline.engine.files import SparkFiles
@@ -85,6 +86,8 @@ class Assembly:
     address: Path | None
     """Where the process that writes says how to be told of new versions; None: only in the process itself."""
     opened: ExitStack
+    together: Together
+    """How calls run side by side."""
 
     def close(self) -> None:
         """Let go of files, threads and the session that was built here; a caller's session is left as it is."""
@@ -128,6 +131,7 @@ def assemble(
             SystemProcesses(),
             where.root / PUSH if isinstance(where, InFiles) else None,
             opened.pop_all(),
+            side_by_side,
         )
 
 
