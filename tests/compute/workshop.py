@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strandline.algebra.nodes import Get, Node
@@ -20,7 +20,7 @@ from strandline.persist.read import ReadHandle
 from strandline.persist.write import WriteHandle
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_engine import Listed, ListEngine, listed, updates
 from strandline.testing.simulation import run_sync
 
@@ -140,7 +140,7 @@ class Workshop:
 
     def tick(self) -> TickReport:
         """Bring all stages to where the input is."""
-        return run_sync(tick(self.client, list(self.runs.values()), Frontier(self.upper), one_by_one))
+        return run_sync(tick(self.client, list(self.runs.values()), Frontier(self.upper), in_turn))
 
     def contents(self, shard: str = "v") -> dict[str, int]:
         """Return what a new process reads at the shard's last complete time; the shard's upper must be the input's."""
@@ -165,9 +165,3 @@ async def append(
     request = StageRequest(writer.shard, SCHEMA, lower, upper, writer.stage_prefix(), inline_bytes_max=1 << 14)
     staged = [await ListEngine.stage(engine, rows, request)] if changes else []
     await writer.compare_and_append(staged, Frontier(lower), Frontier(upper))
-
-
-async def one_by_one(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run the calls in turn."""
-    for call in calls:
-        await call

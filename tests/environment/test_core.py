@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -28,7 +27,7 @@ from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
-from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_engine import ListEngine
 from strandline.testing.simulation import run_sync
 
@@ -72,7 +71,7 @@ class Place:
             processes=SystemProcesses(),
             address=None,
             opened=opened,
-            together=one_by_one,
+            together=in_turn,
         )
 
     def _close(self) -> None:
@@ -93,12 +92,6 @@ class Place:
         """Who holds it."""
         catalogs = CatalogStore(Register(KEY, self.clock, CountingIds("look"), self.consensus))
         return run_sync(catalogs.read()).holder
-
-
-async def one_by_one(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run the calls in turn."""
-    for call in calls:
-        await call
 
 
 def define(core: Core, name: str) -> str:
