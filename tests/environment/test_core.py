@@ -21,7 +21,6 @@ from strandline.environment.problems import KEY as PROBLEMS
 from strandline.environment.problems import Board
 from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
-
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
 from strandline.materialize.runtime import Materialization
 from strandline.persist.register import Register

@@ -48,7 +48,7 @@ class Connectors(Protocol):
     """How sources are read."""
 
     def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
-        """Raise `DefinitionError` if there is no such connector, or source ``name`` gives it options that it refuses."""
+        """Raise `DefinitionError` if there is no such connector, or it refuses the options of source ``name``."""
         ...
 
     async def reader(self, source: Source, client: PersistClient, epoch: int) -> SourceReader:
