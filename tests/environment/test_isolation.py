@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from strandline.environment import definitions
+from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import Source, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.tenure import SystemProcesses
-from strandline.environment.wiring import Assembly
 from strandline.errors import CorruptionError, Determinate, FencedError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.transactions import SHARD
@@ -55,11 +55,12 @@ def core() -> Core:
         consensus=MemoryConsensus(),
         engine=cast("Any", ListEngine(blob)),
         analyst=cast("Any", None),
-        files=cast("Any", None),
+        connectors=cast("Any", None),
+        drivers=cast("Any", None),
+        together=in_turn,
         processes=SystemProcesses(),
         address=None,
         opened=ExitStack(),
-        together=in_turn,
     )
     core = run_sync(Core.open(assembly, Config(), Mode.FULL))
     run_sync(definitions._add(core, Table("t", (("k", "string"),), "table")))

@@ -23,6 +23,7 @@ import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport, tick
+from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import (
     KEY,
     Catalog,
@@ -44,7 +45,6 @@ from strandline.environment.problems import Board
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
-from strandline.environment.wiring import Assembly, driver
 from strandline.errors import (
     AsOfError,
     ConfigError,
@@ -64,9 +64,6 @@ from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD as TRANSACTIONS
 from strandline.persist.transactions import Transactions, open_transactions
-from strandline.sources.file_options import parse as parse_file_options
-from strandline.sources.file_sequence import FileSequence
-from strandline.sources.files import FileReader
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
@@ -310,18 +307,8 @@ class Core:
 
     async def _start_source(self, source: Source) -> None:
         writing = self.require_writing()
-        options = dict(source.options)
-        path = options.pop("path")
-        parsed = parse_file_options(path, options)
-        progress = await self.client.records(source.progress, writing.epoch)
+        reader = await self.assembly.connectors.reader(source, self.client, writing.epoch)
         remap = await RemapShard.open(await self.client.records(source.remap, writing.epoch), writing.epoch)
-        reader = FileReader(
-            self.assembly.clock,
-            await FileSequence.open(progress, writing.epoch),
-            self.assembly.files,
-            source.schema,
-            parsed,
-        )
         data = await self.client.writer(source.shard, writing.epoch, schema=source.schema.ddl)
         writing.ingestions[source.name.lower()] = await Ingestion.open(source.schema, reader, remap, data, self.engine)
 
@@ -338,7 +325,7 @@ class Core:
     async def _start_task(self, item: Materialization) -> None:
         writing = self.require_writing()
         readers = [await self.reader(bound.collection) for bound in item.bindings]
-        endpoint = driver(item.endpoint, item.options, self.assembly.clock)
+        endpoint = self.assembly.drivers(item.endpoint, item.options)
         writing.tasks[item.name.lower()] = await start_task(
             item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch
         )
