@@ -15,7 +15,8 @@ QUERIES: Final = {
     "count of a disjunction": "SELECT shop, count(qty > 1 OR product = 'p') AS n FROM sales GROUP BY shop",
     "count of a negation": "SELECT shop, count(NOT qty > 1) AS n, sum(-qty) AS s FROM sales GROUP BY shop",
     "count of two equalities": "SELECT shop, count(qty = 1 OR price = 1.10) AS n FROM sales GROUP BY shop",
-    "count of membership": "SELECT shop, count(qty IN (1, 2)) AS n, count(qty IS NOT NULL) AS m FROM sales GROUP BY shop",
+    "count of membership": "SELECT shop, count(qty IN (1, 2)) AS n, count(qty IS NOT NULL) AS m FROM sales"
+    " GROUP BY shop",
     "count with FILTER of a disjunction": "SELECT shop, count(qty) FILTER (WHERE qty = 1 OR price IS NULL) AS n"
     " FROM sales GROUP BY shop",
     "count of several disjunctions": "SELECT shop, count(qty > 1 OR product = 'p', price IS NULL OR qty = 1) AS n"
@@ -33,7 +34,8 @@ QUERIES: Final = {
     "exists": "SELECT s.qty, EXISTS (SELECT 1 FROM products p WHERE p.product = s.product) AS e FROM sales s",
     "exists in a condition": "SELECT s.qty FROM sales s WHERE qty > 2 OR EXISTS (SELECT 1 FROM products p WHERE"
     " p.product = s.product)",
-    "a scalar subquery": "SELECT s.qty, (SELECT max(cost) FROM products p WHERE p.product = s.product) AS c FROM sales s",
+    "a scalar subquery": "SELECT s.qty, (SELECT max(cost) FROM products p WHERE p.product = s.product) AS c"
+    " FROM sales s",
     "a lambda with a column's name": "SELECT transform(array(1), qty_2 -> qty_2 + z.qty)[0] AS t FROM sales s"
     " JOIN sales z ON z.shop = s.shop",
 }

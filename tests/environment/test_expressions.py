@@ -20,7 +20,7 @@ NAMES = ("get_1", "get_2", "rows", "members", "frame_0", "relation_0", "l", "a`b
 
 def _right(env: Environment, *views: str) -> None:
     """Assert that no item has a problem and that each view is what plain Spark says."""
-    assert env.status().problems == {}
+    assert env.status()["problems"] == {}
     for view in views:
         found = env.verify(view)
         assert found.ok, f"{view}: {found}"
@@ -50,7 +50,9 @@ def test_a_subquery_in_a_selection_follows_every_tick(place: Place) -> None:
     with place.open() as env:
         env.execute("CREATE TABLE t (id INT)")
         env.execute("CREATE TABLE u (id INT)")
-        env.execute("CREATE MATERIALIZED VIEW e AS SELECT id, EXISTS (SELECT 1 FROM u WHERE u.id = t.id) AS there FROM t")
+        env.execute(
+            "CREATE MATERIALIZED VIEW e AS SELECT id, EXISTS (SELECT 1 FROM u WHERE u.id = t.id) AS there FROM t"
+        )
         env.execute("CREATE MATERIALIZED VIEW anywhere AS SELECT id, EXISTS (SELECT 1 FROM u) AS there FROM t")
         env.execute("CREATE MATERIALIZED VIEW listed AS SELECT id, id IN (SELECT id FROM u) AS there FROM t")
         env.execute("CREATE MATERIALIZED VIEW most AS SELECT id, (SELECT max(id) FROM u) AS m FROM t")

@@ -21,6 +21,7 @@ from strandline.compute.plan.compose import select as composed
 from strandline.compute.plan.context import Context, Planned, project
 from strandline.compute.plan.expressions import conjuncts, has_aggregate, refuse_ambiguous, resolve
 from strandline.compute.plan.folds import definite_folds
+from strandline.compute.plan.functions import MERGING
 from strandline.compute.plan.order import is_limited, ordering, output_of, top
 from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scope import Scope, Unplanned
@@ -194,6 +195,8 @@ def _keys(
         found.append(_key(key, items, scope, aliases))
     if any(has_aggregate(key) or key.find(exp.Window) is not None for key in found):
         raise Unplanned("GROUP BY an aggregate")
+    if any(call.name.lower() in MERGING for key in found for call in key.find_all(exp.Anonymous)):
+        raise Unplanned("a row may join two groups into one, so that groups have no maintenance rule")
     return found
 
 
