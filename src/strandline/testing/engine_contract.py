@@ -26,6 +26,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.algebra.nodes import Failing, Filter, Get, Passing, Project
+from strandline.algebra.scalar import columns as as_they_are
 from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
@@ -460,7 +461,7 @@ class EngineContract:
     def test_a_plan_acts_on_updates(self, engine: Engine, load: Load, way: str) -> None:
         """Damage: a view's step loses the time or the diff of its input."""
         columns = (("k", "k"), ("name", "v"))
-        plan = Project(Filter(Get("f", columns), "`k` > 1"), (("name", "`name`"), ("k", "`k`")))
+        plan = Project(Filter(Get("f", columns), scalar("`k` > 1")), as_they_are(("name", "k")))
 
         async def body() -> None:
             staged = await engine.stage(

@@ -1,4 +1,4 @@
-"""Rule: Get, Constant, Project, Filter, Passing, Failing and UnionAll are linear: their updates are they themselves, over updates.
+"""Rule: all but joins and stateful nodes are linear: their updates are they themselves, over updates.
 
 Each function returns a step plan; `updates` returns None for a subtree that cannot change in the window, so that it
 vanishes from the plan.  ``updates(n) = new(n) - old(n)`` for every node n, as sums of updates.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strandline.algebra.nodes import Constant, Failing, Filter, Get, Join, Node, Passing, Project, UnionAll
-from strandline.algebra.schema import quote
+from strandline.algebra.scalar import Scalar, column
 from strandline.compute.delta.join import join_updates
 from strandline.compute.delta.phase import Phase, Window, frame
 
@@ -68,4 +68,6 @@ def _aligned(union: UnionAll, position: int, window: Window) -> Node | None:
     changed = updates(below, window)
     if changed is None or below.names == union.names:
         return changed
-    return Project(changed, tuple((out, quote(own)) for out, own in zip(union.names, below.names, strict=True)))
+    return Project(
+        changed, tuple((out, Scalar(column(own))) for out, own in zip(union.names, below.names, strict=True))
+    )
