@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 from strandline.engine.failures import told
-from strandline.errors import CollectionError, CorruptionError, Determinate, Unavailable
+from strandline.errors import CollectionError, CorruptionError, Determinate, EvaluationError, Unavailable
 
 py4j = import_module("py4j.protocol")  # PySpark brings it
 LOST = """An error occurred while calling o42.toArrow.
@@ -17,6 +17,9 @@ LOST = """An error occurred while calling o42.toArrow.
 """
 DAMAGED = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/x. SQLSTATE: KD001"
 DIVIDED = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
+RAISED = "[USER_RAISED_EXCEPTION] no such shop SQLSTATE: P0001"
+SEVERAL = "[SCALAR_SUBQUERY_TOO_MANY_ROWS] Scalar subquery returned more than one row. SQLSTATE: 21000"
+NEGATIVE = "[USER_RAISED_EXCEPTION] a row is there -1 times: {} SQLSTATE: P0001"
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,11 @@ DIVIDED = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
         (py4j.Py4JNetworkError("Answer from Java side is empty"), Unavailable, "its JVM has ended"),
         (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Unavailable, "its JVM has ended"),
         (py4j.Py4JError(f"{LOST}{DAMAGED}"), CorruptionError, "fails its check"),
-        (py4j.Py4JError(f"{LOST}{DIVIDED}"), CollectionError, "Division by zero"),
+        (py4j.Py4JError(f"{LOST}{DIVIDED}"), EvaluationError, "Division by zero"),
+        (py4j.Py4JError(f"{LOST}{RAISED}"), EvaluationError, "no such shop"),
+        (py4j.Py4JError(f"{LOST}{SEVERAL}"), EvaluationError, "Scalar subquery returned more than one row"),
+        (py4j.Py4JError(f"{LOST}Caused by: java.time.DateTimeException: too far"), EvaluationError, "too far"),
+        (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, "a row is there -1 times"),
     ],
 )
 def test_whose_move_it_is_follows_from_what_failed(error: Exception, ours: type[Exception], text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -38,11 +38,11 @@ FAILS = [
 
 
 @pytest.fixture(params=WAYS, ids=range(len(WAYS)))
-def session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+def session(spark: SparkSession, request: pytest.FixtureRequest) -> SparkSession:
     """A session that evaluates in one of Spark's ways."""
     own = adopt(spark, request.param)
     own.createDataFrame(ROWS, "id INT, n INT, s STRING, l ARRAY<INT>").createOrReplaceTempView("local")
-    yield own
+    return own
 
 
 def _ids(frame: DataFrame) -> list[int]:
@@ -63,7 +63,9 @@ def test_the_rows_that_fail_are_found_and_the_others_keep_their_values(
         condition = passes([scalar("id + 0"), scalar(expression)])
         assert _ids(session.sql(f"SELECT id FROM t WHERE NOT {condition}")) == fail, expression
         value = f"CAST(({expression}) AS STRING)"
-        guarded = f"SELECT id, {value} AS value FROM (SELECT * FROM t WHERE {condition}) WHERE coalesce({value}, '') <> ''"
+        guarded = (
+            f"SELECT id, {value} AS value FROM (SELECT * FROM t WHERE {condition}) WHERE coalesce({value}, '') <> ''"
+        )
         alone = f"SELECT id, {value} AS value FROM t WHERE id NOT IN ({_listed(fail)}) AND coalesce({value}, '') <> ''"
         found = session.sql(f"SELECT * FROM ({guarded}) ORDER BY id").collect()
         assert found, expression

@@ -21,7 +21,7 @@ from strandline.persist.plane import Errors
 SAMPLE_MAX: Final = 5
 
 
-def tally(frame: Frame, of: str | None, session: SparkSession) -> Errors:
+def tally(frame: Frame, of: str | None) -> Errors:
     """Return how many errors the updates add up to, and the first ones; ``of``: of one collection alone."""
     match frame:
         case Local(table, _):
@@ -30,7 +30,7 @@ def tally(frame: Frame, of: str | None, session: SparkSession) -> Errors:
                 sums[error] += diff
             left = {error: n for error, n in sums.items() if n and (of is None or _collection(error) == of)}
             return Errors(sum(left.values()), tuple(sorted(left)[:SAMPLE_MAX]))
-        case Distributed(lazy, _, _):
+        case Distributed(lazy):
             wanted = lazy if of is None else lazy.where(f"get_json_object({ERROR}, '$.collection') = {literal(of)}")
             added = wanted.groupBy(ERROR).agg(F.expr(f"sum({DIFF}) AS {DIFF}")).where(f"{DIFF} <> 0")
             total = added.agg(F.sum(DIFF)).collect()[0][0] or 0

@@ -180,7 +180,7 @@ class SparkEngine:
 
     async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
         """See `Engine.errors`."""
-        return await self._run(partial(error_half.tally, unwrap(rows), of, self._session))
+        return await self._run(partial(error_half.tally, unwrap(rows), of))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""

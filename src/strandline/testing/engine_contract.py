@@ -497,9 +497,7 @@ class EngineContract:
         self.run(body())
 
     @pytest.mark.parametrize("way", WAYS)
-    def test_no_expression_is_evaluated_on_a_row_that_was_withdrawn(
-        self, engine: Engine, load: Load, way: str
-    ) -> None:
+    def test_no_expression_is_evaluated_on_a_row_that_was_withdrawn(self, engine: Engine, load: Load, way: str) -> None:
         """Damage: a view fails for ever on a row that is long gone."""
         plan = Filter(Get("f", (("k", "k"),)), scalar("10 / `k` > 1"))
 

@@ -8,6 +8,7 @@ Blob.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,11 +35,12 @@ from strandline.persist.batch import (
     Staged,
     narrowed,
 )
-from strandline.persist.plane import Contents, Differences, Half, Rows, StageRequest
+from strandline.persist.plane import Contents, Differences, Errors, Half, Rows, StageRequest
 from strandline.store.blob import Blob
 from strandline.testing.list_plans import Plans, Query
 
 Row = dict[str, Any]
+SAMPLE_MAX = 5
 _OURS = frozenset({TIME, DIFF})
 
 
@@ -192,6 +194,22 @@ class ListEngine:
     async def times(self, contents: Contents) -> tuple[int, ...]:
         """See `Engine.times`."""
         return tuple(sorted({row[TIME] for row in listed(await self.read(contents)).rows}))
+
+    async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
+        """See `Engine.errors`."""
+        sums: Counter[str] = Counter()
+        for row in listed(rows).rows:
+            if of is None or json.loads(row[ERROR]).get("collection") == of:
+                sums[row[ERROR]] += row[DIFF]
+        left = {error: count for error, count in sums.items() if count}
+        return Errors(sum(left.values()), tuple(sorted(left)[:SAMPLE_MAX]))
+
+    async def weights(self, rows: Rows) -> Mapping[int, int]:
+        """See `Engine.weights`."""
+        sums: Counter[int] = Counter()
+        for row in listed(rows).rows:
+            sums[row[TIME]] += row[DIFF]
+        return dict(sorted(sums.items()))
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
         """See `Engine.restrict`."""

@@ -2,7 +2,7 @@
 
 An expression is a sqlglot tree; `evaluator` turns it into a function of a row.  Values are Python's: int for all whole
 numbers, Decimal, float, str, bool, and None for NULL.  Logic has three values.  What Spark refuses in ANSI mode (a
-division by zero, a number out of range, a text that is no number) raises `CollectionError`, as the engine does.
+division by zero, a number out of range, a text that is no number) raises `EvaluationError`, as the engine does.
 
 It knows columns, literals, ``+ - * / % DIV``, comparisons, ``<=>``, AND, OR, NOT, IS, IN (a list), BETWEEN, CASE, IF,
 COALESCE, NULLIF, GREATEST, LEAST, ABS, CAST and parentheses; anything else is `InvalidUsage`, never a guess.  Whole
@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 from sqlglot import exp
 
 from strandline.algebra.scalar import Scalar
-from strandline.errors import CollectionError, InvalidUsage
+from strandline.errors import EvaluationError, InvalidUsage
 
 Value: TypeAlias = Any
 Row: TypeAlias = Mapping[str, Value]
@@ -53,9 +53,9 @@ def evaluator(tree: exp.Expr) -> Evaluator:
     raise InvalidUsage(f"list_expressions knows no {type(tree).__name__}: {tree.sql('spark')}")
 
 
-def failed(condition: str, detail: str) -> CollectionError:
+def failed(condition: str, detail: str) -> EvaluationError:
     """Return the error of a row that has no answer, named as Spark names its condition."""
-    return CollectionError(f"a row cannot be evaluated: {condition}: {detail}")
+    return EvaluationError(f"a row cannot be evaluated: {condition}: {detail}")
 
 
 def cast(value: Value, type_: str) -> Value:

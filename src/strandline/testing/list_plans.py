@@ -10,6 +10,7 @@ Source: design page "compute" (a step; the table of rules).
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from strandline.algebra.nodes import (
     Accumulate,
     Aggregate,
     Constant,
+    Failing,
     Filter,
     Get,
     Join,
     Negate,
     Node,
     Opaque,
+    Passing,
     Project,
     Reduce,
     Regroup,
@@ -34,8 +37,8 @@ from strandline.algebra.nodes import (
     UnionAll,
 )
 from strandline.algebra.scalar import Scalar
-from strandline.algebra.schema import DIFF, TIME
-from strandline.errors import CollectionError, InvalidUsage
+from strandline.algebra.schema import DIFF, ERROR, TIME
+from strandline.errors import CollectionError, EvaluationError, InvalidUsage
 from strandline.testing.list_expressions import Evaluator, cast, evaluator_of, in_range
 
 Row: TypeAlias = dict[str, Any]
@@ -57,7 +60,7 @@ class Plans:
     def updates(self, node: Node) -> list[Row]:
         """Return the updates of ``node``, not consolidated.
 
-        Raises `CollectionError` for a row that has no answer, `InvalidUsage` for a query that is not known.
+        Raises `EvaluationError` for a row that has no answer, `InvalidUsage` for a query that is not known.
         """
         match node:
             case Get():
@@ -92,6 +95,11 @@ class Plans:
                 return list(self._regroup(node))
             case Replay():
                 return list(self._replay(node))
+            case Passing():
+                return [row for row in self.updates(node.input) if not _failed(node.expressions, row)]
+            case Failing():
+                tried = ((row, _failed(node.expressions, row)) for row in self.updates(node.input))
+                return [_error(node, row, failed) for row, failed in tried if failed]
 
     def _each(self, nodes: Iterable[Node]) -> Iterator[tuple[Key, Row]]:
         for node in nodes:
@@ -203,6 +211,24 @@ def multiset(names: Sequence[str], updates: Iterable[Row], time: int = FOREVER) 
 
 def _kept(columns: Sequence[tuple[str, str]], row: Row) -> Row:
     return {out: row[own] for out, own in columns} | {TIME: row[TIME], DIFF: row[DIFF]}
+
+
+def _failed(expressions: Sequence[Scalar], row: Row) -> list[str]:
+    """Return the texts of the expressions that have no value for ``row``."""
+    found = []
+    for each in expressions:
+        try:
+            evaluator_of(each)(row)
+        except EvaluationError:
+            found.append(each.sql)
+    return found
+
+
+def _error(node: Failing, row: Row, failed: Sequence[str]) -> Row:
+    values = {name: row[name] for name in node.input.names}
+    described = {"collection": node.where, "expression": "; ".join(failed), "row": values}
+    text = json.dumps(described, separators=(",", ":"), default=str)
+    return {ERROR: text, TIME: row[TIME], DIFF: row[DIFF]}
 
 
 def _projected(columns: Sequence[tuple[str, Evaluator]], row: Row) -> Row:

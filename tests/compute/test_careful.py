@@ -1,0 +1,140 @@
+"""Careful plans: the ok half is the query without the offending rows, and each of these is an error."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from strandline.algebra.careful import careful
+from strandline.algebra.nodes import Aggregate, Filter, Get, Join, Node, Project, Reduce, UnionAll
+from strandline.algebra.scalar import columns, scalar
+from strandline.algebra.schema import DIFF, ERROR, TIME
+from strandline.compute.delta.linear import updates
+from strandline.compute.delta.phase import Phase, Window, frame
+from strandline.testing.list_plans import Plans
+
+Frames = Mapping[str, Sequence[dict[str, Any]]]
+T = Get("t", (("a", "a"), ("b", "b")))
+U = Get("u", (("c", "c"), ("d", "d")))
+ROWS = {
+    "t": [{"a": a, "b": b} for a, b in [(6, 1), (6, 2), (6, 0), (4, None), (5, 3)]],
+    "u": [{"c": c, "d": d} for c, d in [(6, 1), (3, 0), (3, 2), (None, 3)]],
+}
+
+
+def _at(rows: Frames, time: int = 0) -> dict[str, list[dict[str, Any]]]:
+    return {name: [{TIME: time, DIFF: 1} | row for row in held] for name, held in rows.items()}
+
+
+def _result(node: Node, frames: Frames) -> Counter[tuple[Any, ...]]:
+    """Return what the updates of ``node`` add up to."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in Plans(frames, {}, 0).updates(node):
+        found[tuple(row[name] for name in node.names)] += row[DIFF]
+    return Counter({row: count for row, count in found.items() if count})
+
+
+def _halves(node: Node, rows: Frames = ROWS) -> tuple[Counter[tuple[Any, ...]], list[dict[str, Any]]]:
+    """Return the ok half of ``node``, and the rows of its errors."""
+    ok, errors = careful(node, "v")
+    failed = [json.loads(text) for each in errors for (text,) in _result(each, _at(rows)).elements()]
+    assert all(error["collection"] == "v" for error in failed)
+    return _result(ok, _at(rows)), sorted((error["row"] for error in failed), key=repr)
+
+
+def test_a_projected_column_that_fails_takes_its_row_away() -> None:
+    """Damage: one bad row hides all others, or shows up half."""
+    ok, failed = _halves(Project(T, (("x", scalar("a DIV b")),)))
+    assert ok == {(6,): 1, (3,): 1, (None,): 1, (1,): 1}
+    assert failed == [{"a": 6, "b": 0}]
+
+
+def test_a_column_that_nothing_uses_fails_on_no_row() -> None:
+    """Damage: a view reports rows for an expression that its answer does not contain."""
+    inner = Project(T, (("x", scalar("a DIV b")), ("a", scalar("a"))))
+    ok, failed = _halves(Project(inner, (("a", scalar("a")),)))
+    assert (ok[6,], failed) == (3, [])
+
+
+def test_a_condition_guards_what_stands_to_its_right_and_what_is_projected_from_the_rest() -> None:
+    """Damage: `WHERE b <> 0 AND a / b > 1` reports the very rows that its author left out."""
+    assert _halves(Filter(T, scalar("b <> 0 AND a DIV b > 2")))[1] == []
+    assert _halves(Filter(Project(T, (("b", scalar("b")), ("x", scalar("a DIV b")))), scalar("b <> 0")))[1] == []
+    nested = Filter(
+        Project(Filter(T, scalar("b <> 0")), (("b", scalar("b")), ("x", scalar("a DIV b")))), scalar("x > 2")
+    )
+    assert _halves(nested) == (Counter({(1, 6): 1, (2, 3): 1}), [])
+
+
+def test_a_join_is_tried_side_by_side() -> None:
+    """Damage: a row that fails is reported once for each row of the other side, or the join becomes a cross product."""
+    ok, failed = _halves(Join((T, U), (scalar("a DIV b = c"),)))
+    assert failed == [{"a": 6, "b": 0}]
+    assert ok == {(6, 1, 6, 1): 1, (6, 2, 3, 0): 1, (6, 2, 3, 2): 1}
+    plan, _ = careful(Join((T, U), (scalar("a DIV b = c"),)), "v")
+    assert isinstance(plan, Project)
+    assert isinstance(plan.input, Join)
+    assert [type(each.tree).__name__ for each in plan.input.on] == ["EQ"]
+
+
+def test_a_condition_over_both_sides_fails_on_pairs() -> None:
+    """Damage: a pair that has no answer is left out without any message."""
+    ok, failed = _halves(Join((T, U), (scalar("a = c"), scalar("b <> 2"), scalar("a DIV (b - d) > 0"))))
+    assert failed == [{"a": 6, "b": 1, "c": 6, "d": 1}]
+    assert ok == {}
+
+
+def test_keys_and_arguments_of_groups_are_tried() -> None:
+    """Damage: one bad row takes its whole group, or the whole view, away."""
+    total = Aggregate("n", "count", None, distinct=False, type="bigint", argument_type="bigint")
+    largest = Aggregate("m", "max", scalar("12 DIV a"), distinct=False, type="int", argument_type="int")
+    ok, failed = _halves(Reduce(T, (("k", scalar("a DIV b")),), (total, largest)))
+    assert ok == {(6, 1, 2): 1, (3, 1, 2): 1, (None, 1, 3): 1, (1, 1, 2): 1}
+    assert failed == [{"a": 6, "b": 0}]
+
+
+def test_each_branch_of_a_union_reports_its_own_rows() -> None:
+    """Damage: the errors of one branch hide those of another."""
+    left = Project(T, (("x", scalar("a DIV b")), ("unused", scalar("b DIV 0"))))
+    right = Project(U, (("y", scalar("c DIV d")), ("z", scalar("1 DIV 0"))))
+    ok, failed = _halves(Project(UnionAll((left, right)), (("x", scalar("x")),)))
+    assert failed == [{"a": 6, "b": 0}, {"c": 3, "d": 0}]
+    assert sum(ok.values()) == 7
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Filter(T, scalar("12 DIV b > 5")),
+        Join((T, U), (scalar("a DIV b = c"),)),
+        Join((T, U), (scalar("b = d"), scalar("a DIV (c - 3) > 0"))),
+        Project(Join((T, U), (scalar("b = d"),)), (("x", scalar("a DIV c")), ("y", scalar("c DIV d")))),
+    ],
+)
+def test_both_halves_have_exact_updates(plan: Node) -> None:
+    """Damage: an error outlives its row, or a row that was mended is missing, in a view that is kept by changes."""
+    for ok_or_error in (careful(plan, "v")[0], *careful(plan, "v")[1]):
+        delta = updates(ok_or_error, Window(frozenset({"t", "u"}), (1,)))
+        assert delta is not None
+        change = {
+            "t": [{"a": 6, "b": 0, DIFF: -1}, {"a": 9, "b": 0, DIFF: 1}, {"a": 9, "b": 3, DIFF: 1}],
+            "u": [{"c": 3, "d": 0, DIFF: -1}, {"c": 3, "d": 3, DIFF: 2}],
+        }
+        old, changed = _at(ROWS), {name: [{TIME: 1} | row for row in rows] for name, rows in change.items()}
+        new = {name: old[name] + changed[name] for name in old}
+        phases = {Phase.OLD: old, Phase.DELTA: changed, Phase.NEW: new}
+        frames = {frame(name, phase): rows[name] for phase, rows in phases.items() for name in rows}
+        moved = _result(ok_or_error, old)
+        moved.update(_result(delta, frames))
+        assert Counter({row: n for row, n in moved.items() if n}) == _result(ok_or_error, new)
+
+
+def test_a_plan_without_expressions_stays_as_it_is() -> None:
+    """Damage: views that cannot fail pay for being careful."""
+    plan = Project(Join((T, U), (scalar("`a` = `c`"),)), columns(["a", "d"]))
+    assert careful(plan, "v") == (plan, ())
+    assert ERROR not in plan.names
