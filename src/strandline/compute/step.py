@@ -5,25 +5,30 @@ contents before (old) or both (new), old times advanced to ``lower``.  The rule'
 asks for are not read.  The result is handed to the stage's sink.  Nothing changed and nothing owed: no job, the upper
 moves by an empty append (`quiet` tells, so that a tick can do many of those at once).
 
-A fresh shard starts at ``as_of``, the last time that all inputs know: its first window begins there and holds
-everything before it, advanced.
+A fresh shard starts at ``as_of``, the last time that all inputs know: its contents there are computed anew from the
+inputs' contents, and so they are wherever the shard cannot be trusted, or the care changes that the stage needs.
+
+Inputs' errors are this stage's too: it appends them as they are, beside its own.
 
 Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from strandline.algebra.nodes import Node, frames
+from strandline.compute.care import Care, Careful, Way, by_rows, care_of, ways, whole_error
 from strandline.compute.delta.phase import Phase, Window, source
 from strandline.compute.sink.actor import Sink
-from strandline.compute.stage import Stage, delta_plan, full_plan
+from strandline.compute.sink.correction import Updates
+from strandline.compute.stage import Stage, delta_plan
+from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier, as_time, meet
-from strandline.persist.plane import Engine, Rows
-from strandline.persist.read import ReadHandle, contents
+from strandline.persist.plane import Contents, Engine, Half, Rows
+from strandline.persist.read import ReadHandle, contents, erring
 
 SMALL_ROWS_MAX: Final = 20_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
@@ -40,11 +45,21 @@ class Done:
 class StageRun:
     """A stage with its inputs and its sink, in this process."""
 
-    def __init__(self, stage: Stage, engine: Engine, inputs: Mapping[str, ReadHandle], sink: Sink) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        engine: Engine,
+        inputs: Mapping[str, ReadHandle],
+        sink: Sink,
+        forgiven: frozenset[str] = frozenset(),
+    ) -> None:
+        """``forgiven``: inputs whose errors are none of this stage's."""
         self.stage = stage
         self.sink = sink
         self._engine = engine
         self._inputs = inputs
+        self._forgiven = forgiven
+        self._careful: Careful | None = None
 
     @property
     def name(self) -> str:
@@ -93,85 +108,156 @@ class StageRun:
     async def step(self, upper: Frontier) -> Done | None:
         """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
 
-        A step that failed, or was cancelled, leaves nothing behind that the next one would trust.
+        A step that failed, or was cancelled, leaves nothing behind that the next one would trust.  An expression that
+        has no value for some row fails no step: the stage is computed with more care (`care`).
 
         Raises:
             FencedError: a newer epoch has taken over.
             Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
+        upper = meet((upper, self.known()))
+        rung, wide, done = 0, True, None
+        while (begin := await self._begin(upper)) is not None:
+            possible = ways(await self._care(), rebuild=begin.rebuild, wide=wide)
+            way = possible[min(rung, len(possible) - 1)]
+            try:
+                rows_read = await self._go(way, begin, as_time(upper))
+            except EvaluationError:
+                if way == possible[-1]:
+                    raise
+                rung, wide = (rung + 1 if way.narrow or way.anew else 0), False
+                await self.sink.open()
+            else:
+                audited = begin.audited or (done is not None and done.audited)
+                done = Done(rows_read + (0 if done is None else done.rows_read), audited)
+                rung = 0
+        return done
+
+    async def _begin(self, upper: Frontier) -> _Begin | None:
+        """Return from where on the stage is to be brought on; None if it is where it can be."""
         if not self.sink.known:
             await self.sink.open()
-        upper = meet((upper, self.known()))
-        audited = False
+        if as_time(upper) == 0:
+            return None  # some input knows nothing yet
+        if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
+            await self.sink.start(as_time(upper) - 1)
+            return _Begin(as_time(upper) - 1, rebuild=True)
         if self.sink.desired is None:
-            if as_time(upper) == 0:
-                return None  # some input knows nothing yet
-            if self.sink.fresh:
-                await self.sink.start(as_time(upper) - 1)
-            else:
-                await self._audit(upper)
-                audited = True
+            shard = self.sink.writer.state.upper
+            return _Begin(as_time(shard), rebuild=True, audited=True) if shard < upper else None
         await self.sink.look()
         lower = self.sink.desired
-        assert lower is not None
-        if upper <= Frontier(lower):
-            if self.sink.owes and Frontier(lower) > self.sink.writer.state.upper:
-                await self.sink.advance(None, Frontier(lower), small=True)
-            return Done(0, audited) if audited else None
-        delta, rows_read = await self._delta(lower, as_time(upper))
-        await self.sink.advance(delta, upper, small=rows_read <= SMALL_ROWS_MAX)
-        return Done(rows_read, audited)
+        if Frontier(lower) < upper:
+            return _Begin(lower)
+        if self.sink.owes and self.sink.writer.state.upper < Frontier(lower):
+            await self.sink.advance(Updates(), Frontier(lower), small=True)
+        return None
 
-    async def _audit(self, upper: Frontier) -> None:
-        at = min(as_time(upper), as_time(self.sink.writer.state.upper)) - 1
-        await self.sink.audit(await self.recompute(at), at)
+    async def _care(self) -> Care:
+        return care_of(await self.sink.own_errors(self.name))
 
-    async def recompute(self, at: int) -> Rows:
-        """Return the desired contents at ``at``, computed anew from the inputs' contents: insertions at ``at``."""
-        plan = full_plan(self.stage)
-        read = {}
-        for name in sorted(frames(plan)):
-            contents_at = await self._inputs[name].snapshot(at, timeout_s=0)
-            read[name] = await self._engine.read(replace(contents_at, net=True))
-        return await self._engine.evaluate(plan, read, origin=at)
+    async def _go(self, way: Way, begin: _Begin, upper: int) -> int:
+        """Bring the shard on, to ``upper`` or less; return how many input updates were read."""
+        if begin.rebuild:
+            return await self._anew(way.care, begin.time)
+        if not (way.narrow or way.anew):
+            return await self._change(way, begin.time, upper)
+        time = await self._first_change(begin.time, upper)
+        if time is None or time > begin.time:
+            await self.sink.advance(Updates(), Frontier(upper if time is None else time), small=True)
+        if time is None:
+            return 0
+        return await (self._anew(way.care, time) if way.anew else self._change(way, time, time + 1))
 
-    async def _delta(self, lower: int, upper: int) -> tuple[Rows | None, int]:
-        first = self.sink.fresh
+    async def _anew(self, care: Care, time: int) -> int:
+        """Make the contents at ``time`` what they are by the inputs' contents at it."""
+        wanted = {name: await reader.snapshot(time, timeout_s=0) for name, reader in self._inputs.items()}
+        rows_read = sum(each.rows for each in wanted.values())
+        desired = await self._computed(care, wanted, time)
+        await self.sink.replace(desired)
+        await self.sink.advance(Updates(), Frontier(time + 1), small=rows_read <= SMALL_ROWS_MAX)
+        return rows_read
+
+    async def _computed(self, care: Care, wanted: Mapping[str, Contents], time: int) -> Updates:
+        """Return both halves at ``time``, computed anew: insertions at ``time``."""
+        inherited = await self._inherited(wanted)
+        if care is Care.WHOLE:
+            return Updates(err=(await self._engine.evaluate(whole_error(self.stage), {}, origin=time), *inherited))
+        window = Window(frozenset(self._inputs), (0,), first=True, small=False)
+        plans = self._plans(care, window)
+        names = {name for plan in plans if plan is not None for name in frames(plan)}
+        read = {name: await self._engine.read(replace(wanted[source(name)[0]], net=True)) for name in sorted(names)}
+        return await self._evaluated(plans, read, time, inherited)
+
+    async def _change(self, way: Way, lower: int, upper: int) -> int:
+        """Append what the inputs' changes in the window come to."""
         changes = {
-            name: contents(reader.state, reader.schema, 0 if first else lower, upper, advance=lower)
+            name: contents(reader.state, reader.schema, lower, upper, advance=lower)
             for name, reader in self._inputs.items()
         }
-        changed = frozenset(name for name, each in changes.items() if each.rows)
-        if first:
-            times = [lower]
-            assert upper == lower + 1, "the first window holds exactly the time that the shard starts at"
-        else:
-            found = [await self._engine.times(changes[name]) for name in sorted(changed)]
-            times = sorted({time for each in found for time in each})
+        found = {name: await self._engine.times(each) for name, each in sorted(changes.items()) if each.rows}
+        changed = frozenset(name for name, times in found.items() if times)
+        times = sorted({time for each in found.values() for time in each})
         origin = times[0] if times else lower
         rows_read = sum(each.rows for each in changes.values())
-        relative = tuple(time - origin for time in times)
-        plan = delta_plan(self.stage, Window(changed, relative, first=first, small=rows_read <= SMALL_ROWS_MAX))
-        if plan is None:
-            return None, rows_read
-        read = await self._read(plan, lower, upper, origin, first=first)
-        return await self._engine.evaluate(plan, read, origin=origin), rows_read
-
-    async def _read(self, plan: Node, lower: int, upper: int, origin: int, *, first: bool) -> dict[str, Rows]:
+        window = Window(changed, tuple(time - origin for time in times), small=rows_read <= SMALL_ROWS_MAX)
+        plans = self._plans(way.care, window)
         read: dict[str, Rows] = {}
-        for name in sorted(frames(plan)):
-            collection, phase = source(name)
-            if collection == self.name:
-                read[name] = await self.sink.prior()
-                continue
-            reader = self._inputs[collection]
-            # In a first step nothing is old: whatever the phase, it is all there is.
-            begin = lower if phase is Phase.DELTA and not first else 0
-            end = lower if phase is Phase.OLD and not first else upper
-            wanted = contents(reader.state, reader.schema, begin, end, advance=origin)
-            # At the first time a row that came and went was never there: no expression may be evaluated on it.
-            read[name] = await self._engine.read(replace(wanted, net=first))
-        return read
+        for name in sorted({name for plan in plans if plan is not None for name in frames(plan)}):
+            read[name] = await self._read(name, lower, upper, origin, net=way.narrow)
+        delta = await self._evaluated(plans, read, origin, await self._inherited(changes))
+        await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
+        return rows_read
+
+    def _plans(self, care: Care, window: Window) -> tuple[Node | None, Node | None]:
+        """Return the plans of the updates of both halves; None where there are none."""
+        if not (window.changed or window.first):
+            return None, None
+        if care is Care.PLAIN:
+            return delta_plan(self.stage, window), None
+        if self._careful is None:
+            self._careful = by_rows(self.stage)
+        return delta_plan(self._careful.stage, window), self._careful.error_updates(window)
+
+    async def _evaluated(
+        self, plans: tuple[Node | None, Node | None], read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
+    ) -> Updates:
+        ok, err = [() if p is None else (await self._engine.evaluate(p, read, origin=origin),) for p in plans]
+        return Updates(ok, (*err, *inherited))
+
+    async def _inherited(self, wanted: Mapping[str, Contents]) -> list[Rows]:
+        """Return the inputs' errors: whatever fails below fails here."""
+        failed = [erring(replace(each, half=Half.ERR)) for name, each in wanted.items() if name not in self._forgiven]
+        return [await self._engine.read(each) for each in failed if each.rows]
+
+    async def _first_change(self, lower: int, upper: int) -> int | None:
+        """Return the first time in the window at which an input changes, in a half that counts."""
+        found: set[int] = set()
+        for name, reader in self._inputs.items():
+            changes = contents(reader.state, reader.schema, lower, upper, advance=lower)
+            half = Half.BOTH if erring(changes).rows and name not in self._forgiven else Half.OK
+            found.update(await self._engine.times(replace(changes, half=half)) if changes.rows else ())
+        return min(found, default=None)
+
+    async def _read(self, name: str, lower: int, upper: int, origin: int, *, net: bool) -> Rows:
+        """Return a frame of a step's plan; ``net``: with all that it holds added up, which is at one time then."""
+        collection, phase = source(name)
+        if collection == self.name:
+            return await self.sink.prior()
+        reader = self._inputs[collection]
+        begin = lower if phase is Phase.DELTA else 0
+        end = lower if phase is Phase.OLD else upper
+        wanted = contents(reader.state, reader.schema, begin, end, advance=origin)
+        return await self._engine.read(replace(wanted, net=net))
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """Where a stage is brought on from: anew there if ``rebuild``, because of an audit if ``audited``."""
+
+    time: int
+    rebuild: bool = False
+    audited: bool = False
 
 
 def _changes(reader: ReadHandle, lower: int, upper: int) -> int:

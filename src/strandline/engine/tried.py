@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlglot import exp
+
 from strandline.algebra.nodes import Failing
-from strandline.algebra.scalar import Scalar
+from strandline.algebra.scalar import Scalar, text
 from strandline.algebra.schema import quote
 from strandline.engine.text import listed
 
@@ -47,11 +49,10 @@ def error(node: Failing) -> str:
     return f"to_json(struct({listed(parts)}), map('ignoreNullFields', 'false'))"
 
 
-def literal(text: str) -> str:
-    r"""Return ``text`` as a Spark SQL string literal.
+def literal(words: str) -> str:
+    r"""Return ``words`` as a Spark SQL string literal.
 
     >>> print(literal("it's a \\ b"))
     'it\'s a \\ b'
     """
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    return text(exp.Literal.string(words))

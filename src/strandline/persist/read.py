@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Final
 
 from strandline.algebra.schema import Schema
@@ -216,6 +217,11 @@ class ReadHandle:
         finally:
             told.close()
         return state
+
+
+def erring(held: Contents) -> Contents:
+    """Return ``held`` without the batches that have no errors: all that needs to be read of its err half."""
+    return replace(held, batches=tuple(batch for batch in held.batches if batch.errors))
 
 
 def contents(

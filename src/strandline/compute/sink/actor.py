@@ -21,15 +21,15 @@ Source: design page "compute" (the sink: mint · write · append; certificates; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.algebra.schema import Schema
-from strandline.compute.sink.correction import Correction
+from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.sink.mint import Description, mint
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.persist.batch import Staged
-from strandline.persist.plane import Engine, Rows, StageRequest
-from strandline.persist.read import contents
+from strandline.persist.plane import Engine, Errors, Half, Rows, StageRequest
+from strandline.persist.read import contents, erring
 from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 
@@ -94,15 +94,15 @@ class Sink:
         self._accounted = MINIMUM
         self.desired = as_of
 
-    async def audit(self, desired: Rows, at: int) -> None:
-        """Owe the difference between the full desired contents at time ``at`` and what is stored."""
+    async def replace(self, desired: Updates) -> None:
+        """Owe the difference between full desired contents, both halves of them, and all that is stored."""
         state = await self.writer.refresh()
         self._correction.clear()
         self._correction.add(desired)
-        self._correction.withdraw(await self._stored(state, 0, as_time(state.upper)))
+        if not self.fresh:
+            self._correction.withdraw(await self._stored(state, 0, as_time(state.upper)))
+            self.counters.audits += self.desired is None
         self._accounted = state.upper
-        self.counters.audits += 1
-        self.desired = at + 1
 
     async def look(self) -> None:
         """Owe the negation of what others appended since this sink last did, as far as it is known here."""
@@ -116,15 +116,25 @@ class Sink:
         self._accounted = state.upper
 
     async def prior(self) -> Rows:
-        """Return what rules call *prior*: the contents before this step as desired, which is stored + owed."""
+        """Return what rules call *prior*: the ok half before this step as desired, which is stored + owed."""
         await self.look()
         stored = await self._stored(self.writer.state, 0, as_time(self._accounted))
         lower = self.desired or 0
-        owed = [await self._correction.rows(lower)] if self.owes else []
-        return await self._engine.union(self.schema, [stored, *owed], advance=0, negate=[False] * (1 + len(owed)))
+        owed = [await self._correction.ok(lower)] if self.owes else []
+        frames = [*stored.ok, *owed]
+        return await self._engine.union(self.schema, frames, advance=0, negate=[False] * len(frames))
 
-    async def advance(self, delta: Rows | None, upper: Frontier, *, small: bool) -> None:
-        """Append the desired updates of ``[desired, upper)`` (None: there are none), and whatever is owed besides.
+    async def own_errors(self, name: str) -> Errors:
+        """Return the errors in the shard that name the collection ``name``: those that are no input's."""
+        state = self.writer.state
+        if not any(batch.errors for batch in state.batches):
+            return Errors(0)
+        upper = as_time(state.upper)
+        held = contents(state, self.schema, 0, upper, advance=0, half=Half.ERR)
+        return await self._engine.errors(await self._engine.read(erring(held)), of=name)
+
+    async def advance(self, delta: Updates, upper: Frontier, *, small: bool) -> None:
+        """Append the desired updates of ``[desired, upper)``, and whatever is owed besides.
 
         ``small`` is a hint that they are few.  Returns when they are durable, or when the shard is ahead of ``upper``
         (then they are owed).
@@ -134,8 +144,7 @@ class Sink:
             Exception: whatever a store or the engine raises; the append may have happened, and the sink is not `known`.
         """
         self.forget()
-        if delta is not None:
-            self._correction.add(delta)
+        self._correction.add(delta)
         self.desired = as_time(upper)
         await self.look()
         while description := mint(
@@ -197,8 +206,11 @@ class Sink:
         if staged is not None:
             await self._engine.discard(staged)
 
-    async def _stored(self, state: ShardState, lower: int, upper: int) -> Rows:
-        return await self._engine.read(contents(state, self.schema, lower, upper, advance=lower))
+    async def _stored(self, state: ShardState, lower: int, upper: int) -> Updates:
+        held = contents(state, self.schema, lower, upper, advance=lower)
+        failed = erring(replace(held, half=Half.ERR))
+        err = (await self._engine.read(failed),) if failed.rows else ()
+        return Updates((await self._engine.read(held),), err)
 
 
 def _certified(state: ShardState, fingerprint: str) -> int | None:

@@ -4,13 +4,28 @@ In steady state it holds one step's updates for as long as it takes to append th
 negation of what the other wrote.  Its times are those of its updates, or the shard's upper where that is later: when
 the shard's frontier advances, all times in the buffer move up to it, and what is left after consolidation is owed.
 
-Source: design page "compute" (correction = desired − persist; "when the shard's frontier advances …").
+Both halves of the shard are in it, side by side.
+
+Source: design page "compute" (correction = desired − persist; "when the shard's frontier advances …"; ok and err).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from strandline.algebra.schema import Schema
 from strandline.persist.plane import Engine, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Update frames of both halves: ``err`` has the one column ``__error``."""
+
+    ok: tuple[Rows, ...] = ()
+    err: tuple[Rows, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.ok or self.err)
 
 
 class Correction:
@@ -19,33 +34,35 @@ class Correction:
     def __init__(self, engine: Engine, schema: Schema) -> None:
         self._engine = engine
         self._schema = schema
-        self._frames: list[tuple[Rows, bool]] = []
+        self._held: list[tuple[Updates, bool]] = []
 
     @property
     def empty(self) -> bool:
         """Whether nothing is owed (as far as is known without looking at rows)."""
-        return not self._frames
+        return not self._held
 
-    @property
-    def foreign(self) -> bool:
-        """Whether it withdraws what somebody else wrote."""
-        return any(negated for _, negated in self._frames)
-
-    def add(self, desired: Rows) -> None:
+    def add(self, desired: Updates) -> None:
         """Owe updates that the dataflow desires."""
-        self._frames.append((desired, False))
+        if desired:
+            self._held.append((desired, False))
 
-    def withdraw(self, stored: Rows) -> None:
+    def withdraw(self, stored: Updates) -> None:
         """Owe the negation of updates that are in the shard and not desired."""
-        self._frames.append((stored, True))
+        if stored:
+            self._held.append((stored, True))
 
     def clear(self) -> None:
         """Owe nothing: everything has been appended."""
-        self._frames.clear()
+        self._held.clear()
 
     async def rows(self, advance: int) -> Rows:
         """Return all that is owed, times moved up to ``advance``."""
-        frames = [frame for frame, _ in self._frames]
-        return await self._engine.union(
-            self._schema, frames, advance=advance, negate=[negated for _, negated in self._frames]
-        )
+        return await self._union([(r, sign) for held, sign in self._held for r in (*held.ok, *held.err)], advance)
+
+    async def ok(self, advance: int) -> Rows:
+        """Return what is owed of the ok half, times moved up to ``advance``."""
+        return await self._union([(r, sign) for held, sign in self._held for r in held.ok], advance)
+
+    async def _union(self, signed: list[tuple[Rows, bool]], advance: int) -> Rows:
+        frames, negate = [rows for rows, _ in signed], [sign for _, sign in signed]
+        return await self._engine.union(self._schema, frames, advance=advance, negate=negate)

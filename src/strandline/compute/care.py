@@ -1,0 +1,119 @@
+"""With how much care a stage is computed, and what it falls back to when an expression fails.
+
+*Plain*: as it is.  *By rows*: the stage's plan made careful (`algebra.careful`), so that rows that fail become rows of
+the error half.  *As a whole*: nothing can be told of single rows (a recomputed query fails, or an aggregate), so the ok
+half is empty and the error half holds one error, which names the collection and the query.
+
+What care a stage is in at a time is a function of its own errors in its shard at that time, so a restart finds it
+again.  It only changes where something fails or heals, and there the stage is computed anew from its inputs' contents:
+plain Spark and a careful plan need not agree about which rows fail, since Spark prunes and reorders.
+
+Source: design page "compute" (the ok and err halves travel side by side).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from sqlglot import exp
+
+from strandline.algebra.careful import careful
+from strandline.algebra.nodes import Constant, Node, Opaque, Reduce, UnionAll
+from strandline.algebra.scalar import Scalar
+from strandline.algebra.schema import ERROR
+from strandline.compute.delta.linear import updates
+from strandline.compute.delta.phase import Window
+from strandline.compute.stage import Stage
+from strandline.persist.plane import Errors
+
+_QUERY: Final = "query"
+
+
+class Care(Enum):
+    """How a stage is computed."""
+
+    PLAIN = "plain"
+    ROWS = "rows"
+    WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to bring a stage on.
+
+    By its inputs' changes in the whole window; or ``narrow``: in its first time of change alone, everything read added
+    up before anything is evaluated; or ``anew``: from its inputs' contents at that time.
+    """
+
+    care: Care
+    narrow: bool = False
+    anew: bool = False
+
+
+_ANEW: Final = tuple(Way(care, anew=True) for care in Care)
+_ON: Final = {
+    Care.PLAIN: (Way(Care.PLAIN), Way(Care.PLAIN, narrow=True), *_ANEW[1:]),
+    Care.ROWS: (Way(Care.ROWS, narrow=True), *_ANEW[2:]),
+    Care.WHOLE: _ANEW,
+}
+_REBUILT: Final = {Care.PLAIN: _ANEW, Care.ROWS: _ANEW[1:], Care.WHOLE: _ANEW}
+
+
+def ways(care: Care, *, rebuild: bool = False, wide: bool = True) -> tuple[Way, ...]:
+    """Return the ways to bring on a stage in ``care``, each for when the one before it fails; the last cannot.
+
+    ``rebuild``: it is computed anew in any case.  Not ``wide``: a window of several times is known to fail.
+
+    >>> [way.care.name for way in ways(Care.PLAIN)]
+    ['PLAIN', 'PLAIN', 'ROWS', 'WHOLE']
+    >>> [way.anew for way in ways(Care.ROWS)]
+    [False, True]
+    """
+    possible = (_REBUILT if rebuild else _ON)[care]
+    return tuple(way for way in possible if wide or way.narrow or way.anew)
+
+
+def care_of(own: Errors) -> Care:
+    """Return the care that a stage with these errors of its own is in."""
+    if not own.count:
+        return Care.PLAIN
+    return Care.WHOLE if _QUERY in json.loads(own.sample[0]) else Care.ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Careful:
+    """A stage by rows: ``stage`` computes its ok half, ``errors`` are the plans of its own errors."""
+
+    stage: Stage
+    errors: tuple[Node, ...]
+
+    def error_updates(self, window: Window) -> Node | None:
+        """Return the plan of the updates of the errors in ``window``; None if there are none."""
+        found = tuple(change for error in self.errors if (change := updates(error, window)) is not None)
+        return UnionAll(found) if len(found) > 1 else found[0] if found else None
+
+
+def by_rows(stage: Stage) -> Careful:
+    """Return ``stage`` made careful."""
+    ok, errors = careful(stage.plan, stage.name)
+    return Careful(replace(stage, plan=ok), errors)
+
+
+def whole_error(stage: Stage) -> Node:
+    """Return the one error of a stage that fails as a whole."""
+    error = json.dumps({"collection": stage.name, _QUERY: _described(stage.plan)}, separators=(",", ":"))
+    return Constant((ERROR,), ((Scalar(exp.Literal.string(error)),),))
+
+
+def _described(plan: Node) -> str:
+    match plan:
+        case Opaque(sql=sql):
+            return sql
+        case Reduce(keys=keys, aggregates=aggregates):
+            computed = [f"{a.function}({'*' if a.argument is None else a.argument.sql})" for a in aggregates]
+            return f"{', '.join(computed)} BY {', '.join(value.sql for _, value in keys) or '()'}"
+        case _:
+            return "the query as a whole"

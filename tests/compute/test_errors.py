@@ -1,0 +1,273 @@
+"""Rows that an expression fails on, under views of every kind: at each time right, or an error; healed when they leave.
+
+All of it over lists: the laws of a step, with no Spark in the way.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from strandline.algebra.nodes import Aggregate, Filter, Get, Join, Node, Opaque, Project, Reduce
+from strandline.algebra.scalar import columns, scalar
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.compute.plan.view import PlannedView
+from strandline.compute.sink.actor import Sink
+from strandline.compute.stage import split
+from strandline.compute.step import StageRun
+from strandline.compute.tick import tick
+from strandline.errors import EvaluationError
+from strandline.frontier.antichain import Frontier
+from strandline.persist.client import PersistClient
+from strandline.persist.plane import Half, StageRequest
+from strandline.persist.read import contents
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.list_engine import ListEngine, listed, updates
+from strandline.testing.simulation import run_sync
+
+Row = tuple[Any, ...]
+T_SCHEMA = Schema((Column("k", "string"), Column("n", "bigint")))
+U_SCHEMA = Schema((Column("k", "string"), Column("m", "bigint")))
+INPUTS = {"t": T_SCHEMA, "u": U_SCHEMA}
+T = Get("t", (("k", "k"), ("n", "n")))
+U = Get("u", (("j", "k"), ("m", "m")))
+QUOTIENT = scalar("12 DIV n")
+TYPES = {"k": "string", "j": "string", "n": "bigint", "m": "bigint", "q": "bigint", "s": "bigint", "c": "bigint"}
+QUERY = "the largest quotient"
+LAST = 8
+
+
+def _schema(*names: str) -> Schema:
+    return Schema(tuple(Column(name, TYPES[name]) for name in names))
+
+
+def _view(plan: Node, *imports: str) -> PlannedView:
+    return PlannedView(plan, _schema(*plan.names), imports, "", TYPES)
+
+
+def _largest(relations: Mapping[str, Sequence[dict[str, Any]]]) -> Iterable[Row]:
+    rows = relations["t"]
+    if any(row["n"] == 0 for row in rows):
+        raise EvaluationError("a row cannot be evaluated: DIVIDE_BY_ZERO: division by zero")
+    return [(max(12 // row["n"] for row in rows),)] if rows else []
+
+
+COUNT = Aggregate("c", "count", None, distinct=False, type="bigint", argument_type="bigint")
+SUM = Aggregate("s", "sum", QUOTIENT, distinct=False, type="bigint", argument_type="bigint")
+MAX = Aggregate("s", "max", QUOTIENT, distinct=False, type="bigint", argument_type="bigint")
+JOINED = Filter(Join((T, U), (scalar("k = j"),)), scalar("n DIV m >= 0"))
+VIEWS = {
+    "linear": _view(Project(Filter(T, scalar("12 DIV n > 1")), (("k", scalar("k")), ("q", QUOTIENT))), "t"),
+    "join": _view(Project(JOINED, columns(["k", "n", "m"])), "t", "u"),
+    "sum": _view(Reduce(T, columns(["k"]), (COUNT, SUM)), "t"),
+    "max": _view(Reduce(T, columns(["k"]), (MAX,)), "t"),
+    "largest": _view(Opaque((T,), ("t",), QUERY, ("q",), "no rule"), "t"),
+    "above": _view(Project(Get("sum", (("k", "k"), ("s", "s"))), columns(["k", "s"])), "sum"),
+}
+
+
+def _truth(name: str, held: Mapping[str, Counter[Row]]) -> tuple[Counter[Row], int]:
+    """Return the rows of a view over the inputs' rows, and how many errors it has besides."""
+    t, u = held["t"], held["u"]
+    good = Counter({row: count for row, count in t.items() if row[1]})
+    bad = sum(t.values()) - sum(good.values())
+    match name:
+        case "linear":
+            return _counted(((k, 12 // n), c) for (k, n), c in good.items() if 12 // n > 1), bad
+        case "join":
+            pairs = [(k, n, m, c * d) for (k, n), c in t.items() for (j, m), d in u.items() if j == k]
+            failed = sum(count for _, _, m, count in pairs if not m)
+            return _counted(((k, n, m), count) for k, n, m, count in pairs if m), failed
+        case "max":
+            return Counter({(k, max(12 // n for j, n in good if j == k)): 1 for k in {k for k, _ in good}}), bad
+        case "largest":
+            return Counter([(max(12 // n for _, n in good),)] if good and not bad else []), int(bad > 0)
+        case _:
+            groups = {k: [(12 // n, c) for (j, n), c in good.items() if j == k] for k, _ in good}
+            sums = {k: (sum(c for _, c in held), sum(q * c for q, c in held)) for k, held in groups.items()}
+            rows = [(k, c, s) if name == "sum" else (k, s) for k, (c, s) in sums.items()]
+            return Counter(rows), bad
+
+
+def _counted(rows: Iterable[tuple[Row, int]]) -> Counter[Row]:
+    found: Counter[Row] = Counter()
+    for row, count in rows:
+        found[row] += count
+    return found
+
+
+def _history(seed: int) -> dict[str, list[tuple[Row, int, int]]]:
+    """Return changes ``(row, time, diff)`` of the inputs: bad rows come and go, and all have left at the last time."""
+    chance = random.Random(seed)
+    history: dict[str, list[tuple[Row, int, int]]] = {}
+    for name in INPUTS:
+        held: Counter[Row] = Counter()
+        changes: list[tuple[Row, int, int]] = []
+        for time in range(LAST + 1):
+            if chance.random() < 0.2 and time != LAST:
+                continue
+            gone = [row for row in held.elements() if chance.random() < 0.4 or (time == LAST and not row[1])]
+            new = [(chance.choice("ab"), chance.choice([0, 1, 2, 5, 3])) for _ in range(chance.randint(0, 3))]
+            new = [row for row in new if row[1] or (time < LAST and chance.random() < 0.6)]
+            changes += [(row, time, 1) for row in new] + [(row, time, -1) for row in gone]
+            held.update(new)
+            held.subtract(gone)
+        history[name] = changes
+    return history
+
+
+@dataclass
+class House:
+    """Two inputs and all views over them, in memory."""
+
+    engine: ListEngine = field(init=False)
+    blob: MemoryBlob = field(default_factory=MemoryBlob)
+    stores: MemoryConsensus = field(default_factory=MemoryConsensus)
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.engine = ListEngine(self.blob, {QUERY: _largest})
+        self.open()
+
+    def open(self) -> None:
+        """Open everything anew, as a new process does."""
+        self.epoch += 1
+        self.client = PersistClient(
+            HandClock(), CountingIds(f"p{self.epoch}"), self.blob, self.stores, self.engine, grace_ms=None
+        )
+        self.writers = {
+            name: run_sync(self.client.writer(name, self.epoch, schema=s.ddl)) for name, s in INPUTS.items()
+        }
+        readers = {name: run_sync(self.client.reader(name, schema, name)) for name, schema in INPUTS.items()}
+        self.runs: list[StageRun] = []
+        for name, view in VIEWS.items():
+            for stage in split(view, name):
+                writer = run_sync(self.client.writer(stage.name, self.epoch, schema=stage.schema.ddl))
+                sink = Sink(self.engine, writer, stage.schema, f"{stage.name} as it is", ())
+                inputs = {each: readers[each] for each in stage.inputs}
+                assert all(inputs.values())
+                self.runs.append(StageRun(stage, self.engine, inputs, sink))  # type: ignore[arg-type]
+                readers[stage.name] = run_sync(self.client.reader(stage.name, stage.schema, stage.name))
+        self.readers = readers
+
+    def write(self, history: Mapping[str, Sequence[tuple[Row, int, int]]], lower: int, upper: int) -> None:
+        """Append the inputs' changes of ``[lower, upper)``."""
+        for name, schema in INPUTS.items():
+            rows = [
+                dict(zip(schema.names, row, strict=True)) | {TIME: time, DIFF: diff}
+                for row, time, diff in history[name]
+                if lower <= time < upper
+            ]
+            writer = self.writers[name]
+            request = StageRequest(name, schema, lower, upper, writer.stage_prefix(), inline_bytes_max=1 << 14)
+            staged = run_sync(self.engine.stage(updates(schema, rows), request))
+            run_sync(writer.compare_and_append([staged] if rows else [], Frontier(lower), Frontier(upper)))
+
+    def tick(self, upper: int) -> None:
+        """Bring all views to ``upper``."""
+        report = run_sync(tick(self.client, self.runs, Frontier(upper), in_turn))
+        assert not report.failed
+        assert not report.standing
+
+    def updates(self, name: str, upper: int = LAST + 1) -> Counter[tuple[Row, str | None, int]]:
+        """Return all updates of a collection: row, error, time to diff."""
+        reader = self.readers[name]
+        assert reader is not None
+        held = contents(run_sync(reader.refresh()), reader.schema, 0, upper, advance=0, half=Half.BOTH)
+        found: Counter[tuple[Row, str | None, int]] = Counter()
+        for row in listed(run_sync(self.engine.read(held))).rows:
+            found[tuple(row[c] for c in reader.schema.names), row[ERROR], row[TIME]] += row[DIFF]
+        return Counter({key: count for key, count in found.items() if count})
+
+    def at(self, name: str, time: int) -> tuple[Counter[Row], Counter[str]]:
+        """Return the rows and the errors of a collection at ``time``."""
+        rows: Counter[Row] = Counter()
+        errors: Counter[str] = Counter()
+        for (row, error, at), diff in self.updates(name).items():
+            if at <= time and error is None:
+                rows[row] += diff
+            elif at <= time and error is not None:
+                errors[error] += diff
+        return Counter({r: n for r, n in rows.items() if n}), Counter({e: n for e, n in errors.items() if n})
+
+
+def _held(history: Mapping[str, Sequence[tuple[Row, int, int]]], time: int) -> dict[str, Counter[Row]]:
+    held: dict[str, Counter[Row]] = {}
+    for name, changes in history.items():
+        found: Counter[Row] = Counter()
+        for row, at, diff in changes:
+            if at <= time:
+                found[row] += diff
+        held[name] = Counter({row: count for row, count in found.items() if count})
+    return held
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_at_every_time_each_view_is_right_or_has_the_error_that_is_there(seed: int) -> None:
+    """Damage: one bad row stops a view for ever, hides good rows, or stays an error when it is gone."""
+    chance = random.Random(seed)
+    history = _history(seed)
+    house = House()
+    lower = 0
+    while lower <= LAST:
+        upper = lower + 1 if lower == 0 else min(LAST + 1, lower + chance.randint(1, 3))
+        house.write(history, lower, upper)
+        if chance.random() < 0.3:
+            house.open()
+        house.tick(upper)
+        lower = upper
+    for name in VIEWS:
+        for time in range(LAST + 1):
+            rows, errors = house.at(name, time)
+            assert (rows, sum(errors.values())) == _truth(name, _held(history, time)), (name, time)
+        assert not house.at(name, LAST)[1], f"{name} has not healed"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_how_times_are_grouped_into_steps_changes_no_update(seed: int) -> None:
+    """Damage: a view that was down for a while differs from its replica in which rows it calls errors."""
+    history = _history(seed)
+    one, other = House(), House()
+    for time in range(LAST + 1):
+        one.write(history, time, time + 1)
+        one.tick(time + 1)
+    other.write(history, 0, 1)
+    other.tick(1)
+    other.write(history, 1, LAST + 1)
+    other.tick(LAST + 1)
+    for name in VIEWS:
+        assert one.updates(name) == other.updates(name), name
+
+
+def test_an_error_says_where_it_is_and_which_row_it_was() -> None:
+    """Damage: a person reads that something failed somewhere."""
+    house = House()
+    house.write({"t": [(("a", 0), 0, 1)], "u": []}, 0, 1)
+    house.tick(1)
+    (error,) = house.at("linear", 0)[1]
+    assert json.loads(error) == {"collection": "linear", "expression": "12 DIV n > 1", "row": {"k": "a", "n": 0}}
+    (error,) = house.at("largest", 0)[1]
+    assert json.loads(error) == {"collection": "largest", "query": QUERY}
+    assert house.at("above", 0)[1] == house.at("sum", 0)[1], "a view above has the errors of the one below"
+
+
+def test_a_row_that_came_and_went_is_never_evaluated_again() -> None:
+    """Damage: a view fails for ever on a row that was withdrawn long ago, or before the view was made."""
+    house = House()
+    house.write({"t": [(("a", 0), 0, 1), (("a", 2), 0, 1)], "u": []}, 0, 1)
+    house.write({"t": [(("a", 0), 1, -1)], "u": []}, 1, 2)
+    house.write({"t": [(("b", 0), 2, 1), (("b", 0), 2, -1)], "u": [(("a", 0), 2, 1)]}, 2, 3)
+    house.tick(3)
+    house.write({"t": [], "u": [(("a", 0), 3, -1), (("a", 3), 3, 1)]}, 3, 4)
+    house.tick(4)
+    for name in VIEWS:
+        assert not house.at(name, 3)[1], name
+        assert all(error is None for _, error, _ in house.updates(name)) or name == "join"
+    assert house.at("join", 3)[0] == {("a", 2, 3): 1}
