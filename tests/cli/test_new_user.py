@@ -44,8 +44,8 @@ def test_no_mistake_that_can_be_typed_prints_a_traceback(orders, tmp_path):
     """Damage: the first thing that a new user sees is fifty lines about our insides, and not what to mend."""
     mistakes = {
         ("query", "SELECT 1/0 AS x FROM t"): "",  # the table is empty: no row, no error
-        ("query", "SELECT 1/0 AS x FROM orders"): "[DIVIDE_BY_ZERO]",
-        ("query", "SELECT CAST(name AS INT) AS x FROM orders"): "[CAST_INVALID_INPUT]",
+        ("query", "SELECT 1/0 AS x FROM orders"): "DIVIDE_BY_ZERO",
+        ("query", "SELECT CAST(name AS INT) AS x FROM orders"): "CAST_INVALID_INPUT",
         ("query", "SELECT (SELECT id FROM orders) AS x"): "SCALAR_SUBQUERY_TOO_MANY_ROWS",
         ("query", "SELECT raise_error('no such thing') AS x FROM orders"): "no such thing",
         ("query", "SELEC 1"): "SELEC",
@@ -63,12 +63,10 @@ def test_no_mistake_that_can_be_typed_prints_a_traceback(orders, tmp_path):
         ("sql", "-f", str(tmp_path / "not-there.sql")): "not-there.sql",
         ("sql", "-f", str(tmp_path)): str(tmp_path),
     }
-    for command, named in mistakes.items():
-        said = orders.run(*command)
-        if said.status == 0:
-            assert command == ("query", "SELECT 1/0 AS x FROM t")
-            continue
-        assert named in one_sentence(said), command
+    told = {command: orders.run(*command) for command in mistakes}
+    assert told.pop(("query", "SELECT 1/0 AS x FROM t")).status == 0
+    wrong = {command: said for command, said in told.items() if mistakes[command] not in one_sentence(said)}
+    assert not wrong
     orders.write({"strandline.yml": "location: [1\n"})
     assert "strandline.yml" in one_sentence(orders.run("status"))
     orders.write({"strandline.yml": "location: memory://\nconsensus: zookeeper://x\n"})
