@@ -1,14 +1,14 @@
 """An `Engine` over Python lists: for tests of whoever moves rows without looking inside them.
 
 It keeps the part of the engine's contract that needs no SQL: read, union, stage, discard, multiset, collect, local,
-times, restrict, differences.  What would need SQL (`evaluate`, `query`) it refuses.  Parts are msgpack, in the Blob it
-is given.  Everything happens when it is called, so a frame is a value; nothing suspends but the Blob.
+times, net, restrict, differences.  What would need SQL (`evaluate`, `query`) it refuses.  Parts are msgpack, in the
+Blob it is given.  Everything happens when it is called, so a frame is a value; nothing suspends but the Blob.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
 
@@ -170,6 +170,20 @@ class ListEngine:
     async def times(self, contents: Contents) -> tuple[int, ...]:
         """See `Engine.times`."""
         return tuple(sorted({row[TIME] for row in listed(await self.read(contents)).rows}))
+
+    async def net(
+        self, contents: Contents, *, key: Sequence[str] = (), times: bool = False
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `Engine.net`; a batch has one row, so that what spans batches is met."""
+        found = listed(await self.read(contents))
+        kept = [*(name for name in found.names if name not in _OURS), *([TIME] if times else [])]
+        sums: Counter[tuple[Any, ...]] = Counter()
+        for row in found.rows:
+            sums[tuple(row[name] for name in kept)] += row[DIFF]
+        net = [dict(zip(kept, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff]
+        net.sort(key=lambda row: (row[TIME] if times else 0, [repr(row[name]) for name in key]))
+        for batch in pa.table({name: [row[name] for row in net] for name in [*kept, DIFF]}).to_batches(1):
+            yield batch
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
         """See `Engine.restrict`."""
