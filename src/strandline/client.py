@@ -32,7 +32,7 @@ from strandline.environment.progress import progress
 from strandline.environment.project import Project
 from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives, released
-from strandline.environment.wiring import Assembly, assemble
+from strandline.environment.wiring import SparkAssembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.definite import read_definitely
@@ -165,7 +165,7 @@ class Transaction:
 class Environment:
     """Definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a context."""
 
-    def __init__(self, core: Core, assembly: Assembly, loop: LoopThread) -> None:
+    def __init__(self, core: Core, assembly: SparkAssembly, loop: LoopThread) -> None:
         self._core = core
         self._assembly = assembly
         self._loop = loop
@@ -418,7 +418,7 @@ class Environment:
         """Return rows as a person's frame; what they lie in is held until nothing uses it, or this is closed."""
         self._holds.add(hold)
         loop = self._loop
-        return self._core.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
+        return self._assembly.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
 
     def _change(self, name: str, rows: Data, *, deletes: bool) -> Change:
         table = self._core.table(name)
@@ -428,7 +428,7 @@ class Environment:
         if isinstance(rows, pa.Table):
             frame = self._run(self._core.engine.local(rows, table.schema, time=0, diff=diff))
             return Change(table, frame, deletes, rows.num_rows)
-        return Change(table, self._core.engine.given(rows, table.schema, diff=diff), deletes, None)
+        return Change(table, self._assembly.engine.given(rows, table.schema, diff=diff), deletes, None)
 
     def _inserting(self, s: statements.Insert) -> list[Change | Statement]:
         table = self._core.table(s.table)
@@ -463,7 +463,7 @@ class Environment:
     def _statement(
         self, table: OpenTable, sql: str, *, deletes: bool, shape: Callable[[DataFrame], DataFrame] | None = None
     ) -> Statement:
-        engine = self._core.engine
+        engine = self._assembly.engine
 
         async def read(as_of: int) -> Rows:
             hold = Hold()

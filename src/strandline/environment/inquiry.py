@@ -28,7 +28,6 @@ from strandline.environment.core import Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
-from strandline.environment.wiring import driver
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
 from strandline.persist.plane import Half, Rows
@@ -184,7 +183,7 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         raise unknown(
             "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
         )
-    endpoint = driver(item.endpoint, item.options, core.assembly.clock)
+    endpoint = core.assembly.drivers(item.endpoint, item.options)
     position = await reached(item, core.client, core.catalog)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
