@@ -27,7 +27,7 @@ from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
-from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_engine import ListEngine
 from strandline.testing.simulation import run_sync
 
@@ -69,7 +69,7 @@ class Place:
             analyst=None,
             connectors=None,
             drivers=None,
-            together=None,
+            together=in_turn,
             processes=SystemProcesses(),
             address=None,
             opened=opened,
