@@ -67,6 +67,8 @@ from strandline.persist.transactions import Transactions, open_transactions
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
+DROPPED = "dropped"
+"""What problems of closing what was dropped are told under, where they are not one shard's."""
 HISTORY = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
 
@@ -347,6 +349,10 @@ class Core:
         Raises `FencedError` if another environment has taken over.
         """
         await self._start_again()
+        if self.catalog.dropped:
+            async with self._own_problem(DROPPED):
+                await self.bury()
+                self._note(DROPPED, "")
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
@@ -394,10 +400,16 @@ class Core:
             self._note(name, "")
 
     def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each collection without a problem of its own is not complete at ``time``: none stands silently."""
+        """Return why each item without a problem of its own is not complete at ``time``: none stands silently."""
         found = {}
+        tasks = self.require_writing().tasks
         for name, item in self.catalog.items.items():
-            if isinstance(item, Materialization) or name in self.problems:
+            if name in self.problems:
+                continue
+            if isinstance(item, Materialization):
+                position = tasks[name].status.position
+                if Frontier(position) <= time:
+                    found[name] = f"it waits for its collections; it has come to {position}, and the tick's time {time}"
                 continue
             upper = self.client.state_of(item.shard).upper
             if upper <= time:

@@ -133,7 +133,8 @@ class Place:
     """What is durable at an endpoint, and what it found wrong with what it was told (``broken``).
 
     ``tables``: rows by resource and key.  ``fences`` and ``checkpoints``: by task, of those that keep their own.
-    ``staged``, ``applied``: transactions by name, of those that leave the commit to the runtime's log.
+    ``staged``, ``applied``: transactions by name, of those that leave the commit to the runtime's log; ``owners``: whose
+    rows a resource holds, by state key.
     """
 
     tables: dict[str, dict[str, Row]] = field(default_factory=dict)
@@ -141,6 +142,7 @@ class Place:
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     staged: dict[str, list[Store]] = field(default_factory=dict)
     applied: set[str] = field(default_factory=set)
+    owners: dict[str, str] = field(default_factory=dict)
     down: bool = False
     commits: int = 0
     broken: list[str] = field(default_factory=list)
@@ -177,8 +179,18 @@ class SimDriver:
         return tuple(Validated(dict.fromkeys(b.schema.names, fine)) for b in spec.bindings)
 
     async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
-        """Do nothing: a table is there when it has rows."""
-        return Applied()
+        """Empty what holds the rows of another incarnation, unless the session does so with its first commit."""
+
+        async def fit(_: object) -> Applied:
+            for binding in spec.bindings:
+                if self._place.owners.get(binding.resource) != binding.state_key:
+                    self._place.tables.pop(binding.resource, None)
+                    self._place.owners[binding.resource] = binding.state_key
+            return Applied()
+
+        if self._session is CheckpointSession:
+            return Applied()
+        return await asked(f"{self._session.kind}.apply", fit, (spec.name,), AT_ONCE)
 
     async def open(self) -> SimSession:
         """Start a conversation."""
