@@ -67,8 +67,8 @@ from strandline.persist.transactions import Transactions, open_transactions
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
-DROPPED = "dropped"
-"""What problems of closing what was dropped are told under, where they are not one shard's."""
+CATALOG = "catalog"
+"""What problems of knowing the catalog, and of closing what it dropped, are told under."""
 HISTORY = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
 
@@ -101,7 +101,7 @@ class Core:
         self.writing: Writing | None = None
         self.problems: dict[str, str] = {}
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
-        self._unstarted: set[str] = set()  # items of the catalog that could not be opened yet
+        self._running: dict[str, str] = {}  # the items that are open here, and their ids
         self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus))
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
@@ -265,11 +265,22 @@ class Core:
         What keeps it from opening is its own problem; the other items go on, and every tick tries to open it again.
         """
         name = item.name.lower()
-        self._unstarted.add(name)
         async with self._own_problem(name):
             await self._start(item)
-            self._unstarted.discard(name)
+            self._running[name] = _id(item)
             self._note(name, "")
+
+    async def stop(self, name: str) -> None:
+        """Let an item that the catalog holds no longer take no part in ticks.  Raises what an endpoint raises."""
+        writing = self.require_writing()
+        self._running.pop(name, None)
+        writing.dataflows.stop(name)
+        writing.tables.pop(name, None)
+        writing.ingestions.pop(name, None)
+        task = writing.tasks.pop(name, None)
+        self.problems.pop(name, None)
+        if task is not None:
+            await task.close()
 
     async def _start(self, item: Item) -> None:
         match item:
@@ -285,10 +296,22 @@ class Core:
             # All history is kept readable: only this hold keeps an endpoint's own from moving since forward.
             await self.client.since(item.shard, HISTORY, self.require_writing().epoch)
 
-    async def _start_again(self) -> None:
-        """Open what could not be opened before, what is read before what reads it."""
+    async def _reconcile(self) -> None:
+        """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
+
+        So the next tick opens what could not be opened, and does what a CREATE or DROP of unknown outcome came to.
+        """
+        async with self._own_problem(CATALOG):
+            await self.catalogs.settle(self.require_writing().epoch)
+            for name, known in list(self._running.items()):
+                item = self.catalog.find(name)
+                if item is None or _id(item) != known:
+                    await self.stop(name)
+            if self.catalog.dropped:
+                await self.bury()
+            self._note(CATALOG, "")
         for name, item in list(self.catalog.items.items()):
-            if name in self._unstarted:
+            if name not in self._running:
                 await self.start(item)
 
     @asynccontextmanager
@@ -348,11 +371,7 @@ class Core:
 
         Raises `FencedError` if another environment has taken over.
         """
-        await self._start_again()
-        if self.catalog.dropped:
-            async with self._own_problem(DROPPED):
-                await self.bury()
-                self._note(DROPPED, "")
+        await self._reconcile()
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
@@ -486,6 +505,11 @@ class Core:
             self.problems[name] = problem
         else:
             self.problems.pop(name, None)
+
+
+def _id(item: Item) -> str:
+    """Return what tells an item from another one that had its name."""
+    return item.id if isinstance(item, Materialization) else item.shard
 
 
 def _unopened(item: Collected) -> ConfigError:

@@ -112,7 +112,11 @@ def queries() -> dict[str, Query]:
     """Return the one query here that has no rule, as the planner has it asked of the engine, and its answer."""
     _, (stage,) = _planned("top", VIEWS["top"].sql, (("t1", TABLE),))
     assert isinstance(stage.plan, Opaque)
-    return {stage.plan.sql: lambda relations: _top((None, *reversed(r.values())) for (rs,) in [relations.values()] for r in rs)}
+    return {
+        stage.plan.sql: lambda relations: _top(
+            (None, *reversed(r.values())) for (rs,) in [relations.values()] for r in rs
+        )
+    }
 
 
 def multiset(rows: Iterable[Row]) -> Counter[Row]:

@@ -72,7 +72,7 @@ CATCH_UP_TICKS: Final = 2
 """Within so many ticks after the last fault everything has caught up, and no problem is left."""
 TASKS: Final = (3, 5, 8)
 """How many things an instance does besides."""
-PATIENCE: Final = (64, 4, 2, 1)
+PATIENCE: Final = (64, 4, 2, 2)
 ROLLUPS_EVERY: Final = (2, 8, 13)
 FANS: Final = (2, 3, 8)
 INLINE_BYTES: Final = (100, 200_000)
@@ -289,7 +289,12 @@ async def outside(world: World) -> None:
         await clock.sleep(0.02 * (1 + world.choose("wait", 8)))
         name = world.one_of("upstream", SOURCES)
         values = [world.choose("value", 4) for _ in range(world.choose("messages", 3))]
-        await IoPoint("outside", (), lambda n=name, v=values: world.upstreams[n].produce(world.one_of("partition", PARTITIONS), *v), (Fate.DONE,))
+        await IoPoint(
+            "outside",
+            (),
+            lambda n=name, v=values: world.upstreams[n].produce(world.one_of("partition", PARTITIONS), *v),
+            (Fate.DONE,),
+        )
         world.weather.out = world.choose(FAULT + "outage", 4) == 1
         upstream = world.upstreams[world.one_of("fickle", SOURCES)]
         upstream.down = world.choose(FAULT + "upstream down", 3) == 1
@@ -367,7 +372,9 @@ class Instance:
         world.marks["tick"] += 1
         after = await self._uppers(core)
         silent = standing(before, after, core.all_problems())
-        require("silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {core.all_problems()}")
+        require(
+            "silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {core.all_problems()}"
+        )
         moved = [name for name, upper in after.items() if upper > before.get(name, 0)]
         world.acknowledged += bool(moved)
         if core.all_problems():
@@ -420,7 +427,9 @@ class Instance:
         """Return a row that was acknowledged in ``table``, that nobody has deleted as far as is known."""
         attempts = self.world.observer.attempts
         gone = {row for a in attempts for row, diff in a.rows.get(table, ()) if diff < 0}
-        rows = [r for a in attempts if a.time is not None for r, diff in a.rows.get(table, ()) if diff > 0 and r not in gone]
+        rows = [
+            r for a in attempts if a.time is not None for r, diff in a.rows.get(table, ()) if diff > 0 and r not in gone
+        ]
         return self.world.one_of("gone", rows) if rows else None
 
     async def _define(self, core: Core) -> None:
@@ -439,7 +448,11 @@ class Instance:
 
     async def _drop(self, core: Core) -> None:
         """Drop what nothing reads."""
-        items = [i for n, i in core.catalog.items.items() if not isinstance(i, Table | Source) and not core.catalog.dependents(n)]
+        items = [
+            i
+            for n, i in core.catalog.items.items()
+            if not isinstance(i, Table | Source) and not core.catalog.dependents(n)
+        ]
         if not items:
             return
         item = self.world.one_of("dropped", items)
@@ -460,7 +473,9 @@ class Instance:
         uppers = await self._uppers(core)
         behind = {name: upper for name, upper in uppers.items() if upper <= time}
         problems = core.all_problems()
-        require("L2", not behind and not problems, f"{time} after {CATCH_UP_TICKS} ticks: {behind} are behind, {problems}")
+        require(
+            "L2", not behind and not problems, f"{time} after {CATCH_UP_TICKS} ticks: {behind} are behind, {problems}"
+        )
         world.marks["caught up"] += 1
         world.acknowledged += CATCH_UP_TICKS
 
