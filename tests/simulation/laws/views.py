@@ -235,10 +235,6 @@ class Observer:
                 require(
                     "K2", ours == wanted, f"{name} at {time} is {_shown(ours)}; its definition gives {_shown(wanted)}"
                 )
-        self._withdrawn(name, now)
-
-    def _withdrawn(self, name: str, now: Collected) -> None:
-        """K3: once anything of the view's own is appended after what others wrote, that is gone."""
 
     # ---- endpoints ---------------------------------------------------------------------------------------------------
 

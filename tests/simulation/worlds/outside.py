@@ -133,8 +133,8 @@ class Place:
     """What is durable at an endpoint, and what it found wrong with what it was told (``broken``).
 
     ``tables``: rows by resource and key.  ``fences`` and ``checkpoints``: by task, of those that keep their own.
-    ``staged``, ``applied``: transactions by name, of those that leave the commit to the runtime's log; ``owners``: whose
-    rows a resource holds, by state key.
+    ``staged``, ``applied``: transactions by name, of those that leave the commit to the runtime's log.  ``owners``:
+    whose rows a resource holds, by state key.
     """
 
     tables: dict[str, dict[str, Row]] = field(default_factory=dict)

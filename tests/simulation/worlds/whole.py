@@ -18,32 +18,30 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cache
 from typing import Final, TypeVar
 from unittest import mock
 
-from laws.broken import LawBrokenError, judged, require
-from laws.views import FOREIGN, Attempt, Observer, standing
+from laws.broken import judged, require
+from laws.views import Attempt, Observer, standing
 from strandline.environment import core as core_module
 from strandline.environment import definitions
 from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import Materialization, Source, Table, View
+from strandline.environment.catalog import Materialization, Source, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.statements import Drop, parse
 from strandline.environment.tables import Change
 from strandline.errors import (
     AsOfError,
-    ConfigError,
     DefinitionError,
     FencedError,
     InvalidUsage,
     StoreError,
-    StrandlineError,
     Unavailable,
 )
 from strandline.persist import machine, patience, register, trace
 from strandline.persist.client import PersistClient
-from strandline.persist.transactions import open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.choices import FAULT, Seeded
@@ -65,7 +63,7 @@ from worlds.outside import SESSIONS, ExposedBlob, ExposedConsensus, FickleUpstre
 
 T = TypeVar("T")
 
-CALM_AFTER: Final = (150, 300, 600)
+CALM_AFTER: Final = (100, 200, 400)
 """After how many steps the faults of a history end; which of these is part of the seed."""
 STEPS_MAX: Final = 20_000
 CATCH_UP_TICKS: Final = 2
@@ -84,6 +82,10 @@ SOURCES: Final = ("u1", "u2")
 PARTITIONS: Final = ("p", "q")
 PLACES: Final = ("checkpointing", "staging", "direct")
 DDL: Final = {name: ", ".join(f"{c.name} {c.type}" for c in schema) for name, schema in INPUTS.items()}
+
+
+parsed: Final = cache(parse)
+"""The few statements of the world, each read once."""
 
 
 class OneHost:
@@ -435,7 +437,7 @@ class Instance:
     async def _define(self, core: Core) -> None:
         """Create what is missing."""
         for text in self.wanted:
-            statement = parse(text)
+            statement = parsed(text)
             if core.catalog.find(statement.name) is not None:
                 continue
             try:
