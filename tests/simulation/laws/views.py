@@ -132,6 +132,20 @@ class Observer:
             {name: there[name] for name, item in catalog.items.items() if isinstance(item, Table) and name in there}
         )
 
+    async def settled(self) -> None:
+        """K3: nothing that others wrote into a view is in it any longer."""
+        for view in (await self.catalog()).of_kind(View):
+            reader = await self._reader(view)
+            assert reader is not None
+            now = await self._collected(reader)
+            strange = [row for row in now.at(now.upper - 1) if foreign(row)]
+            require("K3", not strange, f"{view.name} still holds {strange} at {now.upper - 1}, which others wrote")
+
+    @property
+    def epoch(self) -> int:
+        """The generation of the environment that writes, as the catalog said last."""
+        return self._catalogs.current.epoch
+
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     async def _reader(self, item: Any) -> ReadHandle | None:
@@ -231,7 +245,7 @@ class Observer:
             wanted = Counter(VIEWS[name].meaning({i: list(each.at(time).elements()) for i, each in inputs.items()}))
             found = now.at(time)
             if found != wanted:
-                ours = Counter({row: count for row, count in found.items() if not foreign(row)})
+                ours, wanted = _own(found), _own(wanted)
                 require(
                     "K2", ours == wanted, f"{name} at {time} is {_shown(ours)}; its definition gives {_shown(wanted)}"
                 )
@@ -273,6 +287,10 @@ class Observer:
                 rows == wanted,
                 f"{item.name} at {position} is {_shown(rows)}; {bound.collection} is {_shown(wanted)}",
             )
+
+
+def _own(content: Counter[Row]) -> Counter[Row]:
+    return Counter({row: count for row, count in content.items() if not foreign(row)})
 
 
 def foreign(row: Row) -> bool:

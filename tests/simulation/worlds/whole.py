@@ -23,11 +23,11 @@ from typing import Final, TypeVar
 from unittest import mock
 
 from laws.broken import judged, require
-from laws.views import Attempt, Observer, standing
+from laws.views import FOREIGN, Attempt, Observer, standing
 from strandline.environment import core as core_module
 from strandline.environment import definitions
 from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import Materialization, Source, Table
+from strandline.environment.catalog import Materialization, Source, Table, View
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.statements import Drop, parse
@@ -40,8 +40,10 @@ from strandline.errors import (
     StoreError,
     Unavailable,
 )
+from strandline.frontier.antichain import Frontier
 from strandline.persist import machine, patience, register, trace
 from strandline.persist.client import PersistClient
+from strandline.persist.plane import StageRequest
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.choices import FAULT, Seeded
@@ -139,7 +141,7 @@ class World:
         self.places = {name: Place() for name in PLACES}
         self.ids = SimIds()
         self.marks: Counter[str] = Counter()
-        self.well = False  # whether all outside is as it should be, for good
+        self.busy = {"outside"}  # who still does what an environment has to bear
         self.processes = 0
         self.serial = 0
         self.acknowledged = 0
@@ -161,6 +163,12 @@ class World:
         """Return a number that was not given out before."""
         self.serial += 1
         return self.serial
+
+    def client(self, clock: SimClock) -> PersistClient:
+        """Return the client of a new process that is no environment."""
+        blob = SimBlob(ExposedBlob(self.blob, self.weather))
+        consensus = SimConsensus(ExposedConsensus(self.consensus, self.weather))
+        return PersistClient(clock, self.ids, blob, consensus, grace_ms=None)
 
     def assembly(self) -> Assembly:
         """Return what a new process is given: its own engine and clock, and the way to all that is durable."""
@@ -261,6 +269,9 @@ def populate(world: World) -> None:
         name = f"i{n}"
         world.simulation.spawn(name, lambda _, name=name: Instance(world, name, wanted, tasks).live())
     world.simulation.spawn("outside", lambda _: outside(world))
+    if world.choose("vandal", 3) == 0:
+        world.busy.add("vandal")
+        world.simulation.spawn("vandal", lambda _: vandal(world))
 
 
 def project(world: World) -> list[str]:
@@ -308,7 +319,32 @@ async def outside(world: World) -> None:
         upstream.down, upstream.hidden = False, 0
     for place in world.places.values():
         place.down = False
-    world.well = True
+    world.busy.discard("outside")
+
+
+async def vandal(world: World) -> None:
+    """Write rows into views that are none of theirs, under the epoch of whoever writes there."""
+    clock = SimClock(world.simulation)
+    client = world.client(clock)
+    while not world.simulation.calm:
+        await clock.sleep(0.05 * (1 + world.choose("wait", 8)))
+        views = (await world.observer.catalog()).of_kind(View)
+        if not views:
+            continue
+        view = world.one_of("spoilt", views)
+        try:
+            writer = await client.writer(view.shard, world.observer.epoch, schema=view.schema.ddl)
+            lower = writer.state.upper.at
+            if lower:  # neither fresh nor dropped
+                row = {c.name: "foreign" if c.type == "string" else FOREIGN + world.number() for c in view.schema}
+                request = StageRequest(view.shard, view.schema, lower, lower + 1, "", inline_bytes_max=1 << 14)
+                rows = updates(view.schema, [row | {"__time": lower, "__diff": 1}])
+                staged = await ListEngine(world.blob).stage(rows, request)
+                await writer.compare_and_append([staged], Frontier(lower), Frontier(lower + 1))
+                world.marks["vandal"] += 1
+        except (StoreError, Unavailable, FencedError, InvalidUsage):
+            continue
+    world.busy.discard("vandal")
 
 
 class Instance:
@@ -351,7 +387,7 @@ class Instance:
     async def _work(self, core: Core) -> None:
         world = self.world
         await self._define(core)
-        while self.tasks or not world.well:
+        while self.tasks or world.busy:
             match world.choose("do", 8):
                 case 0 | 1 | 2:
                     await self._tick(core)
@@ -478,6 +514,7 @@ class Instance:
         require(
             "L2", not behind and not problems, f"{time} after {CATCH_UP_TICKS} ticks: {behind} are behind, {problems}"
         )
+        await world.observer.settled()
         world.marks["caught up"] += 1
         world.acknowledged += CATCH_UP_TICKS
 
