@@ -40,8 +40,7 @@ from strandline.environment.config import Config, Mode
 from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
 from strandline.environment.dropped import bury
 from strandline.environment.oracle import Oracle
-from strandline.environment.problems import KEY as PROBLEMS
-from strandline.environment.problems import Board
+from strandline.environment.problems import NOTICES, PROBLEMS, Board
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
@@ -58,6 +57,7 @@ from strandline.errors import (
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.materialize.runtime import Materialization as Task
 from strandline.persist.client import PersistClient
+from strandline.persist.location import KEY as LOCATION
 from strandline.persist.notify import LocalNotifier, Notifier, Polling
 from strandline.persist.push import PushClient, PushServer
 from strandline.persist.read import ReadHandle
@@ -100,9 +100,10 @@ class Core:
         self.mode = mode
         self.writing: Writing | None = None
         self.problems: dict[str, str] = {}
+        self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
+        self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
         self._running: dict[str, str] = {}  # the items that are open here, and their ids
-        self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus))
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
@@ -122,7 +123,7 @@ class Core:
         catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus))
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
-            if not (await catalogs.read()).epoch and not await consensus.list_keys():
+            if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION}:
                 raise ConfigError("nothing was stored at this location yet; open it for writing to make one")
             return core
         try:
@@ -377,6 +378,7 @@ class Core:
         await self.deliver()
         self._standing = self._left_behind(Frontier(time))
         await self.board.tell(self.all_problems())
+        await self.noticeboard.tell(self.notices())
         return time
 
     async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
@@ -499,6 +501,11 @@ class Core:
             if (owner := owners.get(shard)) is not None:  # else it was dropped
                 found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
         return found
+
+    def notices(self) -> dict[str, list[str]]:
+        """Return what sources wait for, though nothing is wrong, by their names."""
+        ingestions = self.require_writing().ingestions
+        return {name: list(each.status.notices) for name, each in ingestions.items() if each.status.notices}
 
     def _note(self, name: str, problem: str) -> None:
         if problem:
