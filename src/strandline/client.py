@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Schema, quote
 from strandline.compute.explain import Explanation
-from strandline.environment import definitions, inquiry, statements, upkeep
+from strandline.environment import definitions, error_half, inquiry, statements, upkeep
 from strandline.environment.apply import Applied, apply
 from strandline.environment.catalog import Item, Materialization
 from strandline.environment.config import Mode, config_from
@@ -425,6 +425,7 @@ class Environment:
             plan = partial(reader.history, upper) if whole else partial(reader.changes, lower, upper)
             contents, rows = await read_definitely(self._core.engine, reader, plan)
             hold.take(reader, contents)
+            await error_half.refuse_in(self._core, reader, lower, upper)
             return rows
 
         return self._hand_out(self._run(read()), hold)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.environment.catalog import Source
+from strandline.environment.on_error import OPTION
 from strandline.errors import DefinitionError
 from strandline.persist.client import PersistClient
 from strandline.sources.file_options import FileOptions, parse
@@ -40,4 +41,4 @@ class FileConnectors:
 
 
 def _parsed(options: Mapping[str, str]) -> FileOptions:
-    return parse(options["path"], {name: value for name, value in options.items() if name != "path"})
+    return parse(options["path"], {name: value for name, value in options.items() if name not in ("path", OPTION)})

@@ -23,6 +23,7 @@ import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport, tick
+from strandline.environment import on_error
 from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import (
     KEY,
@@ -346,12 +347,15 @@ class Core:
             view = msgspec.structs.replace(view, stages=shards)
             await self.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(view))
         readers = {name: await self.reader(name) for name in planned.imports}
-        await writing.dataflows.start(Definition(view, planned, stages), readers)
+        forgiven = frozenset(name for name in readers if on_error.forgiven(self.catalog.collection(name)))
+        await writing.dataflows.start(Definition(view, planned, stages), readers, forgiven)
 
     async def _start_task(self, item: Materialization) -> None:
         writing = self.require_writing()
         readers = [await self.reader(bound.collection) for bound in item.bindings]
-        endpoint = self.assembly.drivers(item.endpoint, item.options)
+        endpoint = self.assembly.drivers(
+            item.endpoint, on_error.others(item.name, item.options, on_error.MATERIALIZATION)
+        )
         writing.tasks[item.name.lower()] = await start_task(
             item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch
         )

@@ -61,10 +61,12 @@ class Dataflows:
         """The stages of one view; the last one writes the view's own shard."""
         return tuple(run for name, run in self._runs.items() if view in self._users[name])
 
-    async def start(self, definition: Definition, readers: Mapping[str, ReadHandle]) -> None:
+    async def start(
+        self, definition: Definition, readers: Mapping[str, ReadHandle], forgiven: frozenset[str] = frozenset()
+    ) -> None:
         """Open the view's sinks under this epoch (older ones are fenced from here on) and let it take part in ticks.
 
-        ``readers``: the collections that the view imports.
+        ``readers``: the collections that the view imports; ``forgiven``: those whose errors are none of the view's.
         """
         view = definition.view
         inputs = dict(readers)
@@ -72,7 +74,8 @@ class Dataflows:
             final = stage is definition.stages[-1]
             shard = view.shard if final else view.stages[stage.name]
             if stage.name not in self._runs:
-                run = await self._open(stage, shard, {name: inputs[name] for name in stage.inputs}, view.conf)
+                read = {name: inputs[name] for name in stage.inputs}
+                run = await self._open(stage, shard, read, view.conf, forgiven & read.keys())
                 self._runs[stage.name] = run
             self._users.setdefault(stage.name, set()).add(view.name.lower())
             reader = await self._client.reader(shard, stage.schema, view.name if final else f"{view.name}/{stage.name}")
@@ -88,17 +91,30 @@ class Dataflows:
             if not self._users[name]:
                 del self._runs[name], self._users[name]
 
-    async def _open(self, stage: Stage, shard: str, inputs: Mapping[str, ReadHandle], conf: dict[str, str]) -> StageRun:
+    async def _open(
+        self,
+        stage: Stage,
+        shard: str,
+        inputs: Mapping[str, ReadHandle],
+        conf: dict[str, str],
+        forgiven: frozenset[str],
+    ) -> StageRun:
         writer = await self._client.writer(shard, self._epoch, schema=stage.schema.ddl)
-        sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, inputs, conf), ())
+        sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, inputs, conf, forgiven), ())
         await sink.open()
-        return StageRun(stage, self._engine, inputs, sink)
+        return StageRun(stage, self._engine, inputs, sink, forgiven)
 
 
-def fingerprint(stage: Stage, inputs: Mapping[str, ReadHandle], conf: Mapping[str, str]) -> str:
-    """Return what a certificate names: the stage's meaning, its inputs' shards, and the conf that changes answers."""
+def fingerprint(
+    stage: Stage, inputs: Mapping[str, ReadHandle], conf: Mapping[str, str], forgiven: frozenset[str] = frozenset()
+) -> str:
+    """Return what a certificate names: the stage's meaning, its inputs' shards, and the conf that changes answers.
+
+    ``forgiven``: inputs whose errors are none of the stage's.
+    """
     shards = sorted((name, reader.state.shard) for name, reader in inputs.items())
-    described = [stage.kind.value, repr(stage.plan), stage.schema.ddl, stage.stored, shards, sorted(conf.items())]
+    meaning = (stage.kind.value, repr(stage.plan), stage.schema.ddl, stage.stored)
+    described = [*meaning, shards, sorted(conf.items()), sorted(forgiven)]
     return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:FINGERPRINT_DIGITS]
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation, explain
 from strandline.compute.rehearsal import rehearse
-from strandline.environment import statements
+from strandline.environment import on_error, statements
 from strandline.environment.catalog import (
     BoundTable,
     Item,
@@ -47,7 +47,9 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     """CREATE SOURCE.  Raises `DefinitionError` if the name is taken, a type or an option is not known."""
     if _taken(core, statement.name, Source, quiet=statement.if_not_exists):
         return
-    core.assembly.connectors.check(statement.name, statement.connector, statement.options)
+    core.assembly.connectors.check(
+        statement.name, statement.connector, on_error.others(statement.name, statement.options, on_error.SOURCE)
+    )
     schema = core.assembly.analyst.parse_ddl(statement.columns)
     fresh = core.assembly.ids.fresh
     await _add(
@@ -98,7 +100,8 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name."""
     if _taken(core, statement.name, Materialization, quiet=statement.if_not_exists):
         return
-    core.assembly.drivers(statement.endpoint, statement.options)
+    endpoint_options = on_error.others(statement.name, statement.options, on_error.MATERIALIZATION)
+    core.assembly.drivers(statement.endpoint, endpoint_options)
     bound = []
     for bind in statement.bindings:
         item = core.catalog.collection(bind.collection)

@@ -2,7 +2,8 @@
 
 A query reads several collections at one time: by default the latest that is complete for all of them, so what it sees
 agrees with itself.
-``<source>_errors`` is a relation too: the error half of a source, one row an undecodable record.
+``<source>_errors`` is a relation too: the error half of a source, one row an undecodable record.  It can be read
+whether there are errors or not; the rows of a collection cannot while it has any (`error_half`).
 
 Source: design pages "compute" (reading, verify), "sources" (error half) and "the public face".
 """
@@ -24,6 +25,7 @@ from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.dialect import words
 from strandline.compute.stage import full_plan
+from strandline.environment import error_half, on_error
 from strandline.environment.catalog import Materialization, Source, View, unknown
 from strandline.environment.core import Core
 from strandline.environment.dataflows import define
@@ -86,6 +88,7 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
 
     Raises:
         AsOfError: not every collection can be read at ``as_of``.
+        CollectionError: one of them has errors then.
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
     names = relations_of(core, sql)
@@ -135,6 +138,7 @@ async def verify(core: Core, name: str, as_of: int | None) -> Verification:
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``.
+        CollectionError: the view or an input has errors then.
         InvalidUsage: ``name`` is not a view.
     """
     view = core.catalog.collection(name)
@@ -174,9 +178,9 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
         time = as_of if as_of is not None else await latest([reader])
         known = time if as_of is not None else min(time, await latest(inputs)) if inputs else time
         plan = full_plan(stage)
-        read = {each: await snapshot(core, handles[each], known, Hold()) for each in sorted(frames(plan))}
+        read = {each: await _updates(core, handles[each], known, Hold()) for each in sorted(frames(plan))}
         wanted = await core.engine.evaluate(plan, read, origin=known)
-        stored = await snapshot(core, reader, time, Hold())
+        stored = await _updates(core, reader, time, Hold())
         found.append(await _compare(core, reader.name, stage.schema, stored, wanted, time))
     return found
 
@@ -193,14 +197,14 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         raise unknown(
             "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
         )
-    endpoint = core.assembly.drivers(item.endpoint, item.options)
+    endpoint = core.assembly.drivers(item.endpoint, on_error.others(item.name, item.options, on_error.MATERIALIZATION))
     position = await reached(item, core.client, core.catalog)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
     found = []
     for binding in bindings(item, core.catalog):
         reader = await core.reader(binding.collection)
-        wanted = await snapshot(core, reader, position - 1, Hold())
+        wanted = await _updates(core, reader, position - 1, Hold())
         rows = await endpoint.contents(binding)
         stored = await core.engine.local(rows, reader.schema, time=position - 1, diff=1)
         found.append(
@@ -231,7 +235,8 @@ async def status(core: Core) -> dict[str, Any]:
             "upper": None if state is None else state.upper.at,
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
-            **await _source_status(core, name, item),
+            "errors": await _errors(core, reader),
+            **_source_status(core, name, item),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
@@ -258,30 +263,21 @@ async def _writers(push: PushClient) -> dict[str, int] | None:
     return push.counters
 
 
-async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
-    if not isinstance(item, Source):
+def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
+    if not isinstance(item, Source) or core.writing is None or name not in core.writing.ingestions:
         return {}
-    errors = await _errors(core, name)
-    counted = {} if core.writing is None or name not in core.writing.ingestions else _counts(core, name)
-    return {"errors": errors, **counted}
-
-
-def _counts(core: Core, name: str) -> dict[str, Any]:
-    counts = core.require_writing().ingestions[name].status
+    counts = core.writing.ingestions[name].status
     return {
         "read_records": counts.read_records,
         "reread_records": counts.reread_records,
     }
 
 
-async def _errors(core: Core, name: str) -> dict[str, Any]:
-    reader = await core.reader(name)
-    upper = (await reader.refresh()).upper.at
-    if not upper or not any(b.errors for b in reader.state.batches):
-        return {"rows": 0, "first": []}
-    _, rows = await _multiset(core, name + ERRORS_SUFFIX, reader, upper - 1, Hold())
-    found = await core.engine.collect(rows)
-    return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
+async def _errors(core: Core, reader: ReadHandle | None) -> dict[str, Any]:
+    """Return the errors that a collection has now; none where nothing is known of it yet."""
+    if reader is None or not reader.state.upper.at:
+        return {"rows": 0, "first": [], "since": None}
+    return await error_half.tally(core, reader, reader.state.upper.at - 1)
 
 
 async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
@@ -315,8 +311,16 @@ def _base(core: Core, name: str) -> str:
 async def snapshot(core: Core, handle: ReadHandle, time: int, hold: Hold, half: Half = Half.OK) -> Rows:
     """Return the updates that a collection's contents at ``time`` sum up to; what they lie in is kept by ``hold``.
 
-    Raises `AsOfError` if it cannot be read at ``time``.
+    Raises:
+        AsOfError: it cannot be read at ``time``.
+        CollectionError: it has errors then.
     """
+    if half is Half.OK:
+        await error_half.refuse(core, handle, time)
+    return await _updates(core, handle, time, hold, half)
+
+
+async def _updates(core: Core, handle: ReadHandle, time: int, hold: Hold, half: Half = Half.OK) -> Rows:
     contents, rows = await read_definitely(core.engine, handle, partial(handle.snapshot, time, timeout_s=0, half=half))
     hold.take(handle, contents)
     return rows

@@ -1,0 +1,118 @@
+"""Error halves, as those who read an environment meet them: a read of what has errors is an error that tells them.
+
+``refuse`` stands before every read of a collection's rows.  `tally` counts for `status`, whether they are refused
+or not.
+
+Source: design pages "compute" (the ok and err halves travel side by side) and "sources" (error half).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from strandline.environment.core import Core
+from strandline.environment.on_error import forgiven
+from strandline.errors import CollectionError
+from strandline.persist.definite import read_definitely
+from strandline.persist.plane import Errors, Half
+from strandline.persist.read import ReadHandle
+
+
+async def refuse(core: Core, handle: ReadHandle, time: int) -> None:
+    """Raise `CollectionError` if the collection has errors at ``time`` that its good rows must not be read beside."""
+    if forgiven(core.catalog.find(handle.name)):
+        return
+    found = await _at(core, handle, time)
+    if found.count:
+        raise _error(handle.name, found, time, await _since(core, handle, time))
+
+
+async def refuse_in(core: Core, handle: ReadHandle, lower: int, upper: int) -> None:
+    """Raise `CollectionError` if the collection has errors at a time in ``[lower, upper)``: the first such time."""
+    if forgiven(core.catalog.find(handle.name)) or not _may_have(handle):
+        return
+    weights, count = await _weights(core, handle, upper), 0
+    for at, until in pairwise([*weights, upper]):
+        count += weights[at]
+        if count and until > lower:
+            await refuse(core, handle, max(at, lower))
+
+
+async def tally(core: Core, handle: ReadHandle, time: int) -> dict[str, Any]:
+    """Return how many errors there are at ``time``, a few of them, and since when there are any (None: none)."""
+    found = await _at(core, handle, time)
+    since = await _since(core, handle, time) if found.count else None
+    return {"rows": found.count, "first": _decoded(found), "since": since}
+
+
+def _may_have(handle: ReadHandle) -> bool:
+    return any(batch.errors for batch in handle.state.batches)
+
+
+async def _at(core: Core, handle: ReadHandle, time: int) -> Errors:
+    await handle.wait_beyond(time, timeout_s=0)
+    if not _may_have(handle):
+        return Errors(0)
+    plan = partial(handle.snapshot, time, timeout_s=0, half=Half.ERR)
+    wanted, rows = await read_definitely(core.engine, handle, plan)
+    try:
+        return await core.engine.errors(rows)
+    finally:
+        handle.release(wanted)
+
+
+async def _since(core: Core, handle: ReadHandle, time: int) -> int:
+    """Return the first time of the unbroken stretch of times with errors that ends with ``time``."""
+    count, start = 0, time
+    for at, change in (await _weights(core, handle, time + 1)).items():
+        start = at if not count else start
+        count += change
+    return start
+
+
+async def _weights(core: Core, handle: ReadHandle, upper: int) -> Mapping[int, int]:
+    plan = partial(handle.history, upper, half=Half.ERR)
+    wanted, rows = await read_definitely(core.engine, handle, plan)
+    try:
+        return await core.engine.weights(rows)
+    finally:
+        handle.release(wanted)
+
+
+def _error(name: str, found: Errors, time: int, since: int) -> CollectionError:
+    errors = _decoded(found)
+    some = f"{found.count} error{'s' if found.count > 1 else ''}"
+    return CollectionError(
+        f"{name!r} has {some} at {time}, since {since}: {described(errors[0])}; "
+        "mend or withdraw the rows that caused them",
+        errors,
+        since,
+    )
+
+
+def described(error: Mapping[str, Any]) -> str:
+    """Say in half a sentence what an error of an error half is.
+
+    >>> described({"collection": "v", "expression": "10 / n", "row": {"id": 1, "n": 0}})
+    "10 / n has no value for the row {'id': 1, 'n': 0} in v"
+    >>> described({"file": "a.csv", "line": 3, "reason": "it has 2 fields; 3 are expected", "raw": "1,2"})
+    'a.csv, line 3: it has 2 fields; 3 are expected'
+    """
+    match error:
+        case {"expression": expression, "row": row, "collection": collection}:
+            return f"{expression} has no value for the row {row} in {collection}"
+        case {"query": query, "collection": collection}:
+            return f"the query of {collection} fails: {query}"
+        case {"file": file, "reason": reason}:
+            line = error.get("line")
+            return f"{file}: {reason}" if line is None else f"{file}, line {line}: {reason}"
+        case _:
+            return str(dict(error))
+
+
+def _decoded(found: Errors) -> Sequence[dict[str, Any]]:
+    return [json.loads(text) for text in found.sample]
