@@ -116,6 +116,8 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
     if state.batches[at : at + 1] == (merged,):
         return state, Merged()
     end = at + len(merge.inputs)
+    if state.tombstone:
+        return state, Stale("the shard was dropped")
     if state.batches[at:end] != merge.inputs:
         return state, Stale(f"not all of {_bounds(merge.inputs)} are there any more")
     if not output.since <= state.since:
@@ -134,7 +136,12 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
 
 
 def due(state: ShardState, *, small: bool = False) -> Plan | None:
-    """Return the merge that the newest batches have made necessary, or None; ``small``: leaving out large ones."""
+    """Return the merge that the newest batches have made necessary, or None; ``small``: leaving out large ones.
+
+    A tombstone is not merged: nobody can read it, and it is about to be deleted.
+    """
+    if state.tombstone:
+        return None
     return next((plan for plan in _due(state) if not (small and plan.large)), None)
 
 
@@ -190,7 +197,7 @@ def _share(batch: Batch, since: int, *, first: bool) -> float:
 def everything(state: ShardState) -> Plan | None:
     """Return the merge of all batches to one at since, for a person who asks for it; None if that changes nothing."""
     batches = _closed(state.batches)
-    if not any(batch.parts for batch in batches):
+    if state.tombstone or not any(batch.parts for batch in batches):
         return None
     plan = _plan(state, batches)
     whole = len(batches) == 1 and _runs(batches[0]) == 1 and all(part.window is None for part in batches[0].parts)
