@@ -71,6 +71,21 @@ class StageRun:
         """The names of the collections and stages it reads."""
         return tuple(self._inputs)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The shards of `inputs`."""
+        return tuple(reader.state.shard for reader in self._inputs.values())
+
+    @property
+    def needed(self) -> Frontier:
+        """The time from which on its inputs, and its own shard, must stay readable.
+
+        One step below where its next window begins: a time of its inputs is told from earlier ones only there.
+        """
+        begins = [self.sink.writer.state.upper] if not self.sink.fresh else [self.known()]
+        begins += [] if self.sink.desired is None else [Frontier(self.sink.desired)]
+        return Frontier(max(0, as_time(meet(begins)) - 1))
+
     def known(self) -> Frontier:
         """How far all inputs are known (as last seen here)."""
         return meet(reader.state.upper for reader in self._inputs.values())
@@ -113,6 +128,7 @@ class StageRun:
 
         Raises:
             FencedError: a newer epoch has taken over.
+            AsOfError: an input has let go of the past that the step needs.
             Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
         upper = meet((upper, self.known()))
@@ -140,6 +156,7 @@ class StageRun:
         if as_time(upper) == 0:
             return None  # some input knows nothing yet
         if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
+            self._require(as_time(upper) - 1)
             await self.sink.start(as_time(upper) - 1)
             return _Begin(as_time(upper) - 1, rebuild=True)
         if self.sink.desired is None:
@@ -148,6 +165,7 @@ class StageRun:
         await self.sink.look()
         lower = self.sink.desired
         if Frontier(lower) < upper:
+            self._require(lower - 1)
             return _Begin(lower)
         if self.sink.owes and self.sink.writer.state.upper < Frontier(lower):
             await self.sink.advance(Updates(), Frontier(lower), small=True)
@@ -155,6 +173,11 @@ class StageRun:
 
     async def _care(self) -> Care:
         return care_of(await self.sink.own_errors(self.name))
+
+    def _require(self, time: int) -> None:
+        """Raise `AsOfError` if an input cannot tell ``time`` from earlier ones: what it holds would look new."""
+        for reader in self._inputs.values():
+            reader.require(max(0, time))
 
     async def _go(self, way: Way, begin: _Begin, upper: int) -> int:
         """Bring the shard on, to ``upper`` or less; return how many input updates were read."""
