@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import ParseException, PySparkException, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -88,6 +89,10 @@ class SparkAnalyst:
         with self._views({view: self._empty(ddl) for view, ddl in columns.items()}):
             found = analysed(self._session, render(step, views), list(views.values()))
             given = schema_of(found.select(*map(quote, stored.names)).schema)
+            try:
+                _optimised(found)
+            except (PySparkException, Py4JError) as error:  # Spark's own mistakes come as what they are
+                raise DefinitionError(f"Spark accepts it and does not plan it: {_sentence(str(error))}") from error
         if given != stored:
             raise DefinitionError(f"a step of the view would give ({given.ddl}) and not ({stored.ddl})")
 
