@@ -9,7 +9,7 @@ Blob.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -179,19 +179,23 @@ class ListEngine:
         """Return what changes answers: nothing."""
         return {}
 
-    async def net(self, rows: Rows) -> pa.Table:
-        """See `Engine.net`."""
-        frame = listed(rows)
-        names = tuple(name for name in frame.names if name not in _OURS)
-        sums: Counter[tuple[Any, ...]] = Counter()
-        for row in frame.rows:
-            sums[tuple(row[name] for name in names)] += row[DIFF]
-        kept = [(*values, diff) for values, diff in sums.items() if diff]
-        return pa.table({name: [row[i] for row in kept] for i, name in enumerate((*names, DIFF))})
-
     async def times(self, contents: Contents) -> tuple[int, ...]:
         """See `Engine.times`."""
         return tuple(sorted({row[TIME] for row in listed(await self.read(contents)).rows}))
+
+    async def net(
+        self, contents: Contents, *, key: Sequence[str] = (), times: bool = False
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `Engine.net`; a batch has one row, so that what spans batches is met."""
+        found = listed(await self.read(contents))
+        kept = [*(name for name in found.names if name not in _OURS), *([TIME] if times else [])]
+        sums: Counter[tuple[Any, ...]] = Counter()
+        for row in found.rows:
+            sums[tuple(row[name] for name in kept)] += row[DIFF]
+        net = [dict(zip(kept, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff]
+        net.sort(key=lambda row: (row[TIME] if times else 0, [repr(row[name]) for name in key]))
+        for batch in pa.table({name: [row[name] for row in net] for name in [*kept, DIFF]}).to_batches(1):
+            yield batch
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
         """See `Engine.restrict`."""
