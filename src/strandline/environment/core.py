@@ -314,7 +314,9 @@ class Core:
 
     async def _start_view(self, view: View) -> None:
         writing = self.require_writing()
-        planned, stages = define(view.name, view.sql, self.catalog, self.assembly.analyst)
+        planned, stages = define(
+            view.name, view.sql, self.catalog, self.assembly.analyst, distrusted=bool(view.distrusted)
+        )
         shards = stage_shards(stages, self.catalog, self.assembly.ids)
         if shards != view.stages:  # this version plans otherwise than the one that defined the view
             view = msgspec.structs.replace(view, stages=shards)
@@ -463,7 +465,8 @@ class Core:
         for name, item in self.catalog.items.items():
             if not isinstance(item, Materialization):
                 owners |= dict.fromkeys(item.shards, name)
-        found = self._standing | self.problems
+        found = {name: item.distrusted for name, item in self.catalog.items.items() if isinstance(item, View)}
+        found = {name: why for name, why in found.items() if why} | self._standing | self.problems
         for shard, problem in self.client.problems().items():
             if (owner := owners.get(shard)) is not None:  # else it was dropped
                 found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))

@@ -27,6 +27,7 @@ from strandline.compute.plan.context import Context, project
 from strandline.compute.plan.definite import inexact, refuse_indefinite, refuse_unordered
 from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.plan.key import key
+from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
 from strandline.compute.plan.scope import Unplanned
 from strandline.errors import DefinitionError
@@ -52,8 +53,12 @@ class PlannedView:
     key: tuple[str, ...] | None = None
 
 
-def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> PlannedView:
+def plan_view(
+    sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, distrusted: bool = False
+) -> PlannedView:
     """Return the plan of the query ``sql`` over the collections of ``catalog``.
+
+    ``distrusted``: a check found that a plan of it gave wrong rows, so plain Spark recomputes the whole of it.
 
     Raises:
         DefinitionError: the text is no query that Spark accepts, names what is not there, or has no definite value.
@@ -66,14 +71,18 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> Plan
     schema = analyst.schema_of(sql, relations)
     context = Context(relations, analyst, _mentioned(query))
     try:
+        if distrusted:
+            raise Unplanned("a check found rows of it wrong")
         if query is None:
             raise Unplanned("only Spark can read this text")
         if _comma_before_outer(query):
             raise Unplanned("an outer join after a comma")
         plan = _planned(query, sql, schema, context)
     except Unplanned as why:
-        refuse_unordered(query, sql)
-        plan = _whole(sql, schema, relations, str(why))
+        means = meaning(sql, relations, analyst) if distrusted else sql
+        if means is None or means == sql:
+            refuse_unordered(query, sql)
+        plan = _whole(means or sql, schema, relations, str(why))
         context.notes[:] = [f"the whole query is recomputed: {why}", *inexact(query)]
         context.types.update((c.name, c.type) for c in schema)
     imports = tuple(sorted(set(_read(plan))))
