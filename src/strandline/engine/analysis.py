@@ -99,6 +99,8 @@ def _unparsed(session: SparkSession, error: ParseException, sql: str) -> Definit
 
 
 def _kept(schema: Schema) -> Schema:
+    if not schema.columns:
+        raise DefinitionError("a collection needs at least one column")
     types.columns(schema)  # refuses, by the column's name, what no collection can hold
     return schema
 

@@ -396,10 +396,15 @@ class Core:
             self._note(name, "")
 
     def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each collection without a problem of its own is not complete at ``time``: none stands silently."""
+        """Return why each item without a problem of its own is not where ``time`` is: none stands still silently."""
         found = {}
         for name, item in self.catalog.items.items():
-            if isinstance(item, Materialization) or name in self.problems:
+            if name in self.problems:
+                continue
+            if isinstance(item, Materialization):
+                behind = [b.collection for b in item.bindings if b.collection in found or b.collection in self.problems]
+                if behind:
+                    found[name] = f"it waits for {', '.join(map(repr, behind))}"
                 continue
             upper = self.client.state_of(item.shard).upper
             if upper <= time:

@@ -152,9 +152,7 @@ def explain_view(core: Core, name: str) -> Explanation:
     item = core.catalog.find(name)
     if not isinstance(item, View):
         raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
-    planned, stages = define(
-        item.name, item.sql, core.catalog, core.assembly.analyst, distrusted=bool(item.distrusted)
-    )
+    planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst, distrusted=bool(item.distrusted))
     return explain(planned, stages)
 
 

@@ -20,7 +20,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from strandline.algebra.nodes import Filter, Get, Project, frames
-from strandline.algebra.scalar import Scalar, call, column, number
+from strandline.algebra.scalar import Scalar, call, cast, column, number
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.dialect import words
 from strandline.compute.plan.meaning import meaning
@@ -192,9 +192,7 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
     handles = {each: await core.reader(each) for each in view.imports}
-    _, stages = define(
-        view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted)
-    )
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted))
     found = []
     for stage in stages[:-1]:
         shard = view.stages.get(stage.name)
@@ -356,6 +354,7 @@ async def _multiset(core: Core, name: str, handle: ReadHandle, time: int, hold: 
         rows = await snapshot(core, handle, time, hold)
         return handle.schema, await core.engine.multiset(rows, handle.schema)
     rows = await snapshot(core, handle, time, hold, Half.ERR)
-    fields = tuple((c.name, f"CAST(get_json_object(`error`, '$.{c.name}') AS {c.type})") for c in ERRORS)
+    paths = ((c, exp.Literal.string(f"$.{c.name}")) for c in ERRORS)
+    fields = tuple((c.name, Scalar(cast(call("get_json_object", column("error"), at), c.type))) for c, at in paths)
     told = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
     return ERRORS, await core.engine.multiset(told, ERRORS)

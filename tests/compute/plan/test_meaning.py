@@ -16,9 +16,9 @@ OPEN = [
     "SELECT shop, qty, last_value(product) OVER (PARTITION BY shop ORDER BY qty) AS last FROM sales",
     "SELECT shop, qty, nth_value(product, 2) OVER (PARTITION BY shop ORDER BY qty) AS second FROM sales",
     "SELECT shop, sum(qty) OVER (PARTITION BY shop ORDER BY qty ROWS 1 PRECEDING) AS near FROM sales WHERE units < 10",
-    "SELECT s.shop, lag(product) OVER (PARTITION BY city ORDER BY day) AS b FROM sales s JOIN shops h ON s.shop = h.shop",
+    "SELECT lag(product) OVER (PARTITION BY city ORDER BY day) AS b FROM sales s JOIN shops h ON s.shop = h.shop",
     "SELECT shop, sum(weight) AS w, avg(weight) AS a FROM sales GROUP BY shop",
-    "WITH h AS (SELECT shop, sum(weight) AS w FROM sales GROUP BY shop) SELECT row_number() OVER (ORDER BY w) AS p FROM h",
+    "WITH h AS (SELECT sum(weight) AS w FROM sales GROUP BY shop) SELECT row_number() OVER (ORDER BY w) AS p FROM h",
     "SELECT shop, count(*) AS n, row_number() OVER (ORDER BY count(*)) AS place FROM sales GROUP BY shop",
 ]
 

@@ -59,7 +59,7 @@ def test_ties_of_a_top_k_are_broken_by_the_whole_row(laboratory: Any) -> None:
     """Damage: two replicas would keep different rows of a tie, and correct each other for ever."""
     (opaque,) = nodes(laboratory.plan("SELECT shop, qty, price FROM sales ORDER BY qty DESC LIMIT 3").plan, Opaque)
     assert opaque.reason == TOP_K
-    assert "ORDER BY `qty_2` DESC NULLS LAST, `shop_2`, `qty_2`, `price_2` LIMIT 3" in opaque.sql
+    assert "ORDER BY `qty_2` DESC, `shop_2`, `qty_2`, `price_2` LIMIT 3" in opaque.sql
 
 
 def test_an_order_without_a_limit_is_dropped(laboratory: Any) -> None:

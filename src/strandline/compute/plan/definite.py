@@ -124,12 +124,17 @@ def inexact(query: exp.Expr | None) -> list[str]:
 
 def is_positional(window: exp.Window) -> bool:
     """Tell whether a window's value depends on the order of rows that its ORDER BY does not tell apart."""
+    frame = window.args.get("spec")
+    rows = frame is not None and (frame.args.get("kind") or "").upper() == "ROWS"
+    return rows or of_window(window) in POSITIONAL
+
+
+def of_window(window: exp.Window) -> str:
+    """Return the name of the function that a window calls, lower-case."""
     function = window.this
     while isinstance(function, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
         function = function.this
-    frame = window.args.get("spec")
-    rows = frame is not None and (frame.args.get("kind") or "").upper() == "ROWS"
-    return rows or (isinstance(function, exp.Anonymous) and function.name.lower() in POSITIONAL)
+    return str(function.name).lower() if isinstance(function, exp.Anonymous) else ""
 
 
 def _refuse_order(what: str, place: Position | None) -> None:

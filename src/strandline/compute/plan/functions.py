@@ -28,6 +28,9 @@ PLANNED: Final = {
 }
 """Aggregates that a `Reduce` knows, by the function it uses for them."""
 
+MERGING: Final = ("session_window",)
+"""Functions that group rows by their neighbours: the group of a row is no function of the row."""
+
 VARIANCES: Final = {
     "std": ("sample", True),
     "stddev": ("sample", True),

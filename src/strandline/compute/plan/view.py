@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from strandline.algebra.nodes import Get, Node, Opaque, children
-from strandline.algebra.schema import Schema, quote
+from strandline.algebra.schema import Schema
 from strandline.compute.plan.analyst import Analyst
-from strandline.compute.plan.context import Context, project
+from strandline.compute.plan.context import Context, renamed
 from strandline.compute.plan.definite import inexact, refuse_indefinite, refuse_unordered
 from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.plan.key import key
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
-from strandline.compute.plan.scope import Unplanned
+from strandline.compute.plan.scope import Names, Unplanned
 from strandline.errors import DefinitionError
 
 _CANDIDATES_MAX = 3
@@ -53,9 +53,7 @@ class PlannedView:
     key: tuple[str, ...] | None = None
 
 
-def plan_view(
-    sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, distrusted: bool = False
-) -> PlannedView:
+def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, distrusted: bool = False) -> PlannedView:
     """Return the plan of the query ``sql`` over the collections of ``catalog``.
 
     ``distrusted``: a check found that a plan of it gave wrong rows, so plain Spark recomputes the whole of it.
@@ -69,7 +67,7 @@ def plan_view(
     relations = {name: catalog[name] for name in read}
     refuse_indefinite(query, sql)
     schema = analyst.schema_of(sql, relations)
-    context = Context(relations, analyst, _mentioned(query))
+    context = Context(relations, analyst, _mentioned(query), Names(_bound(query)))
     try:
         if distrusted:
             raise Unplanned("a check found rows of it wrong")
@@ -94,8 +92,7 @@ def _planned(query: exp.Expr, sql: str, schema: Schema, context: Context) -> Nod
     planned = Queries(context, sql).plan(query, {})
     if len(planned.outputs) != len(schema.columns):
         raise Unplanned("the plan has another number of columns than the query")
-    outputs = zip(schema.names, planned.columns, strict=True)
-    plan = project(planned.node, [(name, quote(column)) for name, column in outputs])
+    plan = renamed(planned.node, zip(schema.names, planned.columns, strict=True))
     found = context.schema(plan)
     if found != schema:
         raise Unplanned(f"the plan's columns are ({found.ddl}), the query's ({schema.ddl})")
@@ -144,6 +141,12 @@ def _mentioned(query: exp.Expr | None) -> frozenset[str] | None:
     if query.find(exp.Pivot) is not None or any(join.args.get("method") for join in query.find_all(exp.Join)):
         return None  # PIVOT groups by the columns that it does not name, NATURAL joins by those that both sides have
     return frozenset(i.name.lower() for i in query.find_all(exp.Identifier))
+
+
+def _bound(query: exp.Expr | None) -> Iterator[str]:
+    """Yield the variables of the lambdas in the text: a column of the plan that has such a name would be hidden."""
+    for function in () if query is None else query.find_all(exp.Lambda):
+        yield from (variable.name for variable in function.expressions)
 
 
 def _comma_before_outer(query: exp.Expr) -> bool:
