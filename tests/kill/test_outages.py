@@ -145,10 +145,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(where)], check=True)
 
 
-LENGTHS = [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("seconds", LENGTHS)
+@pytest.mark.parametrize("seconds", [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.slow)])
 def test_postgresql_stops(
     tmp_path: Path, postgres_server: PostgresServer, spark: Any, capsys: pytest.CaptureFixture[str], seconds: int
 ) -> None:
@@ -168,13 +165,11 @@ def test_postgresql_stops(
     proved(running, spark, capsys)
 
 
-@pytest.mark.parametrize("seconds", LENGTHS)
-def test_a_disk_is_full(
-    tmp_path: Path, disk: Path, spark: Any, capsys: pytest.CaptureFixture[str], seconds: int
-) -> None:
+@pytest.mark.slow
+def test_a_disk_is_full(tmp_path: Path, disk: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: a full disk ends the process, or loses what was read while it was full."""
     running = Running(tmp_path, {"location": str(disk / "data")})
-    named = through(running, full(disk), seconds)
+    named = through(running, full(disk), LONG_S)
     assert {"orders", "products", "sales", "reports"} <= named
     proved(running, spark, capsys)
 
