@@ -291,8 +291,23 @@ class Environment:
     def query(self, sql: str, as_of: int | None = None) -> DataFrame:
         """Return the answer to ``sql`` over collections at one time (default: the latest complete for all)."""
         hold = Hold()
-        _, rows = self._run(inquiry.query(self._core, sql, as_of, hold))
-        return self._hand_out(rows, hold)
+        return self._hand_out(self._run(inquiry.query(self._core, sql, as_of, hold)).rows, hold)
+
+    def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
+        """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
+
+        Raises as `query`; `CollectionError` if an expression has no value for a row.
+        """
+        hold = Hold()
+
+        async def collect() -> tuple[pa.Table, int | None]:
+            try:
+                found = await inquiry.query(self._core, sql, as_of, hold)
+                return await self._core.engine.collect(found.rows), found.as_of
+            finally:
+                hold.give_back()
+
+        return self._run(collect())
 
     def collection(self, name: str) -> Collection:
         """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""
@@ -473,8 +488,7 @@ class Environment:
 
         async def read(as_of: int) -> Rows:
             hold = Hold()
-            _, rows = await inquiry.query(self._core, sql, as_of, hold)
-            found = self._hand_out(rows, hold)
+            found = self._hand_out((await inquiry.query(self._core, sql, as_of, hold)).rows, hold)
             return engine.given(shape(found) if shape else found, table.schema, diff=-1 if deletes else 1)
 
         return Statement(table, read, inquiry.collections_of(self._core, sql), deletes)
