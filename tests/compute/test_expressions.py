@@ -30,6 +30,9 @@ QUERIES: Final = {
     f" FROM sales GROUP BY shop, session_window({_AT}, '5 minutes')",
     "rollup over a literal": "SELECT 1 AS x, shop, count(*) AS n FROM sales GROUP BY ROLLUP (x, shop)",
     "cube over a literal": "SELECT shop, 1 AS x, count(qty) AS n FROM sales GROUP BY CUBE (x, shop)",
+    "grouping sets after the keys": "SELECT upper(h.shop) AS shop, s.shop AS t, count(*) AS n FROM shops h JOIN sales s"
+    " ON h.size = s.qty GROUP BY upper(h.shop), s.shop GROUPING SETS ((upper(h.shop)), (s.shop))",
+    "with rollup": "SELECT product, shop, count(*) AS n FROM sales GROUP BY shop, product WITH ROLLUP",
     "median by a literal": "SELECT shop, 1 AS x, percentile(qty, 0.5) AS m FROM sales GROUP BY x, shop",
     "exists": "SELECT s.qty, EXISTS (SELECT 1 FROM products p WHERE p.product = s.product) AS e FROM sales s",
     "exists in a condition": "SELECT s.qty FROM sales s WHERE qty > 2 OR EXISTS (SELECT 1 FROM products p WHERE"

@@ -12,14 +12,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlglot import TokenType, exp
-from sqlglot.errors import ParseError, TokenError
+from sqlglot.errors import SqlglotError, TokenError
 
 from strandline.algebra.scalar import Faithful
 from strandline.errors import DefinitionError, Position
 
 _PIPE: Final = "|>"
-_UNREADABLE: Final = (ParseError, TokenError, AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What sqlglot raises for text that it cannot read; the latter ones are its own mistakes."""
+MISTAKES: Final = (
+    SqlglotError,
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What sqlglot raises for text that it cannot read; the latter ones are its own mistakes, or ours."""
 _WITH_UNIT: Final = ("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff")
 
 
@@ -32,7 +41,7 @@ def parse(sql: str) -> exp.Expr | None:
         return None  # sqlglot reads some of the pipe syntax, and not all of that as Spark does
     try:
         statements = [s for s in Faithful().parse(sql) if s is not None]
-    except _UNREADABLE:
+    except MISTAKES:
         return None
     if len(statements) != 1:
         raise DefinitionError(f"a view is defined by one query, not by {len(statements)} statements")

@@ -49,6 +49,9 @@ _KNOWN = frozenset(
     ]
 )
 
+_AFTER_KEYS: Final = ("grouping_sets", "cube", "rollup", "totals")
+"""What may follow the keys of a GROUP BY, in sqlglot's words."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Item:
@@ -181,7 +184,7 @@ def _keys(
     """Return the expressions that are grouped by."""
     if group is None:
         return []
-    if any(group.args.get(key) for key in ("grouping_sets", "cube", "rollup", "totals")):
+    if any(group.args.get(key) for key in _AFTER_KEYS):
         raise Unplanned("grouping sets have no maintenance rule")
     if group.args.get("all"):
         keys = [item.expression for item in items if item.shown and not has_aggregate(item.expression)]
@@ -228,6 +231,8 @@ def _grouped(
     group = select.args.get("group")
     clauses: dict[str, exp.Expr] = {}
     if group is not None:
+        if any(group.args.get(key) for key in _AFTER_KEYS):
+            raise Unplanned("grouping sets that follow the keys")  # their names would stay the author's
         resolved = group.copy()
         if group.args.get("all"):
             resolved.set("all", None)

@@ -2,7 +2,8 @@
 
 1. read the text (`dialect`), find the collections it reads, refuse what has no definite value (`definite`);
 2. Spark says what its columns are: it is the authority, so a query that it refuses goes no further, and one that it
-   accepts is planned;
+   accepts is planned; unless what sqlglot read, written again, is another query to Spark: then it is not trusted, and
+   the author's own text is recomputed;
 3. plan it (`query`); what is not understood is recomputed, the smallest part that can be;
 4. Spark analyses what the plan means: its columns must be those of step 2, else the whole query is recomputed as it
    was written.
@@ -21,11 +22,12 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from strandline.algebra.nodes import Get, Node, Opaque, children
+from strandline.algebra.scalar import text
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.analyst import Analyst
 from strandline.compute.plan.context import Context, renamed
 from strandline.compute.plan.definite import inexact, refuse_indefinite, refuse_unordered
-from strandline.compute.plan.dialect import parse, position_of, words
+from strandline.compute.plan.dialect import MISTAKES, parse, position_of, words
 from strandline.compute.plan.key import key
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
@@ -65,14 +67,18 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
     query = parse(sql)
     read = _imports(query, sql, catalog)
     relations = {name: catalog[name] for name in read}
-    refuse_indefinite(query, sql)
+    refuse_indefinite(query, sql, relations)
     schema = analyst.schema_of(sql, relations)
+    mistrust = None if query is not None else "only Spark can read this text"
+    if query is not None and not analyst.same(sql, text(query), relations):
+        query, mistrust = None, "sqlglot reads this text otherwise than Spark does"
+        refuse_indefinite(None, sql, relations)
     context = Context(relations, analyst, _mentioned(query), Names(_bound(query)))
     try:
         if distrusted:
             raise Unplanned("a check found rows of it wrong")
         if query is None:
-            raise Unplanned("only Spark can read this text")
+            raise Unplanned(str(mistrust))
         if _comma_before_outer(query):
             raise Unplanned("an outer join after a comma")
         plan = _planned(query, sql, schema, context)
@@ -89,7 +95,10 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
 
 def _planned(query: exp.Expr, sql: str, schema: Schema, context: Context) -> Node:
     """Return a plan whose columns, as Spark sees them, are those of ``schema``."""
-    planned = Queries(context, sql).plan(query, {})
+    try:
+        planned = Queries(context, sql).plan(query, {})
+    except MISTAKES as mistake:
+        raise Unplanned(f"the planner fails on it ({type(mistake).__name__}: {mistake})") from mistake
     if len(planned.outputs) != len(schema.columns):
         raise Unplanned("the plan has another number of columns than the query")
     plan = renamed(planned.node, zip(schema.names, planned.columns, strict=True))
