@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Schema, quote
 from strandline.compute.explain import Explanation
+from strandline.environment import backfill as refilling
 from strandline.environment import definitions, inquiry, statements, upkeep
 from strandline.environment.apply import Applied, apply
 from strandline.environment.catalog import Item, Materialization
@@ -325,16 +326,14 @@ class Environment:
         """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
 
         The state that it keeps inside is compared too, with what that state's own inputs hold, and is told as
-        ``view/stage`` if it differs.  A materialization is compared with its collections: the first binding that
-        differs is returned.
+        ``view/stage`` if it differs.  A materialization is compared with its collections: ``tables`` has each of them.
         """
 
         async def item() -> Item | None:
             return self._core.catalog.find(name)
 
         if isinstance(self._run(item()), Materialization):
-            tables = self._run(inquiry.verify_endpoint(self._core, name))
-            return next((table for table in tables if not table.ok), tables[0])
+            return self._run(inquiry.verify_endpoint(self._core, name))
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
@@ -367,6 +366,13 @@ class Environment:
     def gc(self, *, apply: bool = False) -> list[dict[str, Any]]:
         """Return which shards have garbage, and how much; ``apply``: collect it."""
         return self._run(upkeep.collect(self._core, apply=apply))
+
+    def backfill(self, name: str, collection: str | None = None, *, apply: bool = False) -> dict[str, Any]:
+        """Return what filling a materialization's tables again does; ``apply``: do it, and the next tick fills them.
+
+        ``collection``: only the table that is bound to it.  See `strandline.environment.backfill`.
+        """
+        return self._run(refilling.backfill(self._core, name, collection, apply=apply))
 
     def release(self) -> str | None:
         """Give the location free whose dead holder may not be succeeded; return who that was.

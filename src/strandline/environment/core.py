@@ -284,6 +284,13 @@ class Core:
             # All history is kept readable: only this hold keeps an endpoint's own from moving since forward.
             await self.client.since(item.shard, HISTORY, self.require_writing().epoch)
 
+    async def restart(self, item: Item) -> None:
+        """End the task of ``item``, a materialization, and start it as ``item`` now says it is."""
+        task = self.require_writing().tasks.pop(item.name.lower(), None)
+        if task is not None:
+            await task.close()
+        await self.start(item)
+
     async def _start_again(self) -> None:
         """Open what could not be opened before, what is read before what reads it."""
         for name, item in list(self.catalog.items.items()):

@@ -23,6 +23,7 @@ from strandline.algebra.nodes import Get, Project, frames
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.dialect import words
 from strandline.compute.stage import full_plan
+from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
 from strandline.environment.core import Core
 from strandline.environment.dataflows import define
@@ -45,7 +46,10 @@ order."""
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not."""
+    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not.
+
+    Of a materialization: the sums over its ``tables``, each of which is told by its name.
+    """
 
     name: str
     as_of: int
@@ -53,6 +57,7 @@ class Verification:
     extra: int
     sample: pa.Table
     repaired: bool = False
+    tables: tuple[Verification, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -60,6 +65,8 @@ class Verification:
         return not self.missing and not self.extra
 
     def __str__(self) -> str:
+        if self.tables:
+            return "\n".join(map(str, self.tables))
         if self.ok:
             return f"{self.name}: equal at {self.as_of}" + (" (repaired)" if self.repaired else "")
         lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {self.as_of}"]
@@ -180,18 +187,14 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     return found
 
 
-async def verify_endpoint(core: Core, name: str) -> list[Verification]:
+async def verify_endpoint(core: Core, name: str) -> Verification:
     """Compare each table of a materialization with its collection at the time that the endpoint has reached.
 
     Raises:
         DefinitionError: there is no such materialization.
         AsOfError: the endpoint has nothing yet.
     """
-    item = core.catalog.find(name)
-    if not isinstance(item, Materialization):
-        raise unknown(
-            "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
-        )
+    item = materialization(core.catalog, name)
     endpoint = core.assembly.drivers(item.endpoint, item.options)
     position = await reached(item, core.client, core.catalog)
     if not position:
@@ -205,7 +208,14 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         found.append(
             await _compare(core, f"{item.name}/{binding.resource}", reader.schema, stored, wanted, position - 1)
         )
-    return found
+    return _together(item.name, found)
+
+
+def _together(name: str, tables: list[Verification]) -> Verification:
+    """Return what was found of several tables as one; a sample is the first table's that differs."""
+    first = next((table for table in tables if not table.ok), tables[0])
+    missing, extra = sum(table.missing for table in tables), sum(table.extra for table in tables)
+    return Verification(name, first.as_of, missing, extra, first.sample, tables=tuple(tables))
 
 
 async def status(core: Core) -> dict[str, Any]:

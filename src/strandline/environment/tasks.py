@@ -23,10 +23,23 @@ def log_key(item: Materialization) -> str:
 
 def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
     """Return what the task binds, with the collections' schemas."""
+    collections = [catalog.collection(bound.collection) for bound in item.bindings]
     return tuple(
-        Binding(collected.name, bound.table, bound.key, collected.schema, incarnation=f"{item.id}-{collected.shard}")
-        for bound, collected in ((b, catalog.collection(b.collection)) for b in item.bindings)
+        Binding(
+            collected.name,
+            bound.table,
+            bound.key,
+            collected.schema,
+            backfill=bound.backfill,
+            incarnation=f"{item.id}-{collected.shard}",
+        )
+        for bound, collected in zip(item.bindings, collections, strict=True)
     )
+
+
+def spec_of(item: Materialization, catalog: Catalog) -> MaterializationSpec:
+    """Return the task as its driver is told of it."""
+    return MaterializationSpec(item.name, bindings(item, catalog), item.options)
 
 
 async def start_task(
@@ -43,9 +56,8 @@ async def start_task(
     for reader in readers:
         since = await client.since(reader.state.shard, log_key(item), epoch)
         feeds.append(CollectionFeed(reader, since, engine))
-    spec = MaterializationSpec(item.name, bindings(item, catalog), item.options)
     log = RecoveryLog(client.clock, client.ids, client.consensus, log_key(item), epoch)
-    return Task(spec, endpoint, log, feeds)
+    return Task(spec_of(item, catalog), endpoint, log, feeds)
 
 
 async def reached(item: Materialization, client: PersistClient, catalog: Catalog) -> int:
