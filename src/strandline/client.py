@@ -36,6 +36,7 @@ from strandline.environment.tenure import lives, released
 from strandline.environment.wiring import SparkAssembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
+from strandline.materialize.runtime import Status
 from strandline.persist.definite import read_definitely
 from strandline.persist.holds import BEAT_MS
 from strandline.persist.plane import Rows
@@ -350,6 +351,13 @@ class Environment:
         """Return what this environment has done since it was opened, from memory alone; see `environment.progress`."""
         with self._turn:
             return progress(self._core)
+
+    def watch(self, call: Callable[[Status], None]) -> None:
+        """Have ``call`` made while a tick goes on, after every batch of rows that a materialization reads or sends.
+
+        It is made on the environment's own thread: it must not block, raise, or call the environment.
+        """
+        self._core.watch = call
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return what the shard of a collection (or a shard by its id) is: state, batches, holders, bytes."""

@@ -37,9 +37,8 @@ def main(root: Path, rows: int) -> None:
             )
             env.insert("orders", made)
         env.execute(f"CREATE MATERIALIZATION out INTO duckdb OPTIONS (path '{target}') AS orders KEY (id)")
-        task = env._core.require_writing().tasks["out"]
         seen: list[Status] = []
-        task._watch = seen.append
+        env.watch(seen.append)
         before, begun = peak_mib(), time.monotonic()
         env.tick()
         seconds = time.monotonic() - begun

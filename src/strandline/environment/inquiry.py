@@ -9,8 +9,8 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -25,12 +25,13 @@ from strandline.compute.plan.dialect import words
 from strandline.compute.stage import full_plan
 from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
-from strandline.environment.core import Core
+from strandline.environment.core import MOVING, Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
+from strandline.persist.notify import Notifier
 from strandline.persist.plane import Half, Rows
 from strandline.persist.push import PushClient
 from strandline.persist.read import ReadHandle
@@ -244,16 +245,16 @@ async def status(core: Core) -> dict[str, Any]:
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
-    notifier = core.client.notifier
+    writers = await _writers(core.client.notifier)
     return {
         "epoch": catalog.epoch,
         "mode": core.mode.value,
         "persist": core.client.metrics.counts(),
-        "writer_persist": await _writers(notifier) if isinstance(notifier, PushClient) else None,
+        "writer_persist": None if writers is None else {n: c for n, c in writers.items() if not n.startswith(MOVING)},
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: {**await _task_status(core, name, item), "problem": problems.get(name)}
+            item.name: {**await _task_status(core, name, item, writers or {}), "problem": problems.get(name)}
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
@@ -261,10 +262,12 @@ async def status(core: Core) -> dict[str, Any]:
     }
 
 
-async def _writers(push: PushClient) -> dict[str, int] | None:
-    """Return what the process that writes has met, if it can be asked."""
-    await push.connect()
-    return push.counters
+async def _writers(notifier: Notifier) -> dict[str, int] | None:
+    """Return what the process that writes has met, if it is another one and can be asked."""
+    if not isinstance(notifier, PushClient):
+        return None
+    await notifier.connect()
+    return notifier.counters
 
 
 async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
@@ -293,10 +296,15 @@ async def _errors(core: Core, name: str) -> dict[str, Any]:
     return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
 
 
-async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
-    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
+async def _task_status(core: Core, name: str, item: Materialization, writers: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come.
+
+    ``moving``: the rows of the transaction under way (`Moving`), here or in the process that writes.
+    """
     if core.writing is None or name not in core.writing.tasks:
-        return {"position": await reached(item, core.client, core.catalog)}
+        begin = f"{MOVING}/{name}/"
+        moving = {key.removeprefix(begin): count for key, count in writers.items() if key.startswith(begin)}
+        return {"position": await reached(item, core.client, core.catalog), **({"moving": moving} if moving else {})}
     task = core.writing.tasks[name].status
     return {
         "phase": task.phase,
@@ -305,6 +313,7 @@ async def _task_status(core: Core, name: str, item: Materialization) -> dict[str
         "transactions": task.committed.transactions,
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
+        "moving": asdict(task.moving),
         "applied": list(task.applied),
     }
 

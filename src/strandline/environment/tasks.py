@@ -5,11 +5,14 @@ Source: design page "materialize"; `materialize/runtime.py` does the work.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from strandline.environment.catalog import Catalog, Materialization
 from strandline.environment.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog, peek, register_of
 from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.runtime import Status
 from strandline.materialize.task import Binding, MaterializationSpec
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Engine
@@ -50,6 +53,7 @@ async def start_task(
     engine: Engine,
     endpoint: Driver,
     epoch: int,
+    watch: Callable[[Status], None],
 ) -> Task:
     """Return the task, its collections held and its log ready to be taken over under ``epoch``."""
     feeds = []
@@ -57,7 +61,7 @@ async def start_task(
         since = await client.since(reader.state.shard, log_key(item), epoch)
         feeds.append(CollectionFeed(reader, since, engine))
     log = RecoveryLog(client.clock, client.ids, client.consensus, log_key(item), epoch)
-    return Task(spec_of(item, catalog), endpoint, log, feeds)
+    return Task(spec_of(item, catalog), endpoint, log, feeds, watch)
 
 
 async def reached(item: Materialization, client: PersistClient, catalog: Catalog) -> int:
