@@ -173,6 +173,7 @@ def test_a_backfill_that_dies_in_the_middle_is_finished_or_never_began(
                 patched.setattr(core.catalogs, "change", change)
             with pytest.raises(Died):
                 await backfill(core, "out", "orders", apply=True)
+                await core._reconcile()
                 task = core.require_writing().tasks["out"]
                 await task.open()
                 patched.setattr(task._session, "_commit", dies(when.startswith("before"), task._session._commit))

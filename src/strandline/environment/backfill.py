@@ -1,9 +1,9 @@
 """Backfill: fill tables of an endpoint again, from the start of their collections.
 
 For a table that a person dropped, changed by hand, or wants with other types.  What will happen is said beforehand;
-`apply` then raises the counters of the bindings in the catalog, by one compare-and-set, and starts the task anew.  A
-crash after that loses nothing: whichever environment opens the location next starts the task with the new counters, and
-the endpoint's checkpoint knows nothing of these, so that it begins with nothing there.
+with ``apply`` it raises the counters of the bindings in the catalog, by one compare-and-set, and that is all: the next
+tick runs what the catalog holds, here or in the environment that opens the location after a crash.  The endpoint's
+checkpoint knows nothing of the new counters, so the task begins from nothing there.
 
 Source: design page "materialize" (driver state is kept under resource path + backfill counter; announced beforehand).
 """
@@ -41,6 +41,8 @@ async def backfill(core: Core, name: str, collection: str | None, *, apply: bool
         InvalidUsage: it is to be applied, and this environment does not write.
         Unavailable: the endpoint does not answer.
     """
+    if apply:
+        core.require_writing()
     item = materialization(core.catalog, name)
     bound = {each.collection for each in item.bindings}
     if collection is not None and collection.lower() not in bound:
@@ -49,9 +51,8 @@ async def backfill(core: Core, name: str, collection: str | None, *, apply: bool
     bumped = _bumped(item, wanted)
     actions = await core.assembly.drivers(item.endpoint, item.options).preview(spec_of(bumped, core.catalog))
     if apply:
-        writing = core.require_writing()
-        await core.catalogs.change(writing.epoch, lambda catalog: _with_bumped(catalog, item.name, wanted))
-        await core.restart(core.catalog.items[item.name.lower()])
+        epoch = core.require_writing().epoch
+        await core.catalogs.change(epoch, lambda catalog: _with_bumped(catalog, item.name, wanted))
     refills = [Refill(each.collection, each.table, each.backfill) for each in bumped.bindings]
     return {
         "name": item.name,

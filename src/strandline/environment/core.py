@@ -70,6 +70,8 @@ from strandline.sources.remap import RemapShard
 
 MOVING = "moving"
 """How the names of counters begin that tell how far an endpoint's transaction is."""
+CATALOG = "catalog"
+"""What problems of knowing the catalog, and of closing what it dropped, are told under."""
 HISTORY = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
 
@@ -104,7 +106,7 @@ class Core:
         self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
         self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
-        self._unstarted: set[str] = set()  # items of the catalog that could not be opened yet
+        self._running: dict[str, str] = {}  # the items that are open here, and their ids
         self.watch: Callable[[Status], None] = unwatched
         """Called after every batch that a task has read or sent; it must not raise or block."""
         self.last_tick: TickReport = TickReport()
@@ -269,11 +271,22 @@ class Core:
         What keeps it from opening is its own problem; the other items go on, and every tick tries to open it again.
         """
         name = item.name.lower()
-        self._unstarted.add(name)
         async with self._own_problem(name):
             await self._start(item)
-            self._unstarted.discard(name)
+            self._running[name] = _id(item)
             self._note(name, "")
+
+    async def stop(self, name: str) -> None:
+        """Let an item that the catalog holds no longer take no part in ticks.  Raises what an endpoint raises."""
+        writing = self.require_writing()
+        self._running.pop(name, None)
+        writing.dataflows.stop(name)
+        writing.tables.pop(name, None)
+        writing.ingestions.pop(name, None)
+        task = writing.tasks.pop(name, None)
+        self.problems.pop(name, None)
+        if task is not None:
+            await task.close()
 
     async def _start(self, item: Item) -> None:
         match item:
@@ -305,17 +318,22 @@ class Core:
         }
         return {**self.client.metrics.counts(), **moving}
 
-    async def restart(self, item: Item) -> None:
-        """End the task of ``item``, a materialization, and start it as ``item`` now says it is."""
-        task = self.require_writing().tasks.pop(item.name.lower(), None)
-        if task is not None:
-            await task.close()
-        await self.start(item)
+    async def _reconcile(self) -> None:
+        """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
 
-    async def _start_again(self) -> None:
-        """Open what could not be opened before, what is read before what reads it."""
+        So the next tick opens what could not be opened, and does what a CREATE or DROP of unknown outcome came to.
+        """
+        async with self._own_problem(CATALOG):
+            await self.catalogs.settle(self.require_writing().epoch)
+            for name, known in list(self._running.items()):
+                item = self.catalog.find(name)
+                if item is None or _id(item) != known:
+                    await self.stop(name)
+            if self.catalog.dropped:
+                await self.bury()
+            self._note(CATALOG, "")
         for name, item in list(self.catalog.items.items()):
-            if name in self._unstarted:
+            if name not in self._running:
                 await self.start(item)
 
     @asynccontextmanager
@@ -375,7 +393,7 @@ class Core:
 
         Raises `FencedError` if another environment has taken over.
         """
-        await self._start_again()
+        await self._reconcile()
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
@@ -424,10 +442,16 @@ class Core:
             self._note(name, "")
 
     def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each collection without a problem of its own is not complete at ``time``: none stands silently."""
+        """Return why each item without a problem of its own is not complete at ``time``: none stands silently."""
         found = {}
+        tasks = self.require_writing().tasks
         for name, item in self.catalog.items.items():
-            if isinstance(item, Materialization) or name in self.problems:
+            if name in self.problems:
+                continue
+            if isinstance(item, Materialization):
+                position = tasks[name].status.position
+                if Frontier(position) <= time:
+                    found[name] = f"it waits for its collections; it has come to {position}, and the tick's time {time}"
                 continue
             upper = self.client.state_of(item.shard).upper
             if upper <= time:
@@ -509,6 +533,13 @@ class Core:
             self.problems[name] = problem
         else:
             self.problems.pop(name, None)
+
+
+def _id(item: Item) -> str:
+    """Return what tells an item from another one that had its name, and a task from itself before a backfill."""
+    if isinstance(item, Materialization):
+        return " ".join((item.id, *(str(bound.backfill) for bound in item.bindings)))
+    return item.shard
 
 
 def _unopened(item: Collected) -> ConfigError:
