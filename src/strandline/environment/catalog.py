@@ -89,11 +89,15 @@ class View(_Item, frozen=True, tag="view"):
 
 
 class BoundTable(msgspec.Struct, frozen=True):
-    """One collection of a materialization: where it goes, and by which key."""
+    """One collection of a materialization: where it goes, and by which key.
+
+    ``backfill`` counts how often its table was asked for anew (`environment/backfill.py`).
+    """
 
     collection: str
     table: str
     key: tuple[str, ...]
+    backfill: int = 0
 
 
 class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
