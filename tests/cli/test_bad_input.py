@@ -134,7 +134,7 @@ def test_a_locked_duckdb_file_is_a_problem_of_its_materialization_alone(place, m
 )
 def test_a_malformed_row_is_told_by_status_and_the_other_rows_flow(place, kind, good, bad, line):
     """One bad row would stop a source, or be lost without a word."""
-    options = f"path 'in/*.{kind}', settle '0'"
+    options = f"path 'in/*.{kind}', settle '0', on_error 'continue'"
     place.write(
         {
             "sources/s.sql": f"CREATE SOURCE s (id INT, name STRING) USING files OPTIONS ({options})",
@@ -151,7 +151,7 @@ def test_a_malformed_row_is_told_by_status_and_the_other_rows_flow(place, kind, 
     assert errors["rows"] == 1
     assert (errors["first"][0]["file"], errors["first"][0]["line"]) == (f"b.{kind}", line)
     assert errors["first"][0]["reason"]
-    assert f"s: b.{kind} line {line}: " in place.run("status").out
+    assert f"s: b.{kind}, line {line}: " in place.run("status").out
 
 
 def test_asking_where_nothing_was_stored_is_told_so(tmp_path, alone):

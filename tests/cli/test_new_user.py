@@ -13,7 +13,8 @@ pytestmark = pytest.mark.spark
 
 ORDERS = {
     "sources/orders.sql": """
-        CREATE SOURCE orders (id INT, name STRING) USING files OPTIONS (path 'in/*.csv', settle '60m')
+        CREATE SOURCE orders (id INT, name STRING) USING files
+        OPTIONS (path 'in/*.csv', settle '60m', on_error 'continue')
     """,
     "tables/t.sql": "CREATE TABLE t (k INT, s STRING)",
     "views/v.sql": "CREATE MATERIALIZED VIEW v AS SELECT s, count(*) AS n FROM t GROUP BY s",

@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from strandline.algebra.schema import Column, Schema
+from strandline.environment import on_error
 from strandline.errors import CorruptionError, DefinitionError, FencedError
 from strandline.persist.register import Register, refuse_future
 
@@ -60,6 +61,11 @@ class Source(_Item, frozen=True, tag="source"):
     keep_history: str | None = None
 
     @property
+    def forgiven(self) -> bool:
+        """Whether its errors keep nothing from being read."""
+        return on_error.continues(self.options)
+
+    @property
     def shards(self) -> tuple[str, ...]:
         """Its own, and its reader's."""
         return (self.shard, self.remap, self.progress)
@@ -69,13 +75,17 @@ class View(_Item, frozen=True, tag="view"):
     """A materialized view.
 
     ``stages`` maps the name of each internal stage to its shard; ``shard`` is the last one's.
-    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.
+    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
+    fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
+    is recomputed whole until it is defined anew (`environment/selfcheck.py`).
     """
 
     sql: str
     imports: tuple[str, ...]
     stages: dict[str, str]
     conf: dict[str, str]
+    checked: str = ""
+    distrusted: str = ""
     keep_history: str | None = None
 
     @property
@@ -85,11 +95,15 @@ class View(_Item, frozen=True, tag="view"):
 
 
 class BoundTable(msgspec.Struct, frozen=True):
-    """One collection of a materialization: where it goes, and by which key."""
+    """One collection of a materialization: where it goes, and by which key.
+
+    ``backfill`` counts how often its table was asked for anew (`environment/backfill.py`).
+    """
 
     collection: str
     table: str
     key: tuple[str, ...]
+    backfill: int = 0
 
 
 class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
@@ -103,6 +117,11 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     options: dict[str, str]
     bindings: tuple[BoundTable, ...]
     id: str
+
+    @property
+    def endpoint_options(self) -> dict[str, str]:
+        """The options without those that are not the endpoint's."""
+        return on_error.others(self.name, self.options, on_error.MATERIALIZATION)
 
 
 Collected: TypeAlias = Table | Source | View

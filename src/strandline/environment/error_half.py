@@ -1,7 +1,7 @@
 """Error halves, as those who read an environment meet them: a read of what has errors is an error that tells them.
 
-``refuse`` stands before every read of a collection's rows.  `tally` counts for `status`, whether they are refused
-or not.
+`refuse` stands before every read of a collection's rows, unless it is a source whose errors are forgiven.  `tally`
+counts for `status` either way.
 
 Source: design pages "compute" (the ok and err halves travel side by side) and "sources" (error half).
 """
@@ -14,71 +14,75 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from strandline.environment.core import Core
-from strandline.environment.on_error import forgiven
 from strandline.errors import CollectionError
 from strandline.persist.definite import read_definitely
-from strandline.persist.plane import Errors, Half
+from strandline.persist.plane import Engine, Errors, Half
 from strandline.persist.read import ReadHandle
 
 
-async def refuse(core: Core, handle: ReadHandle, time: int) -> None:
-    """Raise `CollectionError` if the collection has errors at ``time`` that its good rows must not be read beside."""
-    if forgiven(core.catalog.find(handle.name)):
-        return
-    found = await _at(core, handle, time)
+async def refuse(engine: Engine, handle: ReadHandle, time: int) -> None:
+    """Raise `CollectionError` if the collection has errors at ``time``."""
+    found = await _at(engine, handle, time)
     if found.count:
-        raise _error(handle.name, found, time, await _since(core, handle, time))
+        raise _error(handle.name, found, time, await _since(engine, handle, time))
 
 
-async def refuse_in(core: Core, handle: ReadHandle, lower: int, upper: int) -> None:
+async def refuse_in(engine: Engine, handle: ReadHandle, lower: int, upper: int) -> None:
     """Raise `CollectionError` if the collection has errors at a time in ``[lower, upper)``: the first such time."""
-    if forgiven(core.catalog.find(handle.name)) or not _may_have(handle):
+    if not _may_have(handle):
         return
-    weights, count = await _weights(core, handle, upper), 0
+    weights, count = await _weights(engine, handle, upper), 0
     for at, until in pairwise([*weights, upper]):
         count += weights[at]
         if count and until > lower:
-            await refuse(core, handle, max(at, lower))
+            await refuse(engine, handle, max(at, lower))
 
 
-async def tally(core: Core, handle: ReadHandle, time: int) -> dict[str, Any]:
+async def tally(engine: Engine, handle: ReadHandle, time: int) -> dict[str, Any]:
     """Return how many errors there are at ``time``, a few of them, and since when there are any (None: none)."""
-    found = await _at(core, handle, time)
-    since = await _since(core, handle, time) if found.count else None
+    found = await _at(engine, handle, time)
+    since = await _since(engine, handle, time) if found.count else None
     return {"rows": found.count, "first": _decoded(found), "since": since}
+
+
+async def began(engine: Engine, handle: ReadHandle) -> int | None:
+    """Return the first time of the stretch of times with errors that lasts until now; None if there are none now."""
+    upper = handle.state.upper.at
+    if not upper or not _may_have(handle) or not (await _at(engine, handle, upper - 1)).count:
+        return None
+    return await _since(engine, handle, upper - 1)
 
 
 def _may_have(handle: ReadHandle) -> bool:
     return any(batch.errors for batch in handle.state.batches)
 
 
-async def _at(core: Core, handle: ReadHandle, time: int) -> Errors:
+async def _at(engine: Engine, handle: ReadHandle, time: int) -> Errors:
     await handle.wait_beyond(time, timeout_s=0)
     if not _may_have(handle):
         return Errors(0)
     plan = partial(handle.snapshot, time, timeout_s=0, half=Half.ERR)
-    wanted, rows = await read_definitely(core.engine, handle, plan)
+    wanted, rows = await read_definitely(engine, handle, plan)
     try:
-        return await core.engine.errors(rows)
+        return await engine.errors(rows)
     finally:
         handle.release(wanted)
 
 
-async def _since(core: Core, handle: ReadHandle, time: int) -> int:
+async def _since(engine: Engine, handle: ReadHandle, time: int) -> int:
     """Return the first time of the unbroken stretch of times with errors that ends with ``time``."""
     count, start = 0, time
-    for at, change in (await _weights(core, handle, time + 1)).items():
+    for at, change in (await _weights(engine, handle, time + 1)).items():
         start = at if not count else start
         count += change
     return start
 
 
-async def _weights(core: Core, handle: ReadHandle, upper: int) -> Mapping[int, int]:
+async def _weights(engine: Engine, handle: ReadHandle, upper: int) -> Mapping[int, int]:
     plan = partial(handle.history, upper, half=Half.ERR)
-    wanted, rows = await read_definitely(core.engine, handle, plan)
+    wanted, rows = await read_definitely(engine, handle, plan)
     try:
-        return await core.engine.weights(rows)
+        return await engine.weights(rows)
     finally:
         handle.release(wanted)
 

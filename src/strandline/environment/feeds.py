@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.algebra.schema import Schema
-from strandline.frontier.antichain import Frontier
+from strandline.environment import error_half
+from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.materialize.feed import Changes
 from strandline.persist.plane import Engine
 from strandline.persist.read import ReadHandle
@@ -19,19 +20,33 @@ from strandline.persist.since import SinceHandle
 class CollectionFeed:
     """`materialize.feed.Feed` on one collection."""
 
-    def __init__(self, reader: ReadHandle, since: SinceHandle, engine: Engine) -> None:
+    def __init__(self, reader: ReadHandle, since: SinceHandle, engine: Engine, *, continues: bool = False) -> None:
+        """``continues``: pass on the good rows while the collection has errors, instead of waiting."""
         self.name = reader.name
         self.schema: Schema = reader.schema
         self._reader = reader
         self._since = since
         self._engine = engine
+        self._continues = continues
+        self.waits = ""
 
     async def upper(self) -> Frontier:
-        """Return the collection's upper."""
-        return (await self._reader.refresh()).upper
+        """Return the collection's upper; where it waits, the time from which on there are errors."""
+        state = await self._reader.refresh()
+        start = None if self._continues else await error_half.began(self._engine, self._reader)
+        self.waits = ""
+        if start is None:
+            return state.upper
+        self.waits = (
+            f"{self.name!r} has errors since {start}: what came before is delivered; mend or withdraw the rows that "
+            "caused them, or materialize with on_error 'continue'"
+        )
+        return Frontier(start) if state.since < Frontier(start) else MINIMUM
 
     async def changes(self, lower: int, upper: int, *, key: Sequence[str] = (), times: bool = False) -> Changes:
         """Return the changes over ``[lower, upper)``; without a job where they are inline."""
+        if not self._continues:
+            await error_half.refuse(self._engine, self._reader, upper - 1)
         window = await self._reader.changes(lower, upper)
         return Changes(window.rows, self._engine.net(window, key=key, times=times))
 

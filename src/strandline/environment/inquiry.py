@@ -10,8 +10,8 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -20,19 +20,22 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from strandline.algebra.nodes import Get, Project, frames
-from strandline.algebra.scalar import Scalar, call, cast, column
+from strandline.algebra.nodes import Filter, Get, Project, frames
+from strandline.algebra.scalar import Scalar, call, cast, column, number
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.dialect import words
+from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
-from strandline.environment import error_half, on_error
+from strandline.environment import error_half
+from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
-from strandline.environment.core import Core
+from strandline.environment.core import MOVING, Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
+from strandline.persist.notify import Notifier
 from strandline.persist.plane import Half, Rows
 from strandline.persist.push import PushClient
 from strandline.persist.read import ReadHandle
@@ -50,7 +53,10 @@ order."""
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not."""
+    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not.
+
+    Of a materialization: the sums over its ``tables``, each of which is told by its name.
+    """
 
     name: str
     as_of: int
@@ -58,6 +64,7 @@ class Verification:
     extra: int
     sample: pa.Table
     repaired: bool = False
+    tables: tuple[Verification, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -65,6 +72,8 @@ class Verification:
         return not self.missing and not self.extra
 
     def __str__(self) -> str:
+        if self.tables:
+            return "\n".join(map(str, self.tables))
         if self.ok:
             return f"{self.name}: equal at {self.as_of}" + (" (repaired)" if self.repaired else "")
         lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {self.as_of}"]
@@ -135,8 +144,23 @@ def collections_of(core: Core, sql: str) -> list[str]:
     return sorted({_base(core, name) for name in relations_of(core, sql)})
 
 
-async def verify(core: Core, name: str, as_of: int | None) -> Verification:
-    """Compare a view with its query, answered anew by plain Spark at one time: both ways, as multisets.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of ``parts`` parts of a view's rows, told apart by a hash of its key (all columns, where none is known)."""
+
+    parts: int
+    part: int
+
+    def of(self, columns: Sequence[str]) -> Scalar:
+        """Return the condition that a row is in the sample."""
+        hashed = call("xxhash64", *map(column, columns))
+        return Scalar(exp.EQ(this=call("pmod", hashed, number(self.parts)), expression=number(self.part)))
+
+
+async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None = None) -> Verification:
+    """Compare a view with its definite meaning, answered anew by plain Spark at one time: both ways, as multisets.
+
+    ``sample``: compare these rows only.
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``.
@@ -151,13 +175,36 @@ async def verify(core: Core, name: str, as_of: int | None) -> Verification:
     reader = await core.reader(name)
     handles = {name: await core.reader(name) for name in view.imports}
     time = as_of if as_of is not None else await latest([reader])
-    # A view is only ever ahead of its inputs because somebody else wrote to it: then what is known of them has to do.
+    # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
-    unheld = Hold()
-    relations = {name: await _multiset(core, name, handle, known, unheld) for name, handle in handles.items()}
-    _, wanted = await core.engine.query(view.sql, relations, time=time)
-    stored = await snapshot(core, reader, time, unheld)
+    wanted = await _meant(core, view, handles, known, time)
+    stored = await snapshot(core, reader, time, Hold())
+    if sample is not None:
+        planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+        condition = sample.of(planned.key or view.schema.names)
+        rows = Filter(Get("rows", tuple((each, each) for each in view.schema.names)), condition)
+        wanted = await core.engine.evaluate(rows, {"rows": wanted}, origin=0)
+        stored = await core.engine.evaluate(rows, {"rows": stored}, origin=0)
     return await _compare(core, view.name, view.schema, stored, wanted, time)
+
+
+async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int, time: int) -> Rows:
+    """Return what the view must hold over its inputs' contents at ``known``, as insertions at ``time``.
+
+    Plain Spark answers the text that says it.  Where no text says it, the view's plan is computed from scratch.
+    """
+    schemas = {each: core.catalog.collection(each).schema for each in view.imports}
+    sql = meaning(view.sql, schemas, core.assembly.analyst)
+    if sql is not None:
+        relations = {each: await _multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
+        _, rows = await core.engine.query(sql, relations, time=time)
+        return rows
+    read = {each: await snapshot(core, handle, known, Hold()) for each, handle in handles.items()}
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    for stage in stages:
+        plan = full_plan(stage)
+        read[stage.name] = await core.engine.evaluate(plan, {each: read[each] for each in frames(plan)}, origin=known)
+    return read[stages[-1].name]
 
 
 async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verification]:
@@ -168,7 +215,7 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
     handles = {each: await core.reader(each) for each in view.imports}
-    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted))
     found = []
     for stage in stages[:-1]:
         shard = view.stages.get(stage.name)
@@ -187,19 +234,15 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     return found
 
 
-async def verify_endpoint(core: Core, name: str) -> list[Verification]:
+async def verify_endpoint(core: Core, name: str) -> Verification:
     """Compare each table of a materialization with its collection at the time that the endpoint has reached.
 
     Raises:
         DefinitionError: there is no such materialization.
         AsOfError: the endpoint has nothing yet.
     """
-    item = core.catalog.find(name)
-    if not isinstance(item, Materialization):
-        raise unknown(
-            "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
-        )
-    endpoint = core.assembly.drivers(item.endpoint, on_error.others(item.name, item.options, on_error.MATERIALIZATION))
+    item = materialization(core.catalog, name)
+    endpoint = core.assembly.drivers(item.endpoint, item.endpoint_options)
     position = await reached(item, core.client, core.catalog)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
@@ -212,7 +255,14 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         found.append(
             await _compare(core, f"{item.name}/{binding.resource}", reader.schema, stored, wanted, position - 1)
         )
-    return found
+    return _together(item.name, found)
+
+
+def _together(name: str, tables: list[Verification]) -> Verification:
+    """Return what was found of several tables as one; a sample is the first table's that differs."""
+    first = next((table for table in tables if not table.ok), tables[0])
+    missing, extra = sum(table.missing for table in tables), sum(table.extra for table in tables)
+    return Verification(name, first.as_of, missing, extra, first.sample, tables=tuple(tables))
 
 
 async def status(core: Core) -> dict[str, Any]:
@@ -244,16 +294,16 @@ async def status(core: Core) -> dict[str, Any]:
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
-    notifier = core.client.notifier
+    writers = await _writers(core.client.notifier)
     return {
         "epoch": catalog.epoch,
         "mode": core.mode.value,
         "persist": core.client.metrics.counts(),
-        "writer_persist": await _writers(notifier) if isinstance(notifier, PushClient) else None,
+        "writer_persist": None if writers is None else {n: c for n, c in writers.items() if not n.startswith(MOVING)},
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: {**await _task_status(core, name, item), "problem": problems.get(name)}
+            item.name: {**await _task_status(core, name, item, writers or {}), "problem": problems.get(name)}
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
@@ -267,10 +317,12 @@ def _merge_due(state: ShardState) -> int:
     return plan.updates if plan is not None and plan.large else 0
 
 
-async def _writers(push: PushClient) -> dict[str, int] | None:
-    """Return what the process that writes has met, if it can be asked."""
-    await push.connect()
-    return push.counters
+async def _writers(notifier: Notifier) -> dict[str, int] | None:
+    """Return what the process that writes has met, if it is another one and can be asked."""
+    if not isinstance(notifier, PushClient):
+        return None
+    await notifier.connect()
+    return notifier.counters
 
 
 def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
@@ -287,13 +339,18 @@ async def _errors(core: Core, reader: ReadHandle | None) -> dict[str, Any]:
     """Return the errors that a collection has now; none where nothing is known of it yet."""
     if reader is None or not reader.state.upper.at:
         return {"rows": 0, "first": [], "since": None}
-    return await error_half.tally(core, reader, reader.state.upper.at - 1)
+    return await error_half.tally(core.engine, reader, reader.state.upper.at - 1)
 
 
-async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
-    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
+async def _task_status(core: Core, name: str, item: Materialization, writers: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come.
+
+    ``moving``: the rows of the transaction under way (`Moving`), here or in the process that writes.
+    """
     if core.writing is None or name not in core.writing.tasks:
-        return {"position": await reached(item, core.client, core.catalog)}
+        begin = f"{MOVING}/{name}/"
+        moving = {key.removeprefix(begin): count for key, count in writers.items() if key.startswith(begin)}
+        return {"position": await reached(item, core.client, core.catalog), **({"moving": moving} if moving else {})}
     task = core.writing.tasks[name].status
     return {
         "phase": task.phase,
@@ -302,6 +359,7 @@ async def _task_status(core: Core, name: str, item: Materialization) -> dict[str
         "transactions": task.committed.transactions,
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
+        "moving": asdict(task.moving),
         "applied": list(task.applied),
     }
 
@@ -325,9 +383,20 @@ async def snapshot(core: Core, handle: ReadHandle, time: int, hold: Hold, half: 
         AsOfError: it cannot be read at ``time``.
         CollectionError: it has errors then.
     """
-    if half is Half.OK:
-        await error_half.refuse(core, handle, time)
+    if half is Half.OK and not _forgiven(core, handle):
+        await error_half.refuse(core.engine, handle, time)
     return await _updates(core, handle, time, hold, half)
+
+
+async def refuse_changes(core: Core, handle: ReadHandle, lower: int, upper: int) -> None:
+    """Raise `CollectionError` if the collection has errors at a time in ``[lower, upper)``."""
+    if not _forgiven(core, handle):
+        await error_half.refuse_in(core.engine, handle, lower, upper)
+
+
+def _forgiven(core: Core, handle: ReadHandle) -> bool:
+    item = core.catalog.find(handle.name)
+    return isinstance(item, Source) and item.forgiven
 
 
 async def _updates(core: Core, handle: ReadHandle, time: int, hold: Hold, half: Half = Half.OK) -> Rows:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from strandline.environment.catalog import Source
 from strandline.errors import DefinitionError
 
 OPTION: Final = "on_error"
@@ -25,11 +24,6 @@ MATERIALIZATION: Final = ("wait", CONTINUE)
 def continues(options: Mapping[str, str]) -> bool:
     """Tell whether good rows go on in spite of errors."""
     return options.get(OPTION) == CONTINUE
-
-
-def forgiven(item: object) -> bool:
-    """Tell whether an item of the catalog is a source whose errors keep nothing from being read."""
-    return isinstance(item, Source) and continues(item.options)
 
 
 def others(name: str, options: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, str]:

@@ -39,6 +39,8 @@ class Feed(Protocol):
 
     name: str
     schema: Schema
+    waits: str
+    """Why `upper`, when it was last asked, was less than is known of the collection; empty if it was not."""
 
     async def upper(self) -> Frontier:
         """Return the time before which every window can be read.

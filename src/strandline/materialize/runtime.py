@@ -83,6 +83,8 @@ class Status:
     moving: Moving
     applied: tuple[str, ...]
     error: str | None
+    waits: str = ""
+    """What its collections wait for; empty if they do not."""
 
 
 def unwatched(status: Status) -> None:
@@ -138,6 +140,7 @@ class Materialization:
             moving=self._moving,
             applied=self._applied,
             error=str(self._failure) or type(self._failure).__name__ if failed else None,
+            waits="; ".join(feed.waits for feed in self._feeds if feed.waits),
         )
 
     async def open(self) -> None:

@@ -26,6 +26,7 @@ class ListFeed:
         self.name = name
         self.schema = schema
         self.since = MINIMUM
+        self.waits = ""
         self._types = types
         self._batch_rows = batch_rows
         self._upper = MINIMUM

@@ -1,0 +1,188 @@
+"""The error half, end to end on Spark: what fails is an error where it is read, and is healed when it has left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Place
+
+from strandline.client import Environment
+from strandline.errors import CollectionError, DefinitionError
+
+pytestmark = pytest.mark.spark
+
+Rows = Callable[..., list[dict[str, Any]]]
+VIEWS = {
+    "linear": "SELECT id, 100 / n AS q FROM t WHERE 100 / n > 1",
+    "joined": "SELECT t.id, u.name FROM t JOIN u ON CAST(t.s AS INT) = u.k",
+    "summed": "SELECT s, count(*) AS c, sum(CAST(s AS INT) + n) AS total FROM t GROUP BY s",
+    "ranged": "SELECT n % 3 AS r, max(CAST(s AS INT)) AS most FROM t GROUP BY n % 3",
+    "recomputed": "SELECT id, rank() OVER (ORDER BY CAST(s AS INT), id) AS r FROM t",
+    "above": "SELECT count(*) AS n FROM joined",
+}
+BAD_NUMBER = ("linear",)
+BAD_TEXT = ("joined", "summed", "ranged", "recomputed", "above")
+
+
+def _shop(env: Environment) -> None:
+    env.execute("CREATE TABLE t (id INT, n INT, s STRING)")
+    env.execute("CREATE TABLE u (k INT, name STRING)")
+    for name, query in VIEWS.items():
+        env.execute(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+    env.insert("u", [{"k": 1, "name": "one"}, {"k": 2, "name": "two"}])
+    env.insert("t", [{"id": 1, "n": 5, "s": "1"}, {"id": 2, "n": 7, "s": "2"}])
+    env.tick()
+
+
+def _has(env: Environment, rows: Rows, name: str, *, fails: bool) -> None:
+    """Assert that a view is right now, or has errors."""
+    if fails:
+        with pytest.raises(CollectionError):
+            rows(env, f"SELECT * FROM {name}")
+    else:
+        assert env.verify(name).ok, name
+
+
+def test_failing_rows_come_and_go_under_views_of_every_kind(place: Place, rows: Rows) -> None:
+    """Damage: one bad row stops a view for ever, is missing without any message, or outlives itself as an error."""
+    numbers = [{"id": 100 + i, "n": 0, "s": "1"} for i in range(25)]
+    texts = [{"id": 200 + i, "n": 3, "s": f"bad {i}"} for i in range(25)]
+    with place.open() as env:
+        _shop(env)
+        before = env.tick()
+        began = env.insert("t", numbers)
+        env.insert("t", [{"id": 3, "n": 9, "s": "2"}])
+        env.tick()
+        for name in VIEWS:
+            _has(env, rows, name, fails=name in BAD_NUMBER)
+        with pytest.raises(CollectionError, match=r"'linear' has 25 errors .*100 / n > 1.*'n': 0") as caught:
+            rows(env, "SELECT * FROM linear")
+        assert caught.value.since == began
+        assert caught.value.errors[0]["row"]["n"] == 0
+        assert rows(env, "SELECT id FROM linear", as_of=before) == [{"id": 1}, {"id": 2}], "the past is as it was"
+        env.insert("t", texts)
+        env.delete("t", numbers[:20])
+        env.tick()
+    with place.open() as env:  # a restart finds what care each view needs
+        env.delete("t", [*numbers[20:], *texts[:10]])
+        env.tick()
+        found = env.status()["collections"]
+        assert {name: found[name]["errors"]["rows"] for name in VIEWS} == {
+            "linear": 0, "joined": 15, "summed": 15, "ranged": 15, "recomputed": 1, "above": 15,
+        }  # fmt: skip
+        assert not any(found[name]["problem"] for name in VIEWS), "no view stands still"
+        for name in VIEWS:
+            _has(env, rows, name, fails=name in BAD_TEXT)
+        env.delete("t", texts[10:])
+        env.tick()
+        for name in VIEWS:
+            _has(env, rows, name, fails=False)
+        assert rows(env, "SELECT n FROM above") == [{"n": 3}]
+
+
+def test_what_is_a_function_of_the_rows_is_an_error_and_no_exception(place: Place, rows: Rows) -> None:
+    """Damage: a subquery of two rows, or `raise_error`, stops its view, and others, until it is dropped."""
+    with place.open() as env:
+        env.execute("CREATE TABLE t (id INT, n INT)")
+        env.execute("CREATE MATERIALIZED VIEW single AS SELECT id, n + (SELECT n FROM t) AS m FROM t")
+        env.execute("CREATE MATERIALIZED VIEW raised AS SELECT IF(n < 0, raise_error('negative'), n) AS n FROM t")
+        env.execute("CREATE MATERIALIZED VIEW fine AS SELECT count(*) AS c FROM t")
+        env.insert("t", [{"id": 1, "n": 1}])
+        env.tick()
+        env.insert("t", [{"id": 2, "n": -1}])
+        env.tick()
+        for name in ("single", "raised"):
+            with pytest.raises(CollectionError):
+                rows(env, f"SELECT * FROM {name}")
+        assert rows(env, "SELECT * FROM fine") == [{"c": 2}]
+        env.execute("DELETE FROM t WHERE id = 2")
+        env.tick()
+        assert rows(env, "SELECT * FROM single") == [{"id": 1, "m": 2}]
+        assert rows(env, "SELECT * FROM raised") == [{"n": 1}]
+        assert env.verify("single").ok
+
+
+def test_a_withdrawn_row_is_evaluated_by_nobody(place: Place, rows: Rows) -> None:
+    """Damage: a view that is made, repaired or asked after a bad row was deleted fails on that row for ever."""
+    with place.open() as env:
+        env.execute("CREATE TABLE t (id INT, n INT)")
+        env.insert("t", [{"id": 1, "n": 0}, {"id": 2, "n": 2}])
+        env.tick()
+        env.execute("DELETE FROM t WHERE id = 1")
+        env.tick()
+        env.execute("CREATE MATERIALIZED VIEW late AS SELECT id FROM t WHERE 10 / n > 1")
+        env.execute("CREATE MATERIALIZED VIEW pair AS SELECT a.id FROM t a JOIN t b ON 10 / a.n = 10 / b.n")
+        env.tick()
+        env.insert("t", [{"id": 3, "n": 5}])
+        env.tick()
+        assert rows(env, "SELECT id FROM late") == [{"id": 2}, {"id": 3}]
+        assert rows(env, "SELECT id FROM t WHERE 10 / n > 1") == [{"id": 2}, {"id": 3}]
+        assert env.verify("pair", repair=True).ok
+        assert env.status()["collections"]["pair"]["errors"] == {"rows": 0, "first": [], "since": None}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Callable[[str, str], None]:
+    """Write a file that is old enough to be taken."""
+    (tmp_path / "in").mkdir()
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / "in" / name).write_text(text)
+        os.utime(tmp_path / "in" / name, (1_700_000_000, 1_700_000_000))
+
+    return write
+
+
+def _source(env: Environment, directory: Path, options: str = "") -> None:
+    path = directory / "in" / "*.csv"
+    given = f"path '{path}', settle '0', retract '*.retract.csv'{options}"
+    env.execute(f"CREATE SOURCE s (id INT, n INT) USING files OPTIONS ({given})")
+    env.execute("CREATE MATERIALIZED VIEW v AS SELECT sum(n) AS n FROM s")
+
+
+def test_undecodable_rows_of_a_source_are_errors_of_all_that_reads_it_until_they_are_withdrawn(
+    place: Place, rows: Rows, tmp_path: Path, files: Callable[[str, str], None]
+) -> None:
+    """Damage: rows that could not be decoded are missing from answers and endpoints without any message."""
+    with place.open() as env:
+        _source(env, tmp_path)
+        files("a.csv", "id,n\n1,10\n")
+        good = env.tick()
+        files("b.csv", "id,n\n2,20\nx,30\n")
+        began = env.tick()
+        for asked in ("SELECT * FROM s", "SELECT * FROM v"):
+            with pytest.raises(CollectionError, match=r"b\.csv, line 3: .*'x' is not a valid int") as caught:
+                rows(env, asked)
+            assert caught.value.since == began
+        with pytest.raises(CollectionError):
+            env.collection("v").snapshot()
+        with pytest.raises(CollectionError):
+            env.collection("v").changes(good, began + 1)
+        assert env.collection("v").changes(good, began).count() == 1
+        assert rows(env, "SELECT n FROM v", as_of=good) == [{"n": 10}]
+        assert [row["raw"] for row in rows(env, "SELECT raw FROM s_errors")] == ["x,30"]
+        assert env.status()["collections"]["v"]["errors"]["rows"] == 1
+        files("b.retract.csv", "id,n\nx,30\n")
+        env.tick()
+        assert rows(env, "SELECT n FROM v") == [{"n": 30}]
+        assert env.verify("v").ok
+
+
+def test_a_source_that_continues_keeps_its_good_rows_readable(
+    place: Place, rows: Rows, tmp_path: Path, files: Callable[[str, str], None]
+) -> None:
+    """Damage: a feed that always has some bad lines cannot be used at all."""
+    with place.open() as env:
+        with pytest.raises(DefinitionError, match="on_error is 'fail' or 'continue', not 'ignore'"):
+            _source(env, tmp_path, ", on_error 'ignore'")
+        _source(env, tmp_path, ", on_error 'continue'")
+        files("b.csv", "id,n\n2,20\nx,30\n")
+        env.tick()
+        assert rows(env, "SELECT n FROM s") == rows(env, "SELECT n FROM v") == [{"n": 20}]
+        found = env.status()["collections"]
+        assert (found["s"]["errors"]["rows"], found["v"]["errors"]["rows"]) == (1, 0)
+        assert env.verify("v").ok
