@@ -8,9 +8,10 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.excerpt import within
+from strandline.algebra.schema import RESERVED, Schema
 from strandline.compute.explain import Explanation, explain
 from strandline.environment import statements
 from strandline.environment.catalog import (
@@ -28,6 +29,9 @@ from strandline.environment.wiring import driver
 from strandline.errors import DefinitionError
 from strandline.sources.file_options import parse as parse_file_options
 
+Create: TypeAlias = (
+    statements.CreateTable | statements.CreateSource | statements.CreateView | statements.CreateMaterialization
+)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
     "source": Source,
@@ -38,23 +42,26 @@ KINDS: Final[dict[str, type]] = {
 
 async def create_table(core: Core, statement: statements.CreateTable) -> None:
     """CREATE TABLE.  Raises `DefinitionError` if the name is taken or a type is not known."""
-    if _taken(core, statement.name, Table, quiet=statement.if_not_exists):
+    if _taken(core, statement, Table):
         return
-    schema = core.assembly.analyst.parse_ddl(statement.columns)
+    with within(statement.columns_at):
+        schema = core.assembly.analyst.parse_ddl(statement.columns)
     await _add(core, Table(statement.name, _columns(schema), core.assembly.ids.fresh("s")))
 
 
 async def create_source(core: Core, statement: statements.CreateSource) -> None:
     """CREATE SOURCE.  Raises `DefinitionError` if the name is taken, a type or an option is not known."""
-    if _taken(core, statement.name, Source, quiet=statement.if_not_exists):
+    if _taken(core, statement, Source):
         return
-    if statement.connector != "files":
-        raise DefinitionError(f"there is no connector {statement.connector!r}; this version has 'files'")
-    if "path" not in statement.options:
-        raise DefinitionError(f"source {statement.name!r}: option 'path' is missing")
-    schema = core.assembly.analyst.parse_ddl(statement.columns)
-    options = {k: v for k, v in statement.options.items() if k != "path"}
-    parse_file_options(statement.options["path"], options)
+    with within(statement.at):
+        if statement.connector != "files":
+            raise DefinitionError(f"there is no connector {statement.connector!r}; this version has 'files'")
+        if "path" not in statement.options:
+            raise DefinitionError(f"source {statement.name!r}: option 'path' is missing")
+        options = {k: v for k, v in statement.options.items() if k != "path"}
+        parse_file_options(statement.options["path"], options)
+    with within(statement.columns_at):
+        schema = core.assembly.analyst.parse_ddl(statement.columns)
     fresh = core.assembly.ids.fresh
     await _add(
         core,
@@ -72,14 +79,10 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
 
 async def create_view(core: Core, statement: statements.CreateView) -> None:
     """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
-    if _taken(core, statement.name, View, quiet=statement.if_not_exists):
+    if _taken(core, statement, View):
         return
-    try:
+    with within(statement.start):
         definition = plan(core, statement.name, statement.query)
-    except DefinitionError as error:
-        if error.position is None:
-            raise
-        raise DefinitionError(error.message, error.position.after(statement.start)) from error
     await _add(core, definition.view)
 
 
@@ -100,11 +103,21 @@ def plan(core: Core, name: str, sql: str) -> Definition:
 
 async def create_materialization(core: Core, statement: statements.CreateMaterialization) -> None:
     """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name."""
-    if _taken(core, statement.name, Materialization, quiet=statement.if_not_exists):
+    if _taken(core, statement, Materialization):
         return
-    driver(statement.endpoint, statement.options, core.assembly.clock)
-    bound = []
-    for bind in statement.bindings:
+    with within(statement.at):
+        driver(statement.endpoint, statement.options, core.assembly.clock)
+    bound = [_bound(core, bind) for bind in statement.bindings]
+    await _add(
+        core,
+        Materialization(
+            statement.name, statement.endpoint, statement.options, tuple(bound), core.assembly.ids.fresh("m")
+        ),
+    )
+
+
+def _bound(core: Core, bind: statements.Bind) -> BoundTable:
+    with within(bind.at):
         item = core.catalog.collection(bind.collection)
         key = bind.key or _key(core, bind.collection.lower())
         if not key:
@@ -116,13 +129,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         for column in key:
             if column.lower() not in names:
                 raise unknown("column", column, names)
-        bound.append(BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key)))
-    await _add(
-        core,
-        Materialization(
-            statement.name, statement.endpoint, statement.options, tuple(bound), core.assembly.ids.fresh("m")
-        ),
-    )
+    return BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key))
 
 
 async def drop(core: Core, statement: statements.Drop) -> None:
@@ -132,17 +139,9 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     """
     writing = core.require_writing()
     name = statement.name.lower()
-    item = core.catalog.find(name)
-    wanted = KINDS[statement.kind]
-    if item is None or not isinstance(item, wanted):
-        if item is None and statement.if_exists:
+    with within(statement.at):
+        if _droppable(core, statement) is None:
             return
-        raise unknown(
-            statement.kind, statement.name, (n for n, i in core.catalog.items.items() if isinstance(i, wanted))
-        )
-    readers = core.catalog.dependents(name)
-    if readers:
-        raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
     writing.dataflows.stop(name)
     writing.tables.pop(name, None)
@@ -152,6 +151,23 @@ async def drop(core: Core, statement: statements.Drop) -> None:
         await task.close()
     core.problems.pop(name, None)
     await core.bury()
+
+
+def _droppable(core: Core, statement: statements.Drop) -> Item | None:
+    """Return what is to be dropped; None if it is not there and that is fine."""
+    item = core.catalog.find(statement.name)
+    wanted = KINDS[statement.kind]
+    if item is None and statement.if_exists:
+        return None
+    if item is None:
+        names = [n for n, i in core.catalog.items.items() if isinstance(i, wanted)]
+        raise unknown(statement.kind, statement.name, names)
+    if not isinstance(item, wanted):
+        kind = next(kind for kind, each in KINDS.items() if isinstance(item, each))
+        raise DefinitionError(f"{item.name!r} is a {kind}; write DROP {kind.upper()} {item.name}")
+    if readers := core.catalog.dependents(statement.name):
+        raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
+    return item
 
 
 def explain_view(core: Core, name: str) -> Explanation:
@@ -180,16 +196,19 @@ async def _add(core: Core, item: Item) -> None:
     await core.start(item)
 
 
-def _taken(core: Core, name: str, kind: type, *, quiet: bool) -> bool:
+def _taken(core: Core, statement: Create, kind: type) -> bool:
+    """Return whether the item is there already and that is fine.  Raises `DefinitionError` if its name is not free."""
     core.require_writing()
-    if name.startswith("__"):
-        raise DefinitionError(f"{name!r} cannot be a name: names that start with '__' are reserved")
-    present = core.catalog.find(name)
-    if present is None:
-        return False
-    if quiet and isinstance(present, kind):
-        return True
-    raise DefinitionError(f"there is a {type(present).__name__.lower()} {present.name!r} already; drop it first")
+    name = statement.name
+    with within(statement.at):
+        if name.startswith(RESERVED):
+            raise DefinitionError(f"{name!r} cannot be a name: names that start with '__' are reserved")
+        present = core.catalog.find(name)
+        if present is None:
+            return False
+        if statement.if_not_exists and isinstance(present, kind):
+            return True
+        raise DefinitionError(f"there is a {type(present).__name__.lower()} {present.name!r} already; drop it first")
 
 
 def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:

@@ -9,20 +9,20 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
+from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Get, Project, frames
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.dialect import words
+from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.stage import full_plan
+from strandline.engine.edits import Edit
 from strandline.environment.catalog import Materialization, Source, View, unknown
 from strandline.environment.core import Core
 from strandline.environment.dataflows import define
@@ -79,12 +79,36 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> tuple[Sc
         AsOfError: not every collection can be read at ``as_of``.
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
-    names = relations_of(core, sql)
-    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
-    time = as_of if as_of is not None else await latest(handle for handle in handles.values())
-    relations = {name: await _multiset(core, name, handles[name], time, hold) for name in names}
+    time, relations = await _relations(core, relations_of(core, sql), as_of, hold)
     schema, rows = await core.engine.query(sql, relations, time=time)
     return schema, await core.engine.multiset(rows, schema)
+
+
+async def edited(core: Core, table: str, edit: Edit, as_of: int, hold: Hold) -> Rows:
+    """Return what ``edit`` does to the rows that ``table`` has at ``as_of``, as updates.
+
+    What it reads is kept by ``hold``.  Raises as `query`; a `DefinitionError` has a position.
+    """
+    _, relations = await _relations(core, edit_reads(core, table, edit), as_of, hold)
+    return await core.engine.edited(table.lower(), edit, relations)
+
+
+def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
+    """Return the relations that an edit of ``table`` may name, that table too.  Raises `DefinitionError`."""
+    read = {table.lower()}
+    for excerpt in (*([edit.where] if edit.where else ()), *edit.values.values()):
+        with within(excerpt.start):
+            read |= set(relations_of(core, excerpt.text))
+    return sorted(read)
+
+
+async def _relations(
+    core: Core, names: Sequence[str], as_of: int | None, hold: Hold
+) -> tuple[int, dict[str, tuple[Schema, Rows]]]:
+    """Return the multisets of relations at one time (None: the latest complete for all), and that time."""
+    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
+    time = as_of if as_of is not None else await latest(handles.values())
+    return time, {name: await _multiset(core, name, handles[name], time, hold) for name in names}
 
 
 async def latest(handles: Iterable[ReadHandle]) -> int:
@@ -104,21 +128,23 @@ def relations_of(core: Core, sql: str) -> list[str]:
     """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
     known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
     names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
-    try:
-        tree = sqlglot.parse_one(sql, dialect="spark")
-    except SqlglotError:
+    tree = parse(sql)
+    if tree is None or any(word.text.upper() == "TABLE" and not word.literal for word in words(sql)):
+        # sqlglot takes the query `TABLE t` for a column with an alias.
         occurring = {word.text.lower() for word in words(sql)}
         return sorted(names & occurring if occurring else names)
-    used = {table.name.lower() for table in tree.find_all(exp.Table)}
+    tables = (table for table in tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))
+    used = {table.name.lower(): table for table in tables}
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    for name in sorted(used - names - local):
-        raise unknown("collection", name, names)
-    return sorted(used & names)
+    for name in sorted(used.keys() - names - local):
+        with within(position_of(used[name], sql)):
+            raise unknown("collection", name, names)
+    return sorted(used.keys() & names)
 
 
-def collections_of(core: Core, sql: str) -> list[str]:
-    """Return the collections that `relations_of` ``sql`` belong to: of an error half, its source."""
-    return sorted({_base(core, name) for name in relations_of(core, sql)})
+def collections_of(core: Core, relations: Iterable[str]) -> list[str]:
+    """Return the collections that ``relations`` belong to: of an error half, its source."""
+    return sorted({_base(core, name) for name in relations})
 
 
 async def verify(core: Core, name: str, as_of: int | None) -> Verification:

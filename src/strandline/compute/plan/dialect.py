@@ -41,6 +41,10 @@ class Faithful(Spark):
             name: how for name, how in SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL
         }
 
+        def _warn_unsupported(self) -> None:
+            """Refuse what is no query: sqlglot would take it as some command, and log that it did."""
+            self.raise_error("this is no query")
+
 
 def parse(sql: str) -> exp.Expr | None:
     """Return the one statement that ``sql`` is, or None if sqlglot cannot read it (which says nothing about Spark).
