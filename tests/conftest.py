@@ -15,6 +15,8 @@ import postgres_server as postgres
 import s3_server as s3
 from strandline.engine.session import build
 
+pytest_plugins = ("time_limits",)
+
 # The assertions of the contracts show their values, as those of a test module do.  Several rooms import them.
 pytest.register_assert_rewrite("strandline.testing.blob_contract", "strandline.testing.consensus_contract")
 

@@ -30,6 +30,9 @@ TRACES = re.compile(
     r"(?<![\w.:/])/(?:work|root|home)/\w|/tmp/[w]\b|/opt/[w]heels|\.[l]ibrary/"
     r"|BRIEF[.]md|helper [\"“]|(?i:\b[c]laude\b|[a]nthropic)"
 )
+NOT_OURS = frozenset(
+    {"__pycache__", ".git"}
+)  # a linked worktree has a file of that name, which says where it is linked
 OPTIMISED = re.compile(r"\bpython[\d.]*\s+(?:-\w+\s+)*-[O]|PYTHON[O]PTIMIZE")
 
 #: Functions that give the same answer in whatever order their argument comes.
@@ -50,7 +53,7 @@ def text_files() -> Iterator[tuple[Path, str]]:
     roots = [ROOT / name for name in ("src", "tests", "tools", "bench", "docs", ".ci")]
     paths = [path for root in roots for path in root.rglob("*")] + list(ROOT.glob("*"))
     for path in sorted(paths):
-        if path.is_file() and path.suffix not in {".pyc", ".lock"} and "__pycache__" not in path.parts:
+        if path.is_file() and path.suffix not in {".pyc", ".lock"} and not NOT_OURS & {*path.parts}:
             try:
                 yield path.relative_to(ROOT), path.read_text()
             except UnicodeDecodeError:

@@ -6,6 +6,9 @@ exactly one stage, by construction.  The runner collects the tests first, so a t
 passed, failed nor was skipped makes the run fail: nothing is lost silently, and every skip is printed with its name
 and reason.
 
+A test that its process dies of has failed, by its name; the others of the stage are run again.  How long a test may
+take: `time_limits.py`.
+
 Warning: this file is also a pytest plugin (``-p stages``); it must import nothing but pytest and the standard library.
 
     python tools/stages.py                    all stages but `long` (what `make test` runs)
@@ -75,11 +78,16 @@ CHECK_COMMANDS: Final = (
 )
 
 STAGE_MINUTES_MAX: Final = 30
-"""After this a stage's processes are killed and it counts as failed: a test that hangs must not hold CI for ever."""
+"""After this a stage's processes are killed and it counts as failed; each test has its own limit (time_limits.py)."""
 LONG_MINUTES_MAX: Final = 120
 """The same for a stage that CI does not run."""
 
+DEATHS_MAX: Final = 3
+"""How often a stage is run again without the test that its process died of (or had to be killed for)."""
+
 PYTEST_NO_TESTS: Final = 5
+OUT_OF_TIME: Final = 124
+"""The exit status of a command that was killed because it took too long."""
 
 
 def stage_of(path: str, markers: Iterable[str]) -> str:
@@ -102,15 +110,17 @@ def stage_of(path: str, markers: Iterable[str]) -> str:
 
 # --- the plugin, inside each pytest process ---------------------------------------------------------------------------
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare ``--stage`` and ``--stage-census``."""
+    """Declare the options by which the runner asks for its tests."""
     group = parser.getgroup("stages")
     group.addoption("--stage", help="run only the tests of this stage")
     group.addoption("--stage-census", metavar="FILE", help="write how many tests each file gives each stage")
+    group.addoption("--stage-running", metavar="FILE", help="keep the name of the test that runs in this file")
+    group.addoption("--stage-without", metavar="TEST", action="append", default=[], help="leave out this test")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the stage that was asked for; write the census if that was asked for."""
-    placed = [(item, _place(item)) for item in items]
+    placed = [(item, (_path(item), stage_of_item(item))) for item in items]
     if census := config.getoption("--stage-census"):
         counts: dict[str, dict[str, int]] = {}
         for _, (path, stage) in placed:
@@ -118,13 +128,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             files[path] = files.get(path, 0) + 1
         Path(census).write_text(json.dumps(counts))
     if wanted := config.getoption("--stage"):
-        config.hook.pytest_deselected(items=[item for item, (_, stage) in placed if stage != wanted])
-        items[:] = [item for item, (_, stage) in placed if stage == wanted]
+        without = frozenset(config.getoption("--stage-without"))
+        kept = [item for item, (_, stage) in placed if stage == wanted and item.nodeid not in without]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
 
-def _place(item: pytest.Item) -> tuple[str, str]:
-    path = item.path.relative_to(ROOT).as_posix()
-    return path, stage_of(path, (marker.name for marker in item.iter_markers()))
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Write down which test runs, for whoever finds that this process has died."""
+    if running := item.config.getoption("--stage-running"):
+        Path(running).write_text(item.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write down that no test runs any more."""
+    if running := session.config.getoption("--stage-running"):
+        Path(running).unlink(missing_ok=True)
+
+
+def stage_of_item(item: pytest.Item) -> str:
+    """Return the one stage of a test that was collected."""
+    return stage_of(_path(item), (marker.name for marker in item.iter_markers()))
+
+
+def _path(item: pytest.Item) -> str:
+    return item.path.relative_to(item.config.rootpath).as_posix()
 
 
 # --- the runner -------------------------------------------------------------------------------------------------------
@@ -159,7 +188,7 @@ class Tally:
 
 
 def run(command: list[str], *, quiet: bool = False, minutes: int = STAGE_MINUTES_MAX) -> int:
-    """Run ``command`` at the root without standard input; return its exit status, 124 if it ran out of time."""
+    """Run ``command`` at the root without standard input; return its exit status, or `OUT_OF_TIME`."""
     out = subprocess.DEVNULL if quiet else None
     python_path = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
     with subprocess.Popen(
@@ -174,7 +203,7 @@ def run(command: list[str], *, quiet: bool = False, minutes: int = STAGE_MINUTES
             return process.wait(timeout=minutes * 60)
         except subprocess.TimeoutExpired:
             print(f"stages: stopped after {minutes} minutes: {' '.join(command)}", flush=True)
-            return 124
+            return OUT_OF_TIME
         finally:
             _end(process)
 
@@ -226,10 +255,26 @@ def run_tests(stage: str, files: dict[str, int], directory: Path, *, quiet: bool
     """Run the tests of ``stage``, which ``files`` hold, in one pytest process."""
     if not files:
         return Tally()
-    report = directory / f"{stage}.xml"
-    command = call_pytest(f"--stage={stage}", f"--junitxml={report}", *sorted(files))
-    status = run(command, quiet=quiet, minutes=LONG_MINUTES_MAX if stage in NOT_IN_CI else STAGE_MINUTES_MAX)
+    report, running = directory / f"{stage}.xml", directory / f"{stage}.running"
+    died: list[str] = []
+    while True:
+        left_out = [f"--stage-without={test}" for test in died]
+        command = call_pytest(
+            f"--stage={stage}", f"--junitxml={report}", f"--stage-running={running}", *left_out, *sorted(files)
+        )
+        status = run(command, quiet=quiet, minutes=LONG_MINUTES_MAX if stage in NOT_IN_CI else STAGE_MINUTES_MAX)
+        if not running.exists():
+            break
+        died.append(running.read_text())
+        running.unlink()
+        again = status != OUT_OF_TIME and len(died) <= DEATHS_MAX
+        print(
+            f"stages: FAILED {died[-1]}: its process died{'; the other tests run again' if again else ''}", flush=True
+        )
+        if not again:
+            break
     tally = read_report(report) if report.exists() else Tally()
+    tally.failed += len(died)
     lost = sum(files.values()) - tally.counted
     if lost > 0:
         print(f"stages: {lost} tests of stage {stage} were collected and not run", flush=True)

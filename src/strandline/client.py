@@ -34,7 +34,7 @@ from strandline.environment.progress import progress
 from strandline.environment.project import Project
 from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives, released
-from strandline.environment.wiring import Assembly, assemble
+from strandline.environment.wiring import SparkAssembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage, Position
 from strandline.frontier.antichain import Frontier
 from strandline.persist.definite import read_definitely
@@ -189,7 +189,7 @@ class Transaction:
 class Environment:
     """Definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a context."""
 
-    def __init__(self, core: Core, assembly: Assembly, loop: LoopThread) -> None:
+    def __init__(self, core: Core, assembly: SparkAssembly, loop: LoopThread) -> None:
         self._core = core
         self._assembly = assembly
         self._loop = loop
@@ -460,13 +460,13 @@ class Environment:
         """Return rows as a person's frame; what they lie in is held until nothing uses it, or this is closed."""
         self._holds.add(hold)
         loop = self._loop
-        return self._core.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
+        return self._assembly.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
 
     def _change(self, name: str, rows: Data, *, deletes: bool) -> Change:
         table = self._table(name)
         diff = -1 if deletes else 1
         if arguments.is_spark(rows):
-            frame = self._core.engine.given(cast("DataFrame", rows), table.schema, diff=diff)
+            frame = self._assembly.engine.given(cast("DataFrame", rows), table.schema, diff=diff)
             return Change(table, frame, deletes, None)
         listed = arguments.arrow(rows, table.name, table.schema.names)
         frame = self._run(self._core.engine.local(listed, table.schema, time=0, diff=diff))
@@ -477,7 +477,7 @@ class Environment:
         for name, at in s.columns:
             _require_column(table, name, at)
         columns = tuple(name for name, _ in s.columns) or table.schema.names
-        engine = self._core.engine
+        engine = self._assembly.engine
         with within(s.query.start):
             reads = inquiry.relations_of(self._core, s.query.text)
 
@@ -496,14 +496,15 @@ class Environment:
             _require_column(table, each.column, each.at)
             values[each.column.lower()] = each.value
         edit = Edit(s.alias, s.where, values)
-        engine = self._core.engine
+        engine = self._assembly.engine
+        reads = inquiry.edit_reads(self._core, table.name, edit)
 
         async def read(as_of: int) -> Rows:
             hold = Hold()
-            rows = await inquiry.edited(self._core, table.name, edit, as_of, hold)
+            _, relations = await inquiry.relations_at(self._core, reads, as_of, hold)
+            rows = await engine.edited(table.name.lower(), edit, relations)
             return engine.from_dataframe(self._hand_out(rows, hold))
 
-        reads = inquiry.edit_reads(self._core, table.name, edit)
         return Statement(table, read, inquiry.collections_of(self._core, reads), deletes=True)
 
     def _table(self, name: str, at: Position | None = None) -> OpenTable:

@@ -12,6 +12,7 @@ import pytest
 from strandline.client import Environment
 from strandline.environment import core as core_module
 from strandline.environment import definitions
+from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
@@ -20,14 +21,13 @@ from strandline.environment.problems import KEY as PROBLEMS
 from strandline.environment.problems import Board
 from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
-from strandline.environment.wiring import Assembly
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
 from strandline.materialize.runtime import Materialization
 from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
-from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_engine import ListEngine
 from strandline.testing.simulation import run_sync
 
@@ -67,7 +67,9 @@ class Place:
             consensus=UnreliableConsensus(self.consensus, self._choose),
             engine=ListEngine(self.blob),
             analyst=None,
-            files=None,
+            connectors=None,
+            drivers=None,
+            together=in_turn,
             processes=SystemProcesses(),
             address=None,
             opened=opened,

@@ -168,7 +168,29 @@ def test_a_frame_that_is_inserted_follows_the_rule_of_statements(filled: Environ
     assert contents(filled) == [A, B, NULLS, (4, "d", 1)]
 
 
-TYPES = ["void", "boolean", "tinyint", "int", "bigint", "float", "double", "decimal(10,2)", "string", "binary", "date", "timestamp", "timestamp_ntz", "variant", "array<int>", "array<string>", "array<date>", "map<int,string>", "struct<a:int>", "struct<b:bigint>", "struct<a:int,b:int>"]
+TYPES = [
+    "void",
+    "boolean",
+    "tinyint",
+    "int",
+    "bigint",
+    "float",
+    "double",
+    "decimal(10,2)",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "variant",
+    "array<int>",
+    "array<string>",
+    "array<date>",
+    "map<int,string>",
+    "struct<a:int>",
+    "struct<b:bigint>",
+    "struct<a:int,b:int>",
+]
 
 
 def test_what_may_be_stored_is_what_spark_stores(spark: SparkSession) -> None:

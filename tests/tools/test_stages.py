@@ -67,33 +67,62 @@ def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: Mo
     assert tally.missed == ["FIGURE S2 7 >=9 miss"], "a speed is told: it fails nobody's run"
 
 
+DIES = "def test_a(): pass\ndef test_b():\n    import os\n    os._exit(0)"
+HANGS = """
+import itertools
+def test_a(): pass
+@pytest.mark.time_limit(0.2, grace_s=0.2)
+def test_b(): sum(itertools.repeat(0))
+"""
+
+
 @pytest.mark.parametrize(
-    ("body", "passed", "failed"),
+    ("body", "passed", "failed", "died"),
     [
-        ("def test_a(): pass\ndef test_b(): pass", 2, 0),
-        ("def test_a(): pass\ndef test_b(): assert False", 1, 1),
-        ("def test_a(): pass\ndef test_b():\n    import os\n    os._exit(0)", 0, 2),
+        ("def test_a(): pass\ndef test_b(): pass", 2, 0, []),
+        ("def test_a(): pass\ndef test_b(): assert False", 1, 1, []),
+        (DIES, 1, 1, ["test_b"]),
+        (HANGS, 1, 1, ["test_b"]),
+        ("import os\ndef test_a(): os._exit(0)\ndef test_b(): os._exit(1)", 0, 2, ["test_a", "test_b"]),
     ],
-    ids=["all pass", "one fails", "the process dies and says it is well"],
+    ids=["all pass", "one fails", "the process dies and says it is well", "one cannot be interrupted", "both die"],
 )
 def test_no_collected_test_is_lost(
-    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, passed: int, failed: int
+    stages: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd,
+    body: str,
+    passed: int,
+    failed: int,
+    died: list[str],
 ) -> None:
-    """A process that dies in the middle must not look like one that had less to do."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "test_it.py").write_text(body)
+    """A process that dies in the middle must not look like one that had less to do, nor cost the others their run."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = tools\n")
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ("time_limits",)\n')
+    (tmp_path / "test_it.py").write_text(f"import pytest\n{body}\n")
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    monkeypatch.setattr(stages, "call_pytest", lambda *given: [sys.executable, "-m", "pytest", *given])
-    monkeypatch.setattr(
-        stages,
-        "run",
-        lambda command, *, quiet=False, minutes=1, run=stages.run: run(
-            [each for each in command if each[:8] != "--stage="], quiet=True, minutes=minutes
-        ),
-    )
     tally = stages.run_tests("unit", {"test_it.py": 2}, tmp_path, quiet=True)
     assert (tally.passed, tally.failed) == (passed, failed)
+    told = capfd.readouterr().out
+    assert [name for name in ("test_a", "test_b") if f"FAILED test_it.py::{name}: its process died" in told] == died
+
+
+def test_a_stage_that_dies_of_one_test_after_the_other_is_given_up(
+    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    """A machine that kills every process must not make the stage run for ever, nor let a test look as if it passed."""
+    count = stages.DEATHS_MAX + 4
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_it.py").write_text(
+        f"import os, pytest\n@pytest.mark.parametrize('n', range({count}))\ndef test_a(n): os._exit(1)\n"
+    )
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
+    monkeypatch.setattr(stages, "ROOT", tmp_path)
+    tally = stages.run_tests("unit", {"test_it.py": count}, tmp_path, quiet=True)
+    assert (tally.passed, tally.failed) == (0, count)
+    assert capfd.readouterr().out.count("its process died") == stages.DEATHS_MAX + 1
 
 
 def test_the_examples_of_the_runner_tell_the_truth(stages: ModuleType) -> None:

@@ -25,9 +25,7 @@ from strandline.environment.catalog import (
 )
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
-from strandline.environment.wiring import driver
 from strandline.errors import DefinitionError
-from strandline.sources.file_options import parse as parse_file_options
 
 Create: TypeAlias = (
     statements.CreateTable | statements.CreateSource | statements.CreateView | statements.CreateMaterialization
@@ -54,12 +52,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     if _taken(core, statement, Source):
         return
     with within(statement.at):
-        if statement.connector != "files":
-            raise DefinitionError(f"there is no connector {statement.connector!r}; this version has 'files'")
-        if "path" not in statement.options:
-            raise DefinitionError(f"source {statement.name!r}: option 'path' is missing")
-        options = {k: v for k, v in statement.options.items() if k != "path"}
-        parse_file_options(statement.options["path"], options)
+        core.assembly.connectors.check(statement.name, statement.connector, statement.options)
     with within(statement.columns_at):
         schema = core.assembly.analyst.parse_ddl(statement.columns)
     fresh = core.assembly.ids.fresh
@@ -106,7 +99,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     if _taken(core, statement, Materialization):
         return
     with within(statement.at):
-        driver(statement.endpoint, statement.options, core.assembly.clock)
+        core.assembly.drivers(statement.endpoint, statement.options)
     bound = [_bound(core, bind) for bind in statement.bindings]
     await _add(
         core,

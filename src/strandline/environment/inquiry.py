@@ -28,7 +28,6 @@ from strandline.environment.core import Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
-from strandline.environment.wiring import driver
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
 from strandline.persist.plane import Half, Rows
@@ -79,18 +78,9 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> tuple[Sc
         AsOfError: not every collection can be read at ``as_of``.
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
-    time, relations = await _relations(core, relations_of(core, sql), as_of, hold)
+    time, relations = await relations_at(core, relations_of(core, sql), as_of, hold)
     schema, rows = await core.engine.query(sql, relations, time=time)
     return schema, await core.engine.multiset(rows, schema)
-
-
-async def edited(core: Core, table: str, edit: Edit, as_of: int, hold: Hold) -> Rows:
-    """Return what ``edit`` does to the rows that ``table`` has at ``as_of``, as updates.
-
-    What it reads is kept by ``hold``.  Raises as `query`; a `DefinitionError` has a position.
-    """
-    _, relations = await _relations(core, edit_reads(core, table, edit), as_of, hold)
-    return await core.engine.edited(table.lower(), edit, relations)
 
 
 def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
@@ -102,10 +92,13 @@ def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
     return sorted(read)
 
 
-async def _relations(
+async def relations_at(
     core: Core, names: Sequence[str], as_of: int | None, hold: Hold
 ) -> tuple[int, dict[str, tuple[Schema, Rows]]]:
-    """Return the multisets of relations at one time (None: the latest complete for all), and that time."""
+    """Return the multisets of relations at one time (None: the latest complete for all), and that time.
+
+    What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``.
+    """
     handles = {name: await core.holding_reader(_base(core, name)) for name in names}
     time = as_of if as_of is not None else await latest(handles.values())
     return time, {name: await _multiset(core, name, handles[name], time, hold) for name in names}
@@ -210,7 +203,7 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         raise unknown(
             "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
         )
-    endpoint = driver(item.endpoint, item.options, core.assembly.clock)
+    endpoint = core.assembly.drivers(item.endpoint, item.options)
     position = await reached(item, core.client, core.catalog)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")

@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,7 +32,9 @@ from strandline.engine.parts import Parts, PartStore
 from strandline.engine.session import adopt, build
 from strandline.engine.spark import SparkEngine
 from strandline.environment import places
+from strandline.environment.assembly import Assembly
 from strandline.environment.config import Config, Mode, resolve_reference
+from strandline.environment.connectors import FileConnectors
 from strandline.environment.places import (
     ConsensusPlace,
     InFiles,
@@ -41,14 +44,14 @@ from strandline.environment.places import (
     InSQLite,
     Location,
 )
-from strandline.environment.tenure import Processes, SystemProcesses
+from strandline.environment.tenure import SystemProcesses
 from strandline.errors import ConfigError
 from strandline.materialize.driver import Driver
 from strandline.materialize.drivers.duckdb import DuckDBDriver
 from strandline.materialize.drivers.duckdb_file import DuckDBFile
 from strandline.store.blob import Blob
 from strandline.store.cache import CachedBlob, FileCache
-from strandline.store.clock import Clock, Ids
+from strandline.store.clock import Clock
 from strandline.store.consensus import Consensus
 from strandline.store.file import FileBlob
 from strandline.store.memory import MemoryConsensus
@@ -71,29 +74,15 @@ PUSH: Final = "push"
 
 
 @dataclass(frozen=True)
-class Assembly:
-    """Everything that touches the world, and how to let go of it."""
+class SparkAssembly(Assembly):
+    """An `Assembly` whose rows are in Spark: what gives DataFrames to people needs that."""
 
-    clock: Clock
-    ids: Ids
-    blob: Blob
-    consensus: Consensus
     engine: SparkEngine
-    analyst: SparkAnalyst
-    files: SparkFiles
-    processes: Processes
-    address: Path | None
-    """Where the process that writes says how to be told of new versions; None: only in the process itself."""
-    opened: ExitStack
-
-    def close(self) -> None:
-        """Let go of files, threads and the session that was built here; a caller's session is left as it is."""
-        self.opened.close()
 
 
 def assemble(
     location: str, *, spark: SparkSession | None, consensus: str | None, config: Config, mode: Mode = Mode.FULL
-) -> Assembly:
+) -> SparkAssembly:
     """Return the assembly of ``location``.
 
     Only what is to write data (``mode``) makes a location that is not there, and sweeps it.  What is to be independent
@@ -117,21 +106,24 @@ def assemble(
             s3a.prepare(session, where)
         engine = SparkEngine(session, parts)
         opened.callback(engine.close)
-        return Assembly(
-            SystemClock(),
+        clock = SystemClock()
+        return SparkAssembly(
+            clock,
             SystemIds(),
             blob,
             store,
             engine,
             SparkAnalyst(session),
-            SparkFiles(session),
+            FileConnectors(clock, SparkFiles(session)),
+            partial(driver, clock),
+            side_by_side,
             SystemProcesses(),
             where.root / PUSH if isinstance(where, InFiles) else None,
             opened.pop_all(),
         )
 
 
-def driver(endpoint: str, options: dict[str, str], clock: Clock) -> Driver:
+def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:
     """Return the driver for an endpoint; options that are references are resolved here, and nowhere before.
 
     Raises `ConfigError` naming the endpoint or the option that is not known.
