@@ -296,6 +296,7 @@ class Environment:
         Raises `AsOfError` naming a view that is not, at the end of the tick in which ``timeout`` seconds have passed
         (None: of the first one that moved none).
         """
+        self._refuse_closed()
         arguments.time(ts, "ts")
         arguments.seconds(timeout, "timeout")
         pause_s, waited = self._core.config.tick_ms / 1000, 0.0

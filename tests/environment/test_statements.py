@@ -155,6 +155,8 @@ def test_commas_and_words_within_a_value_do_not_end_it(value: str, column: str) 
         ("UPDATE t AS x SET t.a = 1", "line 1, column 19", "'t' is not the table that is updated, which is 'x'"),
         ("UPDATE t SET a = , b = 1", "line 1, column 18", "a value"),
         ("UPDATE t SET a = 1 WHERE", "line 1, column 25", "a condition"),
+        ("DELETE FROM t WHER a = 1", "line 1, column 15", "expected WHERE, found 'WHER'"),
+        ("UPDATE t SETT a = 1", "line 1, column 10", "expected SET, found 'SETT'"),
         ("DELETE t WHERE a", "line 1, column 8", "FROM"),
         ("DELETE FROM t WHERE a = = 1", "line 1", "a condition"),
         ("INSERT INTO t (a, A) VALUES (1, 2)", "line 1, column 19", "twice"),

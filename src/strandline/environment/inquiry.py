@@ -122,8 +122,7 @@ def relations_of(core: Core, sql: str) -> list[str]:
     known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
     names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
     tree = parse(sql)
-    if tree is None or any(word.text.upper() == "TABLE" and not word.literal for word in words(sql)):
-        # sqlglot takes the query `TABLE t` for a column with an alias.
+    if tree is None:
         occurring = {word.text.lower() for word in words(sql)}
         return sorted(names & occurring if occurring else names)
     tables = (table for table in tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))

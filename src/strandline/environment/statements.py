@@ -439,7 +439,11 @@ def _alias(cursor: Cursor, table: str, statement: str, then: str) -> str:
     if cursor.accept("AS"):
         return cursor.only_name("an alias")
     _refuse(cursor, statement, unsupported.CHANGE_CLAUSES)
-    return table if cursor.done or cursor.peek() == then else cursor.only_name(then)
+    if cursor.done or cursor.peek() == then:
+        return table
+    if cursor.peek(1) not in {then, ""}:
+        raise cursor.fail(then)
+    return cursor.only_name(then)
 
 
 def _assignment(cursor: Cursor, alias: str) -> Assignment:

@@ -24,7 +24,8 @@ from sqlglot.parsers.spark import SparkParser
 from strandline.errors import DefinitionError, Position
 
 _SPECIAL: Final = ("CAST", "EXTRACT", "LISTAGG", "OVERLAY", "POSITION", "STRING_AGG", "SUBSTRING", "TRIM", "TRY_CAST")
-_PIPE: Final = "|>"
+_MISREAD: Final = ("|>", "TABLE")
+"""sqlglot reads some of the pipe syntax, and not all of that as Spark does; and `TABLE t` as a column with an alias."""
 _UNREADABLE: Final = (ParseError, TokenError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What sqlglot raises for text that it cannot read; the latter ones are its own mistakes."""
 _WITH_UNIT: Final = ("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff")
@@ -51,8 +52,8 @@ def parse(sql: str) -> exp.Expr | None:
 
     Raises `DefinitionError` if it is several statements.
     """
-    if any(word.text == _PIPE for word in words(sql)):
-        return None  # sqlglot reads some of the pipe syntax, and not all of that as Spark does
+    if any(word.text.upper() in _MISREAD and not word.literal for word in words(sql)):
+        return None
     try:
         statements = [s for s in Faithful().parse(sql) if s is not None]
     except _UNREADABLE:
