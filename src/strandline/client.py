@@ -317,11 +317,24 @@ class Environment:
 
         Raises `DefinitionError` with a position where the text is wrong, `AsOfError` if the time cannot be read.
         """
-        statement, time, hold = _statement(sql), arguments.maybe_time(as_of, "as_of"), Hold()
-        if not isinstance(statement, statements.Query):
-            raise InvalidUsage(f"{type(statement).__name__} is no query: run it with env.execute(…)")
-        _, rows = self._run(inquiry.query(self._core, statement.text, time, hold))
-        return self._hand_out(rows, hold)
+        text, time, hold = _query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+        return self._hand_out(self._run(inquiry.query(self._core, text, time, hold)).rows, hold)
+
+    def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
+        """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
+
+        Raises as `query`; `CollectionError` if an expression has no value for a row.
+        """
+        text, time, hold = _query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+
+        async def collect() -> tuple[pa.Table, int | None]:
+            try:
+                found = await inquiry.query(self._core, text, time, hold)
+                return await self._core.engine.collect(found.rows), found.as_of
+            finally:
+                hold.give_back()
+
+        return self._run(collect())
 
     def collection(self, name: str) -> Collection:
         """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""
@@ -485,8 +498,8 @@ class Environment:
         async def read(as_of: int) -> Rows:
             hold = Hold()
             with within(s.query.start):
-                _, rows = await inquiry.query(self._core, s.query.text, as_of, hold)
-                return engine.inserted(self._hand_out(rows, hold), columns, table.schema)
+                found = await inquiry.query(self._core, s.query.text, as_of, hold)
+                return engine.inserted(self._hand_out(found.rows, hold), columns, table.schema)
 
         return Statement(table, read, inquiry.collections_of(self._core, reads), deletes=False)
 
@@ -538,6 +551,14 @@ def _statement(sql: object) -> statements.Statement:
     if isinstance(sql, statements.Statement):
         return sql
     return statements.parse(arguments.text(sql, "the statement"))
+
+
+def _query(sql: object) -> str:
+    """Return the text of the query that a caller gave."""
+    statement = _statement(sql)
+    if not isinstance(statement, statements.Query):
+        raise InvalidUsage(f"{type(statement).__name__} is no query: run it with env.execute(…)")
+    return statement.text
 
 
 def _require_column(table: OpenTable, name: str, at: Position) -> None:

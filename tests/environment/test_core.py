@@ -17,8 +17,7 @@ from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.loop import LoopThread
-from strandline.environment.problems import KEY as PROBLEMS
-from strandline.environment.problems import Board
+from strandline.environment.problems import PROBLEMS, Board
 from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
@@ -265,11 +264,11 @@ def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
     core = place.open()
     run_sync(core.tick())
     core.problems["t"] = "stuck"
-    board, core.board = core.board, Board(Away())
+    board, core.board = core.board, Board(Away(), str)
     time = run_sync(core.tick())
     core.board = board
     assert run_sync(core.tick()) > time
-    assert run_sync(Board(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus)).read()) == {
+    assert run_sync(Board(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus), str).read()) == {
         "t": "stuck"
     }
     run_sync(core.close())

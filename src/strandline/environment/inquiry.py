@@ -69,7 +69,16 @@ class Verification:
         return "\n".join(lines)
 
 
-async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> tuple[Schema, Rows]:
+@dataclass(frozen=True)
+class Answer:
+    """What a query is answered with: plain rows, and the time at which they are true (None: they never change)."""
+
+    as_of: int | None
+    schema: Schema
+    rows: Rows
+
+
+async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
     """Return plain Spark's answer to ``sql`` over the collections it names, all at one time, as plain rows.
 
     What it reads is kept by ``hold``.
@@ -78,9 +87,10 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> tuple[Sc
         AsOfError: not every collection can be read at ``as_of``.
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
-    time, relations = await relations_at(core, relations_of(core, sql), as_of, hold)
+    names = relations_of(core, sql)
+    time, relations = await relations_at(core, names, as_of, hold)
     schema, rows = await core.engine.query(sql, relations, time=time)
-    return schema, await core.engine.multiset(rows, schema)
+    return Answer(time if names else None, schema, await core.engine.multiset(rows, schema))
 
 
 def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
@@ -224,7 +234,10 @@ async def status(core: Core) -> dict[str, Any]:
     Problems are those that this process knows, if it writes; else what the one that writes, or wrote last, told.
     """
     catalog = core.catalog
-    problems = await core.board.read() if core.writing is None else core.all_problems()
+    if core.writing is None:
+        problems, notices = await core.board.read(), await core.noticeboard.read()
+    else:
+        problems, notices = core.all_problems(), core.notices()
     collections = {}
     for name, item in catalog.items.items():
         if isinstance(item, Materialization):
@@ -238,6 +251,7 @@ async def status(core: Core) -> dict[str, Any]:
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
             **await _source_status(core, name, item),
+            "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
     notifier = core.client.notifier
@@ -276,7 +290,6 @@ def _counts(core: Core, name: str) -> dict[str, Any]:
     return {
         "read_records": counts.read_records,
         "reread_records": counts.reread_records,
-        "notices": list(counts.notices),
     }
 
 

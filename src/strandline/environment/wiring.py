@@ -35,6 +35,7 @@ from strandline.environment import places
 from strandline.environment.assembly import Assembly
 from strandline.environment.config import Config, Mode, resolve_reference
 from strandline.environment.connectors import FileConnectors
+from strandline.environment.loop import at_once
 from strandline.environment.places import (
     ConsensusPlace,
     InFiles,
@@ -49,10 +50,11 @@ from strandline.errors import ConfigError
 from strandline.materialize.driver import Driver
 from strandline.materialize.drivers.duckdb import DuckDBDriver
 from strandline.materialize.drivers.duckdb_file import DuckDBFile
+from strandline.persist.location import Pair, agree, another_consensus, read_mark
 from strandline.store.blob import Blob
 from strandline.store.cache import CachedBlob, FileCache
 from strandline.store.clock import Clock
-from strandline.store.consensus import Consensus
+from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.file import FileBlob
 from strandline.store.memory import MemoryConsensus
 from strandline.store.object_consensus import ObjectConsensus
@@ -93,8 +95,8 @@ def assemble(
     """
     where = places.location_of(location, config.storage)
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
-        store = _consensus(places.consensus_of(consensus, where), where, mode, opened)
         blob, parts = _stores(where, mode, opened)
+        store = _agreed(places.consensus_of(consensus, where), where, blob, mode, opened)
         blob = _cached(blob, where, config)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
@@ -171,6 +173,11 @@ def _stores(where: Location, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts
             blob.sweep(SystemClock().now_ms())
             return blob, PartStore(root / BLOB)
         case InFiles(root):
+            if not (root / BLOB).is_dir():
+                raise ConfigError(
+                    f"nothing was stored at location {str(root)!r} yet; "
+                    "open it for writing (`strandline run`) to make it"
+                )
             return FileBlob(root / BLOB, existing=True), PartStore(root / BLOB)
 
 
@@ -195,18 +202,29 @@ def _writable(root: Path) -> Path:
     return root
 
 
-def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitStack) -> Consensus:
-    existing = mode is not Mode.FULL
+def _agreed(place: ConsensusPlace, where: Location, blob: Blob, mode: Mode, opened: ExitStack) -> Consensus:
+    """Return the location's consensus, once it is known to be the one that ``blob`` belongs to."""
+    clock, names = SystemClock(), (places.told(where), places.consensus_told(place, where))
+    mark = at_once(read_mark(blob, clock))
+    try:
+        store = _consensus(place, where, mode, opened, existing=mode is not Mode.FULL or mark is not None)
+    except NothingStored:
+        if mark is None:
+            raise
+        raise another_consensus(*names, mark) from None
+    at_once(agree(Pair(blob, store, *names), clock, SystemIds(), writes=mode is Mode.FULL))
+    return store
+
+
+def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitStack, *, existing: bool) -> Consensus:
     match place:
         case InSQLite(path) if mode is Mode.INDEPENDENT:
             return ReadingConsensus(SQLiteReader(path))
         case _ if mode is Mode.INDEPENDENT:
-            return ReadingConsensus(_consensus(place, where, Mode.READ, opened))
+            return ReadingConsensus(_consensus(place, where, Mode.READ, opened, existing=True))
         case InMemory():
             return MemoryConsensus()
         case InSQLite(path):
-            if isinstance(where, InFiles) and not existing:
-                _writable(where.root)
             return opened.enter_context(closing(SQLiteConsensus(path, existing=existing)))
         case InPostgres(url, schema):
             return opened.enter_context(closing(PostgresConsensus(url, schema=schema, existing=existing)))
