@@ -8,7 +8,9 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
 
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import RESERVED, Schema
@@ -25,11 +27,13 @@ from strandline.environment.catalog import (
 )
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
+from strandline.environment.interval import milliseconds
 from strandline.errors import DefinitionError
 
 Create: TypeAlias = (
     statements.CreateTable | statements.CreateSource | statements.CreateView | statements.CreateMaterialization
 )
+C = TypeVar("C", Table, Source, View)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
     "source": Source,
@@ -44,7 +48,8 @@ async def create_table(core: Core, statement: statements.CreateTable) -> None:
         return
     with within(statement.columns_at):
         schema = core.assembly.analyst.parse_ddl(statement.columns)
-    await _add(core, Table(statement.name, _columns(schema), core.assembly.ids.fresh("s")))
+    table = Table(statement.name, _columns(schema), core.assembly.ids.fresh("s"))
+    await _add(core, keeping(table, statement))
 
 
 async def create_source(core: Core, statement: statements.CreateSource) -> None:
@@ -56,18 +61,16 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     with within(statement.columns_at):
         schema = core.assembly.analyst.parse_ddl(statement.columns)
     fresh = core.assembly.ids.fresh
-    await _add(
-        core,
-        Source(
-            statement.name,
-            _columns(schema),
-            fresh("s"),
-            statement.connector,
-            statement.options,
-            remap=fresh("s"),
-            progress=fresh("s"),
-        ),
+    source = Source(
+        statement.name,
+        _columns(schema),
+        fresh("s"),
+        statement.connector,
+        statement.options,
+        remap=fresh("s"),
+        progress=fresh("s"),
     )
+    await _add(core, keeping(source, statement))
 
 
 async def create_view(core: Core, statement: statements.CreateView) -> None:
@@ -76,7 +79,7 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
         return
     with within(statement.start):
         definition = plan(core, statement.name, statement.query)
-    await _add(core, definition.view)
+    await _add(core, keeping(definition.view, statement))
 
 
 def plan(core: Core, name: str, sql: str) -> Definition:
@@ -175,6 +178,19 @@ def audit(core: Core, name: str) -> None:
 def _key(core: Core, name: str) -> tuple[str, ...]:
     definition = core.require_writing().dataflows.definitions.get(name)
     return (definition.planned.key or ()) if definition is not None else ()
+
+
+def keeping(item: C, statement: statements.CreateTable | statements.CreateSource | statements.CreateView) -> C:
+    """Return ``item`` with its history kept for as long as ``statement`` says (None: as the environment says).
+
+    Raises `DefinitionError` if that is no interval.
+    """
+    with within(statement.keep_history_at):
+        try:
+            milliseconds(statement.keep_history or "0")
+        except ValueError as error:
+            raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
+    return msgspec.structs.replace(item, keep_history=statement.keep_history)
 
 
 async def _add(core: Core, item: Item) -> None:
