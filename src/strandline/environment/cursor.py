@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlglot.errors import ParseError, TokenError
+from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
-from strandline.compute.plan.dialect import Faithful, position
+from strandline.algebra.scalar import Faithful
+from strandline.compute.plan.dialect import MISTAKES, position
 from strandline.errors import DefinitionError, Position
 
 _LITERALS: Final = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER)
@@ -135,7 +136,7 @@ class Cursor(Faithful.Parser):
             raise self.fail(what)
         try:
             tree = self._parse_disjunction()
-        except ParseError:
+        except MISTAKES:
             tree = None
         if tree is None:
             raise self.fail(f"{what} that can be read")
