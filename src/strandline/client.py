@@ -31,6 +31,7 @@ from strandline.environment.inquiry import Verification
 from strandline.environment.loop import LoopThread
 from strandline.environment.progress import progress
 from strandline.environment.project import Project
+from strandline.environment.selfcheck import SelfCheck
 from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives, released
 from strandline.environment.wiring import SparkAssembly, assemble
@@ -175,6 +176,7 @@ class Environment:
         self._core = core
         self._assembly = assembly
         self._loop = loop
+        self._checks = SelfCheck(core)
         self._turn = threading.RLock()
         self._closed = False
         self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
@@ -265,9 +267,13 @@ class Environment:
     def tick(self, ts: int | None = None) -> int:
         """Ingest sources, advance every view and endpoint to one new time, and return it.
 
+        Between ticks views are checked within a small budget (`environment/selfcheck.py`).
+
         Raises `FencedError` if another environment has taken over.
         """
-        return self._run(self._core.tick(ts))
+        time = self._run(self._core.tick(ts))
+        self._run(self._checks.turn())
+        return time
 
     def sync(self, ts: int, timeout: float | None = None) -> None:
         """Tick until every view's upper is past ``ts``.

@@ -358,7 +358,9 @@ class Core:
 
     async def _start_view(self, view: View) -> None:
         writing = self.require_writing()
-        planned, stages = define(view.name, view.sql, self.catalog, self.assembly.analyst)
+        planned, stages = define(
+            view.name, view.sql, self.catalog, self.assembly.analyst, distrusted=bool(view.distrusted)
+        )
         shards = stage_shards(stages, self.catalog, self.assembly.ids)
         if shards != view.stages:  # this version plans otherwise than the one that defined the view
             view = msgspec.structs.replace(view, stages=shards)
@@ -451,7 +453,7 @@ class Core:
             await self.client.merge()
 
     def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each item without a problem of its own is not complete at ``time``: none stands silently."""
+        """Return why each item without a problem of its own is not where ``time`` is: none stands still silently."""
         found = {}
         tasks = self.require_writing().tasks
         for name, item in self.catalog.items.items():
@@ -530,7 +532,8 @@ class Core:
         for name, item in self.catalog.items.items():
             if not isinstance(item, Materialization):
                 owners |= dict.fromkeys(item.shards, name)
-        found = self._standing | self.problems
+        found = {name: item.distrusted for name, item in self.catalog.items.items() if isinstance(item, View)}
+        found = {name: why for name, why in found.items() if why} | self._standing | self.problems
         for shard, problem in self.client.problems().items():
             if (owner := owners.get(shard)) is not None:  # else it was dropped
                 found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))

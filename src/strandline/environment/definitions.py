@@ -14,6 +14,7 @@ import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation, explain
+from strandline.compute.rehearsal import rehearse
 from strandline.environment import statements
 from strandline.environment.catalog import (
     BoundTable,
@@ -84,6 +85,8 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
 def plan(core: Core, name: str, sql: str) -> Definition:
     """Plan a view that is not in the catalog yet: what `create_view` adds."""
     planned, stages = define(name, sql, core.catalog, core.assembly.analyst)
+    collections = {name: core.catalog.collection(name).schema for name in planned.imports}
+    rehearse(stages, collections, core.assembly.analyst)
     view = View(
         name,
         _columns(planned.schema),
@@ -156,7 +159,7 @@ def explain_view(core: Core, name: str) -> Explanation:
     item = core.catalog.find(name)
     if not isinstance(item, View):
         raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
-    planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst)
+    planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst, distrusted=bool(item.distrusted))
     return explain(planned, stages)
 
 

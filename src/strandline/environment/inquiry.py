@@ -9,7 +9,7 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,9 +19,11 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from strandline.algebra.nodes import Get, Project, frames
+from strandline.algebra.nodes import Filter, Get, Project, frames
+from strandline.algebra.scalar import Scalar, call, cast, column, number
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.dialect import words
+from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
 from strandline.environment import live
 from strandline.environment.backfill import materialization
@@ -140,8 +142,23 @@ def collections_of(core: Core, sql: str) -> list[str]:
     return sorted({_base(core, name) for name in relations_of(core, sql)})
 
 
-async def verify(core: Core, name: str, as_of: int | None) -> Verification:
-    """Compare a view with its query, answered anew by plain Spark at one time: both ways, as multisets.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of ``parts`` parts of a view's rows, told apart by a hash of its key (all columns, where none is known)."""
+
+    parts: int
+    part: int
+
+    def of(self, columns: Sequence[str]) -> Scalar:
+        """Return the condition that a row is in the sample."""
+        hashed = call("xxhash64", *map(column, columns))
+        return Scalar(exp.EQ(this=call("pmod", hashed, number(self.parts)), expression=number(self.part)))
+
+
+async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None = None) -> Verification:
+    """Compare a view with its definite meaning, answered anew by plain Spark at one time: both ways, as multisets.
+
+    ``sample``: compare these rows only.
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``.
@@ -155,13 +172,36 @@ async def verify(core: Core, name: str, as_of: int | None) -> Verification:
     reader = await core.reader(name)
     handles = {name: await core.reader(name) for name in view.imports}
     time = as_of if as_of is not None else await latest([reader])
-    # A view is only ever ahead of its inputs because somebody else wrote to it: then what is known of them has to do.
+    # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
-    unheld = Hold()
-    relations = {name: await _multiset(core, name, handle, known, unheld) for name, handle in handles.items()}
-    _, wanted = await core.engine.query(view.sql, relations, time=time)
-    stored = await snapshot(core, reader, time, unheld)
+    wanted = await _meant(core, view, handles, known, time)
+    stored = await snapshot(core, reader, time, Hold())
+    if sample is not None:
+        planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+        condition = sample.of(planned.key or view.schema.names)
+        rows = Filter(Get("rows", tuple((each, each) for each in view.schema.names)), condition)
+        wanted = await core.engine.evaluate(rows, {"rows": wanted}, origin=0)
+        stored = await core.engine.evaluate(rows, {"rows": stored}, origin=0)
     return await _compare(core, view.name, view.schema, stored, wanted, time)
+
+
+async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int, time: int) -> Rows:
+    """Return what the view must hold over its inputs' contents at ``known``, as insertions at ``time``.
+
+    Plain Spark answers the text that says it.  Where no text says it, the view's plan is computed from scratch.
+    """
+    schemas = {each: core.catalog.collection(each).schema for each in view.imports}
+    sql = meaning(view.sql, schemas, core.assembly.analyst)
+    if sql is not None:
+        relations = {each: await _multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
+        _, rows = await core.engine.query(sql, relations, time=time)
+        return rows
+    read = {each: await snapshot(core, handle, known, Hold()) for each, handle in handles.items()}
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    for stage in stages:
+        plan = full_plan(stage)
+        read[stage.name] = await core.engine.evaluate(plan, {each: read[each] for each in frames(plan)}, origin=known)
+    return read[stages[-1].name]
 
 
 async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verification]:
@@ -172,7 +212,7 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
     handles = {each: await core.reader(each) for each in view.imports}
-    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted))
     found = []
     for stage in stages[:-1]:
         shard = view.stages.get(stage.name)
@@ -362,6 +402,7 @@ async def _multiset(core: Core, name: str, handle: ReadHandle, time: int, hold: 
         rows = await snapshot(core, handle, time, hold)
         return handle.schema, await core.engine.multiset(rows, handle.schema)
     rows = await snapshot(core, handle, time, hold, Half.ERR)
-    fields = tuple((c.name, f"CAST(get_json_object(`error`, '$.{c.name}') AS {c.type})") for c in ERRORS)
+    paths = ((c, exp.Literal.string(f"$.{c.name}")) for c in ERRORS)
+    fields = tuple((c.name, Scalar(cast(call("get_json_object", column("error"), at), c.type))) for c, at in paths)
     told = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
     return ERRORS, await core.engine.multiset(told, ERRORS)
