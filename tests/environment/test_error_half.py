@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Place
 
 from strandline.client import Environment
 from strandline.errors import CollectionError, DefinitionError
+
+if TYPE_CHECKING:
+    from tests.environment.conftest import Place
 
 pytestmark = pytest.mark.spark
 
