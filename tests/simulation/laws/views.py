@@ -7,7 +7,8 @@ own messages and endpoints' own rows; of the code it uses the reading handles.  
 - R1, R2, R3: a source at each time is exactly the first messages of each partition, once each, and only ever more.
 - R4: upstream is told to forget only what is durable here (`may_forget`).
 - T: what a commit of tables acknowledged is in all its tables from its time on; no attempt is there twice, or in part.
-- K2: a view at each readable time is its definition over its inputs at that time, but for what others wrote (K3).
+- K2: a view at each readable time is its definition over its inputs at that time, but for what others wrote (K3);
+  rows that its definition has no answer for are errors then, and its inputs' errors are its own.
 - K3: what others wrote into a view is withdrawn by the view's next append.
 - M2: an endpoint is its collection at its checkpoint; M1, M3, M4: it was told nothing that the protocol forbids.
 
@@ -30,6 +31,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.materialize.log import decode
 from strandline.materialize.task import Checkpoint
 from strandline.persist.client import PersistClient
+from strandline.persist.plane import Half
 from strandline.persist.read import ReadHandle, contents
 from strandline.persist.register import Register
 from strandline.store.seal import Kind
@@ -57,6 +59,7 @@ class Collected:
     since: int
     upper: int
     updates: list[tuple[int, Row, int]]
+    errors: list[tuple[int, int]]
     _at: dict[int, Counter[Row]] = field(default_factory=dict)
 
     def at(self, time: int) -> Counter[Row]:
@@ -71,10 +74,14 @@ class Collected:
             known = self._at[time] = Counter({row: count for row, count in sums.items() if count})
         return known
 
+    def failed(self, time: int) -> int:
+        """Return how many errors there are at ``time``."""
+        return sum(diff for when, diff in self.errors if when <= time)
+
     @property
     def times(self) -> set[int]:
         """When something changed."""
-        return {time for time, _, _ in self.updates}
+        return {time for time, _, _ in self.updates} | {time for time, _ in self.errors}
 
 
 class Observer:
@@ -162,7 +169,9 @@ class Observer:
         found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since))
         names = reader.schema.names
         updates = [(row[TIME], tuple(row[name] for name in names), row[DIFF]) for row in listed(found).rows]
-        return Collected(since, upper, sorted(updates, key=lambda update: update[0]))
+        failed = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since, half=Half.ERR))
+        errors = [(row[TIME], row[DIFF]) for row in listed(failed).rows]
+        return Collected(since, upper, sorted(updates, key=lambda update: update[0]), errors)
 
     def _same_as_before(self, shard: str, now: Collected) -> None:
         for time in sorted(now.times | {now.upper - 1}):
@@ -201,7 +210,7 @@ class Observer:
         if item is None:
             return  # it was dropped meanwhile
         reader = await self._reader(item)
-        now = Collected(0, 0, []) if reader is None else await self._collected(reader)
+        now = Collected(0, 0, [], []) if reader is None else await self._collected(reader)
         ends: Counter[str] = Counter(partition for partition, _, _ in now.at(now.upper))
         lost = [(partition, end) for partition, end in resume.entries if ends[partition] < end]
         require("R4", not lost, f"upstream may forget {lost} of {item.name}, and {dict(ends)} is durable")
@@ -238,12 +247,16 @@ class Observer:
         since = max([now.since, *(each.since for each in inputs.values())])
         times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1})
         first = min(now.times | {now.upper - 1})
+        sealed = {when for when, row, diff in now.updates if foreign(row) and diff > 0}  # before ours could be there
         for time in sorted(times):
-            if not max(since, first) <= time < upper:
+            if not max(since, first) <= time < upper or time in sealed:
                 continue
             self.checked += 1
-            wanted = Counter(VIEWS[name].meaning({i: list(each.at(time).elements()) for i, each in inputs.items()}))
+            held = {i: list(each.at(time).elements()) for i, each in inputs.items()}
+            wanted = Counter(VIEWS[name].meaning(held))
             found = now.at(time)
+            errors = VIEWS[name].errors(held) + sum(each.failed(time) for each in inputs.values())
+            require("K2", now.failed(time) == errors, f"{name} at {time} has {now.failed(time)} errors, not {errors}")
             if found != wanted:
                 ours, wanted = _own(found), _own(wanted)
                 require(

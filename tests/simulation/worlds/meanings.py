@@ -37,6 +37,8 @@ class Wanted:
     inputs: tuple[str, ...]
     meaning: Meaning
     key: tuple[str, ...] = ()
+    errors: Callable[[Inputs], int] = lambda of: 0
+    """How many errors of its own it has besides; its inputs' errors are errors of it too."""
 
 
 def _sums(rows: Iterable[Row]) -> list[Row]:
@@ -51,6 +53,10 @@ def _extremes(rows: Iterable[Row]) -> list[Row]:
     for partition, _, value in rows:
         groups[partition].append(value)
     return [(partition, min(values), max(values)) for partition, values in groups.items()]
+
+
+def _zeros(rows: Iterable[Row]) -> int:
+    return sum(v == 0 for _, v, _ in rows)
 
 
 def _joined(of: Inputs) -> list[Row]:
@@ -100,8 +106,24 @@ VIEWS: Final[dict[str, Wanted]] = {
     "many": Wanted(
         "SELECT k, n FROM sums WHERE n > 1", ("sums",), lambda of: [(k, n) for k, n, _ in of["sums"] if n > 1], ("k",)
     ),
+    "quotients": Wanted(
+        "SELECT id, 12 DIV v AS q FROM t1",
+        ("t1",),
+        lambda of: [(id_, 12 // v) for _, v, id_ in of["t1"] if v],
+        errors=lambda of: _zeros(of["t1"]),
+    ),
+    "shares": Wanted(
+        "SELECT k, count(*) AS n, sum(12 DIV v) AS s FROM t1 GROUP BY k",
+        ("t1",),
+        lambda of: _sums((k, 12 // v, id_) for k, v, id_ in of["t1"] if v),
+        errors=lambda of: _zeros(of["t1"]),
+    ),
+    "above": Wanted(
+        "SELECT id FROM quotients WHERE q > 4", ("quotients",), lambda of: [(i,) for i, q in of["quotients"] if q > 4]
+    ),
 }
-"""By name; ``likewise`` shares the stage of ``sums``, and ``many`` reads it."""
+"""By name; ``likewise`` shares the stage of ``sums``, and ``many`` reads it.  Rows of ``t1`` with a ``v`` of 0 fail in
+the last three, which have no key: an endpoint would wait for as long as there is such a row."""
 
 
 TABLE: Final = Schema((Column("k", "int"), Column("v", "int"), Column("id", "int")))
