@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from strandline.errors import InvalidUsage
@@ -150,12 +152,42 @@ def test_what_was_committed_before_an_outage_of_days_can_be_applied_after_a_swee
     place.clock.now += LEAKED_AFTER_MS + 3_600_000
     sweeper = place.client()
     run_sync(sweeper.leased_reader("x", place.schema, "x"))
-    held = run_sync(held_by_transactions(sweeper))
-    swept = run_sync(run_sync(sweeper.collector("x")).sweep(held))
+    swept = run_sync(run_sync(sweeper.collector("x")).sweep(partial(held_by_transactions, sweeper)))
     assert swept == sorted(part.key for batch in leaked[:2] for part in batch.parts)
     transactions(place, epoch=2)
     assert content(place, "x", 5) == [("a", 1)]
-    assert len(run_sync(run_sync(place.client().collector("x")).sweep(()))) == 1
+    assert len(run_sync(run_sync(place.client().collector("x")).sweep(nothing))) == 1
+
+
+async def nothing():
+    """What a log without transactions holds."""
+    return ()
+
+
+def test_a_sweep_that_sleeps_between_its_looks_leaves_what_is_committed_meanwhile(place):
+    """Damage: a laptop that is closed during `fsck --apply` deletes a committed transaction when it is opened again."""
+    txns = transactions(place)
+    writer = run_sync(txns.register("x", place.schema.ddl))
+    leaked = staged_with_a_part(place, writer, 3)
+    place.clock.now += LEAKED_AFTER_MS
+    staged = staged_with_a_part(place, writer, 5)
+    sweeper = place.client()
+
+    async def asked():
+        held = await held_by_transactions(sweeper)
+        place.clock.now += STAGED_LIFE_MS - 1
+        assert await txns.commit(5, {"x": [staged]}, token="one") == CommittedAt(5)
+        place.clock.now += LEAKED_AFTER_MS
+        await place.client().leased_reader("x", place.schema, "x")  # brings the shard's time forward
+        return held
+
+    run_sync(sweeper.leased_reader("x", place.schema, "x"))
+    place.clock.now += 1
+    run_sync(place.client().leased_reader("x", place.schema, "x"))
+    swept = run_sync(run_sync(sweeper.collector("x")).sweep(asked))
+    assert swept == [part.key for part in leaked.parts]
+    run_sync(txns.apply())
+    assert content(place, "x", 5) == [("a", 1)]
 
 
 def test_a_part_that_a_sweep_may_have_seen_unheld_is_not_committed(place):

@@ -170,7 +170,7 @@ class PersistClient:
         }
 
     async def inspect(self, shard: str, held: Collection[str] = ()) -> Inspection | None:
-        """Look at a shard, for people; None if it does not exist.  ``held``: see `Collector.sweep`."""
+        """Look at a shard, for people; None if it does not exist.  ``held``: see `Collector.leaked`."""
         collector = await self.collector(shard)
         return None if collector is None else await inspect(self._machines[shard], collector, self.blob, held)
 

@@ -22,11 +22,11 @@ Source: design page "persist" (maintenance: GC; details: GC order, leak audit; m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -56,6 +56,8 @@ NAMED_HERE_ALONE: Final = frozenset({"", "records"})
 """The owners whose parts nothing but the shard itself ever names."""
 
 T = TypeVar("T")
+Held: TypeAlias = Callable[[], Awaitable[Collection[str]]]
+"""Returns the parts that something else durable names by now."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[str]).decode
@@ -181,14 +183,16 @@ class Collector:
         doomed = [await self._doomed(key) for key in await self._blob.list(doomed_prefix(self._machine.shard))]
         return set(await self._blob.list(parts_prefix(self._machine.shard))).difference(*doomed)
 
-    async def sweep(self, held: Collection[str] | None = None) -> list[str]:
+    async def sweep(self, held: Held | None = None) -> list[str]:
         """Delete what was leaked long ago, and return its keys.
 
-        ``held``: parts that something else durable names, such as a transaction that is committed and not applied.
+        ``held`` returns the parts that something else durable names, such as a transaction that is committed and not
+        applied.  It is asked once the mark is chosen: what is committed after that was begun after the mark, or is
+        refused, however long this process slept meanwhile.
 
-        Raises `InvalidUsage` if the shard has an owner, and that was not asked what it holds.
+        Raises `InvalidUsage` if the shard has an owner, and ``held`` is not given.
         """
-        keys, mark = await self.leaked(held)
+        keys, mark = await self._leaked(held)
         if any(key.startswith(parts_prefix(self._machine.shard)) for key in keys):
             await self._machine.commit(partial(mark_swept, before_ms=mark))
         named = await self.named()  # what was appended until the mark was set is named by now
@@ -196,18 +200,28 @@ class Collector:
         await self._delete(leaked)
         return leaked
 
-    async def leaked(self, held: Collection[str] | None = None) -> tuple[list[str], int]:
+    async def leaked(self, held: Collection[str] | None = None) -> list[str]:
+        """Return, for people, what `sweep` would delete if nothing but ``held`` were named elsewhere."""
+
+        async def known() -> Collection[str]:
+            return held or ()
+
+        keys, _ = await self._leaked(None if held is None else known)
+        return keys
+
+    async def _leaked(self, held: Held | None) -> tuple[list[str], int]:
         """Return the objects that nothing names and nothing will, and the mark before which their parts were begun."""
         shard = self._machine.shard
         listed = [key for find in (parts_prefix, rollups_prefix) for key in await self._blob.list(find(shard))]
         state = await self._machine.refresh()
         if held is None and state.owner not in NAMED_HERE_ALONE:
             raise InvalidUsage(f"shard {shard!r} belongs to {state.owner!r}: say which parts that holds")
-        # Not beyond what is held: that is appended later, however long after it was begun.
-        dates = (named_time(parts_prefix(shard), key) for key in held or ())
         mark = max(state.swept_ms, state.walltime_ms - LEAKED_AFTER_MS)
+        elsewhere = await held() if held is not None else ()
+        # Not beyond what is held: that is appended later, however long after it was begun.
+        dates = (named_time(parts_prefix(shard), key) for key in elsewhere)
         mark = min([mark, *(ms for ms in dates if ms is not None)])
-        named = await self.named() | frozenset(held or ())
+        named = await self.named() | frozenset(elsewhere)
         newest = state.rollups[-1].seqno
         found = []
         for key in listed:

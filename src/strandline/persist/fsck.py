@@ -4,7 +4,7 @@
 other), the laws of the newest state, every part (checksums, rows, the sum of diffs).  `check_location` does so for all
 shards, for what transactions have committed and not applied yet, and finds objects that belong to no shard.  Both only
 look, at a location that others may write meanwhile; `Findings` say what is wrong and whose move it is.  What
-is leaked can be removed (`Collector.sweep`); what is damaged or missing must be restored, or written anew by whoever
+is leaked can be removed (`Collector.leaked`); what is damaged or missing must be restored, or written anew by whoever
 can compute it.
 
 Trap: a part that is being staged is no leak; only what is older than any append (`collect.LEAKED_AFTER_MS`) is called
@@ -114,7 +114,7 @@ async def check_shard(
         compactor, collector = await client.compactor(shard, merger), await client.collector(shard)
         assert compactor is not None
         assert collector is not None
-        leaked, _ = await collector.leaked(held)
+        leaked = await collector.leaked(held)
         diffs = [codec.decode_diff(shard, v.seqno, v.data) for v in await collector.versions()]
     except CorruptionError as error:
         return Findings((Finding(Fault.DAMAGED, shard, shard, str(error)),), shards=1)
