@@ -245,7 +245,7 @@ def leak(place, writer):
 def holding(*keys):
     """Return what tells a sweep that ``keys`` are named elsewhere."""
 
-    async def held():
+    async def held(_):
         return keys
 
     return held

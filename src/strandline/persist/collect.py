@@ -15,7 +15,8 @@ nothing: no key is ever given twice, and what was once let go of is never named 
 
 `sweep` finds what was leaked: parts that were written and never appended.  It lists before it reads the state, and it
 first commits a mark: parts begun before it can never be appended from then on, so nobody's append is deleted under it.
-Parts that are committed elsewhere and not appended yet hold the mark back.
+Parts that are committed elsewhere and not appended yet hold the mark back; whoever commits there is told of it, too, so
+that no part begun before it is committed from then on.
 
 Source: design page "persist" (maintenance: GC; details: GC order, leak audit; modes: deletion grace period).
 """
@@ -46,9 +47,7 @@ DELETION_GRACE_MS: Final = 24 * 60 * 60 * 1000
 """How long parts outlive the last version that names them: for readers that hold nothing."""
 LEAKED_AFTER_MS: Final = 24 * 60 * 60 * 1000
 """How old a part must be that nothing names, for it to be leaked: no stage-and-append takes that long."""
-STAGED_LIFE_MS: Final = LEAKED_AFTER_MS // 2
-"""How old a part may be that is committed for a later append (`persist/transactions.py`): a sweep must see it held."""
-assert LEAKED_AFTER_MS > STAGED_LIFE_MS > LEASE_MS
+assert LEAKED_AFTER_MS > LEASE_MS
 
 ROLLUPS_ENOUGH: Final = 3
 """From how many rollups on a collection is due: it is a version itself, and reads all that are alive."""
@@ -56,8 +55,8 @@ NAMED_HERE_ALONE: Final = frozenset({"", "records"})
 """The owners whose parts nothing but the shard itself ever names."""
 
 T = TypeVar("T")
-Held: TypeAlias = Callable[[], Awaitable[Collection[str]]]
-"""Returns the parts that something else durable names by now."""
+Held: TypeAlias = Callable[[int], Awaitable[Collection[str]]]
+"""Makes sure that nothing else will name a part begun before this time (ms) from now on; returns what it names now."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[str]).decode
@@ -186,9 +185,8 @@ class Collector:
     async def sweep(self, held: Held | None = None) -> list[str]:
         """Delete what was leaked long ago, and return its keys.
 
-        ``held`` returns the parts that something else durable names, such as a transaction that is committed and not
-        applied.  It is asked once the mark is chosen: what is committed after that was begun after the mark, or is
-        refused, however long this process slept meanwhile.
+        ``held`` is asked, once the mark is chosen, for the parts that something else durable names, such as a
+        transaction that is committed and not applied (`fsck.held_by_transactions`).
 
         Raises `InvalidUsage` if the shard has an owner, and ``held`` is not given.
         """
@@ -203,7 +201,7 @@ class Collector:
     async def leaked(self, held: Collection[str] | None = None) -> list[str]:
         """Return, for people, what `sweep` would delete if nothing but ``held`` were named elsewhere."""
 
-        async def known() -> Collection[str]:
+        async def known(_mark_ms: int) -> Collection[str]:
             return held or ()
 
         keys, _ = await self._leaked(None if held is None else known)
@@ -217,7 +215,7 @@ class Collector:
         if held is None and state.owner not in NAMED_HERE_ALONE:
             raise InvalidUsage(f"shard {shard!r} belongs to {state.owner!r}: say which parts that holds")
         mark = max(state.swept_ms, state.walltime_ms - LEAKED_AFTER_MS)
-        elsewhere = await held() if held is not None else ()
+        elsewhere = await held(mark) if held is not None else ()
         # Not beyond what is held: that is appended later, however long after it was begun.
         dates = (named_time(parts_prefix(shard), key) for key in elsewhere)
         mark = min([mark, *(ms for ms in dates if ms is not None)])

@@ -196,10 +196,17 @@ async def shards_of(consensus: Consensus) -> list[str]:
     return found
 
 
-async def held_by_transactions(client: PersistClient) -> frozenset[str]:
-    """Return the parts that committed transactions name, and their shards perhaps do not yet."""
+async def held_by_transactions(client: PersistClient, mark_ms: int | None = None) -> frozenset[str]:
+    """Return the parts that committed transactions name, and their shards perhaps do not yet.
+
+    ``mark_ms``: no transaction can be committed from now on with parts that were begun before this.
+    """
     shards = await shards_of(client.consensus)
-    return _parts_of(await _committed(client, [log for log in LOGS if log in shards]))
+    logs = [log for log in LOGS if log in shards]
+    if mark_ms is not None:
+        for log in logs:
+            await client.mark_swept(log, mark_ms)
+    return _parts_of(await _committed(client, logs))
 
 
 async def _committed(client: PersistClient, logs: Sequence[str]) -> list[Committed]:

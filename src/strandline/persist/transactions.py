@@ -28,7 +28,6 @@ from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Staged, retimed
 from strandline.persist.client import PersistClient
-from strandline.persist.collect import STAGED_LIFE_MS
 from strandline.persist.ledger import (
     TOKEN_LIFE_MS,
     Ledger,
@@ -195,8 +194,9 @@ class Transactions:
         is refused (`TimeTaken`), and must read again.
 
         Raises:
-            InvalidUsage: a shard is not registered, a batch is staged for another time, or so long ago that it may be
-                swept as leaked, or ``token`` was made so long ago that nobody knows any more whether it was committed.
+            InvalidUsage: a shard is not registered, a batch is staged for another time, or so long ago that a sweep has
+                taken its parts for leaked, or ``token`` was made so long ago that nobody knows any more whether it was
+                committed.
             Indeterminate: it may have happened: ask again with the same token.
         """
         records = [] if token is None else [Record(token_record(token, time), time, 1)]
@@ -207,6 +207,8 @@ class Transactions:
                         f"a batch for the transaction at {time} is staged for [{staged.lower}, {staged.upper})"
                     )
                 records.append(Record(write_record(shard, time, n, staged), time, 1))
+        dates = (ms for shard, batches in writes.items() for staged in batches for ms in begun_ms(shard, staged))
+        begun = min(dates, default=None)
         fresh = False  # whether the state was fetched after this call began
         while True:
             state = self._log.state  # the answer follows from one version, whoever commits meanwhile
@@ -229,9 +231,7 @@ class Transactions:
                 await self._log.refresh()  # somebody else may have registered it
                 fresh = True
                 continue
-            for shard, batches in writes.items():
-                self._refuse_old(shard, batches)
-            if await self._append(state, records, time + 1):
+            if await self._append(state, records, time + 1, begun_ms=begun):
                 return CommittedAt(time)
 
     async def find(self, token: str) -> int | None:
@@ -285,15 +285,21 @@ class Transactions:
         if self._ledger.upper < known.upper:
             self._ledger = known
 
-    async def _append(self, state: ShardState, records: Sequence[Record], new: int) -> bool:
-        """Append to the log as it is in ``state``, and tidy; tell whether nobody was faster."""
+    async def _append(
+        self, state: ShardState, records: Sequence[Record], new: int, *, begun_ms: int | None = None
+    ) -> bool:
+        """Append to the log as it is in ``state``, and tidy; tell whether nobody was faster.
+
+        Raises `InvalidUsage` if parts that ``records`` name were begun (``begun_ms``) before the mark of a sweep: what
+        is committed can never be refused any more, since nobody would get past it.
+        """
         known = await self._known(state)
         self._applied &= known.writes.keys()  # the rest was withdrawn already, by whomever
         withdrawn = frozenset(self._applied)
         due = state.seqno >= self._tidied_at + TIDY_EVERY
         expired = known.expired() if due else []
         fresh = [*records, *(Record(data, _at(state.upper), -1) for data in (*sorted(withdrawn), *expired))]
-        match await self._log.append(fresh, state.upper, Frontier(new)):
+        match await self._log.append(fresh, state.upper, Frontier(new), begun_ms=begun_ms):
             case Appended():
                 self._learn(known.after(fresh, Frontier(new)))
                 self._applied -= withdrawn
@@ -311,15 +317,6 @@ class Transactions:
         self._tidied_at = state.seqno
         with suppress(StoreError, Unavailable, FencedError):  # what was appended is durable all the same
             await self._hold.downgrade(Frontier(_at(state.upper) - 1))
-
-    def _refuse_old(self, shard: str, batches: Sequence[Staged]) -> None:
-        """Raise `InvalidUsage` for parts that a sweep may take for leaked before it sees that they are committed.
-
-        What is committed can never be refused any more: nobody would get past it.
-        """
-        begun = min((ms for staged in batches for ms in begun_ms(shard, staged)), default=None)
-        if begun is not None and begun + STAGED_LIFE_MS < self._client.clock.now_ms():
-            raise InvalidUsage(f"shard {shard!r}: parts of a batch were begun so long ago; stage it again")
 
     # ---- the data shards ---------------------------------------------------------------------------------------------
 
