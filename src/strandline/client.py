@@ -32,7 +32,7 @@ from strandline.environment.progress import progress
 from strandline.environment.project import Project
 from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives, released
-from strandline.environment.wiring import Assembly, assemble
+from strandline.environment.wiring import SparkAssembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
 from strandline.persist.definite import read_definitely
@@ -165,7 +165,7 @@ class Transaction:
 class Environment:
     """Definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a context."""
 
-    def __init__(self, core: Core, assembly: Assembly, loop: LoopThread) -> None:
+    def __init__(self, core: Core, assembly: SparkAssembly, loop: LoopThread) -> None:
         self._core = core
         self._assembly = assembly
         self._loop = loop
@@ -285,8 +285,23 @@ class Environment:
     def query(self, sql: str, as_of: int | None = None) -> DataFrame:
         """Return the answer to ``sql`` over collections at one time (default: the latest complete for all)."""
         hold = Hold()
-        _, rows = self._run(inquiry.query(self._core, sql, as_of, hold))
-        return self._hand_out(rows, hold)
+        return self._hand_out(self._run(inquiry.query(self._core, sql, as_of, hold)).rows, hold)
+
+    def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
+        """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
+
+        Raises as `query`; `CollectionError` if an expression has no value for a row.
+        """
+        hold = Hold()
+
+        async def collect() -> tuple[pa.Table, int | None]:
+            try:
+                found = await inquiry.query(self._core, sql, as_of, hold)
+                return await self._core.engine.collect(found.rows), found.as_of
+            finally:
+                hold.give_back()
+
+        return self._run(collect())
 
     def collection(self, name: str) -> Collection:
         """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""
@@ -418,7 +433,7 @@ class Environment:
         """Return rows as a person's frame; what they lie in is held until nothing uses it, or this is closed."""
         self._holds.add(hold)
         loop = self._loop
-        return self._core.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
+        return self._assembly.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
 
     def _change(self, name: str, rows: Data, *, deletes: bool) -> Change:
         table = self._core.table(name)
@@ -428,7 +443,7 @@ class Environment:
         if isinstance(rows, pa.Table):
             frame = self._run(self._core.engine.local(rows, table.schema, time=0, diff=diff))
             return Change(table, frame, deletes, rows.num_rows)
-        return Change(table, self._core.engine.given(rows, table.schema, diff=diff), deletes, None)
+        return Change(table, self._assembly.engine.given(rows, table.schema, diff=diff), deletes, None)
 
     def _inserting(self, s: statements.Insert) -> list[Change | Statement]:
         table = self._core.table(s.table)
@@ -463,12 +478,11 @@ class Environment:
     def _statement(
         self, table: OpenTable, sql: str, *, deletes: bool, shape: Callable[[DataFrame], DataFrame] | None = None
     ) -> Statement:
-        engine = self._core.engine
+        engine = self._assembly.engine
 
         async def read(as_of: int) -> Rows:
             hold = Hold()
-            _, rows = await inquiry.query(self._core, sql, as_of, hold)
-            found = self._hand_out(rows, hold)
+            found = self._hand_out((await inquiry.query(self._core, sql, as_of, hold)).rows, hold)
             return engine.given(shape(found) if shape else found, table.schema, diff=-1 if deletes else 1)
 
         return Statement(table, read, inquiry.collections_of(self._core, sql), deletes)

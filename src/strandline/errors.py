@@ -114,3 +114,17 @@ class Stopped(StrandlineError):
 
 class Unavailable(StrandlineError):
     """A dependency did not answer before the deadline; nothing acknowledged is lost, try again later."""
+
+
+def reason(error: BaseException) -> str:
+    """Return one sentence that says what failed, for a list of problems.
+
+    An error that is not ours is named by its type: it is a bug, here or in what we stand on.
+
+    >>> reason(Unavailable("the store does not answer")), reason(KeyError("a"))
+    ('the store does not answer', "unexpected KeyError: 'a'")
+    """
+    if isinstance(error, StrandlineError):
+        return str(error) or type(error).__name__
+    first = next(iter(str(error).splitlines()), "")
+    return f"unexpected {type(error).__name__}: {first}" if first else f"unexpected {type(error).__name__}"

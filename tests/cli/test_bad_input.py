@@ -159,5 +159,7 @@ def test_asking_where_nothing_was_stored_is_told_so(tmp_path, alone):
     (tmp_path / "strandline.yml").write_text("location: data\n")
     for command in ("status", "fsck"):
         told = one_sentence(alone([command, "--project", str(tmp_path)]))
-        assert told.startswith("there is no consensus database")
+        assert told == (
+            f"nothing was stored at location '{tmp_path}/data' yet; open it for writing (`strandline run`) to make it"
+        )
     assert not (tmp_path / "data").exists()

@@ -72,19 +72,6 @@ def test_floats_are_equal_to_so_many_significant_digits(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_net_changes_are_added_up_over_times(engine: SparkEngine, way: str) -> None:
-    """Damage: an endpoint is sent a row and its withdrawal in no particular order."""
-
-    async def body() -> None:
-        written = [(1, "a", 1, 1), (1, "a", 2, -1), (2, "b", 2, 1), (2, "b", 3, 1)]
-        staged = await engine.stage(engine.from_arrow(table(written), SCHEMA), request(way))
-        found = await engine.net(await engine.read(contents(staged)))
-        assert found.to_pylist() == [{"k": 2, "v": "b", DIFF: 2}]
-
-    asyncio.run(body())
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_times_are_those_of_the_half_and_the_window(engine: SparkEngine, way: str) -> None:
     """Damage: a step misses a time that has updates, or recomputes at times that have none."""
 

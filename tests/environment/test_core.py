@@ -12,22 +12,21 @@ import pytest
 from strandline.client import Environment
 from strandline.environment import core as core_module
 from strandline.environment import definitions
+from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.loop import LoopThread
-from strandline.environment.problems import KEY as PROBLEMS
-from strandline.environment.problems import Board
+from strandline.environment.problems import PROBLEMS, Board
 from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
-from strandline.environment.wiring import Assembly
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
 from strandline.materialize.runtime import Materialization
 from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
-from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_engine import ListEngine
 from strandline.testing.simulation import run_sync
 
@@ -67,7 +66,9 @@ class Place:
             consensus=UnreliableConsensus(self.consensus, self._choose),
             engine=ListEngine(self.blob),
             analyst=None,
-            files=None,
+            connectors=None,
+            drivers=None,
+            together=in_turn,
             processes=SystemProcesses(),
             address=None,
             opened=opened,
@@ -263,11 +264,11 @@ def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
     core = place.open()
     run_sync(core.tick())
     core.problems["t"] = "stuck"
-    board, core.board = core.board, Board(Away())
+    board, core.board = core.board, Board(Away(), str)
     time = run_sync(core.tick())
     core.board = board
     assert run_sync(core.tick()) > time
-    assert run_sync(Board(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus)).read()) == {
+    assert run_sync(Board(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus), str).read()) == {
         "t": "stuck"
     }
     run_sync(core.close())

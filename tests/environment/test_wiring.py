@@ -32,7 +32,8 @@ def opened(text: str | None, location: str, storage: dict[str, str] | None = Non
     """Open a consensus as `assemble` does, use it, close it, and return its class."""
     where = location_of(location, storage or {})
     with ExitStack() as stack:
-        consensus = wiring._consensus(consensus_of(text, where), where, Mode.FULL, stack)
+        wiring._stores(where, Mode.FULL, stack)
+        consensus = wiring._consensus(consensus_of(text, where), where, Mode.FULL, stack, existing=False)
         requests = [step(f"k{number}", None) for number in range(3)]
         assert asyncio.run(consensus.compare_and_set_many(requests)) == [Committed()] * 3
         assert asyncio.run(consensus.list_keys()) == ["k0", "k1", "k2"]

@@ -178,11 +178,11 @@ def test_rows_committed_without_their_checkpoint_are_caught(files: Callable[...,
         async def send(self, message: Request) -> None:
             await super().send(message)
             if isinstance(message, Store):
-                stores, self._stores = self._stores, []
+                stores, self._stores = self._stores, {}
 
                 def work(connection: duckdb.DuckDBPyConnection) -> None:
-                    for each in stores:
-                        duckdb_tables.store(connection, Target.of(connection, self._bindings[each.binding]), each.rows)
+                    for binding, rows in stores.items():
+                        duckdb_tables.store(connection, Target.of(connection, self._bindings[binding]), rows)
 
                 await self._file.run(work)
 

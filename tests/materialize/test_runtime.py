@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError, FencedError, InvalidUsage, ProtocolViolation, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import Applied
+from strandline.materialize.feed import Batches, Changes
 from strandline.materialize.fsm import QUIET_TIMES_MAX
 from strandline.materialize.log import RecoveryLog
-from strandline.materialize.messages import Flush, Loaded, Request, Response
-from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Materialization
+from strandline.materialize.messages import Flush, Loaded, Request, Response, Store
+from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Counts, Materialization, Moving, Status
+from strandline.materialize.spool import Spool
 from strandline.materialize.state import StateUpdate
-from strandline.materialize.task import Checkpoint
+from strandline.materialize.task import Binding, Checkpoint, MaterializationSpec
+from strandline.store.memory import MemoryConsensus
 from strandline.testing.crashes import CrashPlan
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.driver_contract import DriverContract, MakeEndpoint, World, crash_once, row
+from strandline.testing.driver_contract import KEYED, KEYED_TYPES, DriverContract, MakeEndpoint, World, crash_once, row
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver, MemorySession, StagingSession
+from strandline.testing.feed import ListFeed
 
 
 class MemoryEndpoint:
@@ -96,6 +105,73 @@ def test_status_tells_where_it_is_and_what_it_did() -> None:
         assert status.error is None
 
     asyncio.run(body())
+
+
+class LargeFeed(ListFeed):
+    """A collection of many rows, made batch by batch; it counts the batches that are alive at once."""
+
+    batches, batch_rows = 30, 10_000
+    most = 0
+
+    async def changes(self, lower: int, upper: int, *, key: Sequence[str] = (), times: bool = False) -> Changes:
+        return Changes(
+            self.batches * self.batch_rows, self.made() if lower == 0 else self._batches(pa.table({DIFF: []}))
+        )
+
+    async def made(self) -> Batches:
+        alive: list[weakref.ref[pa.RecordBatch]] = []
+        for n in range(self.batches):
+            ks = pa.array(range(n * self.batch_rows, (n + 1) * self.batch_rows), pa.int64())
+            columns = {"k": ks, "f": pc.cast(ks, pa.float64()), "s": pc.cast(ks, pa.string())}
+            batch = pa.record_batch({**columns, DIFF: pa.array(np.ones(self.batch_rows, np.int64))})
+            alive.append(weakref.ref(batch))
+            yield batch
+            self.most = max(self.most, sum(each() is not None for each in alive))
+
+
+class Sizing(KeyValueSession):
+    """Keeps no rows, only how large the messages were."""
+
+    sizes: ClassVar[list[int]] = []
+
+    def answers(self, message: Request) -> list[Response]:
+        if isinstance(message, Store):
+            self.sizes.append(len(message.rows))
+            return []
+        return super().answers(message)
+
+
+def test_a_first_sync_holds_few_batches_and_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: the first sync of a large view needs more memory than the machine has, and says nothing meanwhile."""
+    monkeypatch.setattr(Spool.__init__, "__defaults__", (1 << 20,))
+    monkeypatch.setattr(Sizing, "sizes", [])
+    feed = LargeFeed("orders", KEYED, KEYED_TYPES)
+    feed.seal(Frontier(2))
+    rows = feed.batches * feed.batch_rows
+    seen: list[Status] = []
+    held = 0
+
+    def watch(status: Status) -> None:
+        nonlocal held
+        held = max(held, sum(each._bytes for each in runtime._spools.values()))
+        seen.append(status)
+
+    spec = MaterializationSpec("m", (Binding("orders", "Orders", ("k", "f"), KEYED),))
+    log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log/m", 1)
+    runtime = Materialization(spec, MemoryDriver(Endpoint(), Sizing), log, [feed], watch)
+    asyncio.run(runtime.advance())
+    assert runtime.status.committed == Counts(1, rows, 0)
+    assert feed.most <= 2
+    assert held <= 2 << 20
+    assert sum(Sizing.sizes) == rows
+    assert max(Sizing.sizes) <= feed.batch_rows + 2
+    read = [status.moving.read for status in seen if status.phase == "Extending"]
+    sent = [status.moving.sent for status in seen if status.phase == "Storing"]
+    assert read == [n * feed.batch_rows for n in range(feed.batches + 1)]
+    assert sent == sorted(sent)
+    assert sent[-1] == rows
+    assert {status.moving.about for status in seen} == {rows}
+    assert runtime.status.moving == Moving()
 
 
 def test_all_tables_of_a_task_are_at_one_time() -> None:

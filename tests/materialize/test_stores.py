@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import DefinitionError
 from strandline.materialize.messages import DELETE, EXISTS
 from strandline.materialize.spec import canonical, contents
-from strandline.materialize.stores import keys_of, to_store, with_existence
+from strandline.materialize.stores import Stores, keys_of, to_store, with_existence
 from strandline.materialize.task import Binding
 
 SCHEMA = Schema((Column("x", "int"), Column("k", "double"), Column("l", "string")))
@@ -139,6 +140,43 @@ def test_folding_the_stores_of_all_windows_gives_the_contents(moves: list[dict[A
         truth = sorted(canonical(canonical_key(each)) for each in contents(BINDING, all_changes).values())
         assert sorted(canonical(key) for key in table) == truth
         assert {each["x"] for each in table.values()} == {each["x"] for each in contents(BINDING, all_changes).values()}
+
+
+CHANGES = st.lists(
+    st.tuples(KEYS, st.sampled_from([((1, -1),), ((1, 1),), ((1, -1), (2, 1)), ((2, 1), (1, -1)), ((1, 1), (2, 1))])),
+    max_size=6,
+    unique_by=lambda each: (canonical(each[0][0]), each[0][1]),
+)
+
+
+@given(CHANGES, st.integers(1, 5))
+def test_batches_say_the_same_as_the_whole(groups: list[Any], batch_rows: int) -> None:
+    """Damage: a row whose old value lies in an earlier batch is inserted a second time; or two rows have one key."""
+    whole = net([(row(x, *key), diff) for key, moves in groups for x, diff in moves])
+
+    def in_batches() -> list[dict[str, Any]]:
+        stores, found = Stores(BINDING), []
+        for batch in whole.to_batches(batch_rows):
+            found += stores.add(batch).to_pylist()
+            assert stores._open is None or len(stores._open) <= 2, "no more is kept than one key may have"
+        last = stores.end()
+        return found + ([] if last is None else last.to_pylist())
+
+    def told(call: Callable[[], list[dict[str, Any]]]) -> str:
+        try:
+            return repr(call())
+        except DefinitionError as error:
+            return str(error)
+
+    assert told(in_batches) == told(lambda: to_store(BINDING, whole).to_pylist())
+
+
+def test_a_key_with_far_too_many_rows_is_refused_at_once() -> None:
+    """Damage: a KEY of one value is only refused when all rows of a large collection are in memory."""
+    stores = Stores(BINDING)
+    (batch,) = net([(row(x, 1.0), 1) for x in range(3)]).to_batches()
+    with pytest.raises(DefinitionError, match="more than one row has the key"):
+        stores.add(batch)
 
 
 def canonical_key(each: dict[str, Any]) -> tuple[str, str]:

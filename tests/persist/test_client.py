@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.errors import InvalidUsage, Unavailable
+from strandline.errors import InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.client import commit_many
 from strandline.persist.collect import ROLLUPS_ENOUGH
@@ -89,11 +89,37 @@ def test_what_may_still_land_of_a_call_is_not_said_to_have_failed(place):
     client = place.client()
     (writer,) = writers(place, client, ["a"])
     place.plan.extend([Outcome.LATE, *[Outcome.REFUSED] * CAS_RETRIES_MAX])
-    with pytest.raises(Exception, match="may or may not") as caught:
-        run_sync(client.advance_many([(writer, Frontier(7), "")]))
-    assert not isinstance(caught.value, Unavailable)
+    (outcome,) = run_sync(client.advance_many([(writer, Frontier(7), "")]))
+    assert isinstance(outcome, StrandlineError)
+    assert not isinstance(outcome, Unavailable)
+    assert "may or may not" in str(outcome)
     run_sync(place.consensus.land())
     assert place.state("a").upper == Frontier(7)
+
+
+def test_a_shard_that_cannot_be_advanced_keeps_no_other_from_it(place):
+    """Damage: one damaged shard stops the clock of all idle views."""
+    client = place.client()
+    first, second = writers(place, client, ["a", "b"])
+    moves = [(first, Frontier(0), ""), (second, Frontier(7), "")]
+    refused, moved = run_sync(client.advance_many(moves))
+    assert isinstance(refused, InvalidUsage)
+    assert moved == Appended(Frontier(7))
+
+
+def test_a_store_that_is_away_is_waited_for_once_and_not_by_each_shard(place):
+    """Damage: a tick of fifty idle views takes fifty minutes of an outage."""
+    client = place.client()
+    open_writers = writers(place, client)
+    place.plan.extend([Outcome.REFUSED] * 1000)
+    before = place.clock.now
+    outcomes = run_sync(client.advance_many([(writer, Frontier(7), "") for writer in open_writers]))
+    assert all(isinstance(outcome, StrandlineError) for outcome in outcomes)
+    once = place.clock.now - before
+    place.plan.extend([Outcome.REFUSED] * 1000)
+    before = place.clock.now
+    run_sync(client.advance_many([(open_writers[0], Frontier(7), "")]))
+    assert once < 1.1 * (place.clock.now - before)
 
 
 def test_a_shard_opened_otherwise_is_refused(place):

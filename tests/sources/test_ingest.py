@@ -194,6 +194,7 @@ def test_an_undecodable_message_is_located_and_the_others_flow():
             ("0", 2, 3, None, 1000): 1,
         }
         assert ingestion.status.error_records == 1
+        assert (ingestion.status.read_records, ingestion.status.reread_records) == (3, 0)  # not once for each pass
         assert (ingestion.engine.staged, ingestion.engine.discarded) == (2, 1)  # the provisional batch was given back
 
     run(body)

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.algebra.nodes import Get
 from strandline.algebra.schema import DIFF, TIME
-from strandline.errors import InvalidUsage
 from strandline.store.memory import MemoryBlob
 from strandline.testing.engine_contract import SCHEMA, EngineContract, errors, request, table
 from strandline.testing.list_engine import ListEngine, updates
@@ -28,11 +26,6 @@ class TestListEngine(EngineContract):
     @pytest.fixture
     def load(self):
         return load
-
-    def test_a_plan_acts_on_updates(self, engine):
-        """Damage: a test believes that a plan was run."""
-        with pytest.raises(InvalidUsage, match="knows no SQL"):
-            asyncio.run(engine.evaluate(Get("f", ()), {}))
 
 
 def test_it_counts_errors():

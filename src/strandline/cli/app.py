@@ -1,12 +1,13 @@
 """The commands: their names, options and help.  What each does stands in a module of its own, or in a few lines here.
 
-Exit statuses are `exits.Exit`; a `StrandlineError` is one sentence on standard error.
+Exit statuses are `exits.Exit`; an error is one sentence on standard error, and with ``--debug`` a traceback.
 
 Source: design pages "environment" (commands) and "the public face" (command line).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,17 +17,15 @@ import typer
 
 from strandline.cli import asking, keeping, running, verifying, warming
 from strandline.cli.door import Door
-from strandline.cli.exits import Exit, exit_of, wants_traceback
-from strandline.cli.output import Output
+from strandline.cli.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
+from strandline.cli.output import Output, printable
 from strandline.cli.template import create_project
-from strandline.errors import StrandlineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 app = typer.Typer(
     name="strandline",
-    help="Keep SQL views exactly right on Spark, and push them exactly once into the systems people read from.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -52,16 +51,33 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
         spark: a session to work beside, instead of one that is built and stopped.
     """
     command = typer.main.get_command(app)
+    before = os.environ.get(TRACEBACK_VARIABLE)
     try:
         command(args=None if arguments is None else list(arguments), prog_name="strandline", obj=Door(spark))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
-    except StrandlineError as error:
+    except Exception as error:  # the last place that can say it in one sentence
         if wants_traceback():
             raise
-        sys.stderr.write(f"strandline: {error}\n")
+        sys.stderr.write(f"strandline: {printable(sentence(error))}\n")
         return exit_of(error)
+    finally:
+        if before is None:
+            os.environ.pop(TRACEBACK_VARIABLE, None)
+        else:
+            os.environ[TRACEBACK_VARIABLE] = before
     return Exit.OK
+
+
+@app.callback()
+def told(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error came from, and what Spark prints.")
+    ] = False,
+) -> None:
+    """Keep SQL views exactly right on Spark, and push them exactly once into the systems people read from."""
+    if debug:
+        os.environ[TRACEBACK_VARIABLE] = "1"
 
 
 @app.command()

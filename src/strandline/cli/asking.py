@@ -33,6 +33,8 @@ def status(door: Door, root: Path, output: Output) -> None:
     for name, each in found["collections"].items():
         for error in (each.get("errors") or {}).get("first", ()):
             output.result({}, f"{name}: {error['file']} line {error['line']}: {error['reason']}")
+        for notice in each["notices"]:
+            output.result({}, f"{name}: {notice}")
     for name, counts in (("this process", found["persist"]), ("the writer", found["writer_persist"] or {})):
         if told := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
             output.result({}, f"stores, as {name} met them: {told}")
@@ -103,8 +105,8 @@ def _said(name: str, timestamp: int | None, output: Output) -> None:
 
 
 def _answer(env: Environment, sql: str, as_of: int | None, output: Output) -> None:
-    rows = env.query(sql, as_of=as_of).toArrow()
-    output.result({"as_of": as_of, **rows_document(rows)}, rows_table(rows))
+    rows, time = env.answer(sql, as_of)
+    output.result({"as_of": time, **rows_document(rows)}, rows_table(rows))
 
 
 def _text(file: Path) -> str:

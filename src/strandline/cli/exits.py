@@ -13,7 +13,8 @@ from typing import Final
 from strandline.errors import FencedError, StrandlineError
 
 TRACEBACK_VARIABLE: Final = "STRANDLINE_TRACEBACK"
-"""Set to 1 to see where an error came from, and what Spark writes on standard error."""
+"""Set to 1, as ``--debug`` does, to see where an error came from, and what Spark writes on standard error."""
+_SPARKS: Final = ("pyspark", "py4j")
 
 
 class Exit(IntEnum):
@@ -26,13 +27,32 @@ class Exit(IntEnum):
     FENCED = 4
 
 
-def exit_of(error: StrandlineError) -> Exit:
+def exit_of(error: Exception) -> Exit:
     """Return the exit status for an error.
 
     >>> exit_of(FencedError("gone")), exit_of(StrandlineError("no"))
     (<Exit.FENCED: 4>, <Exit.FAILED: 1>)
     """
     return Exit.FENCED if isinstance(error, FencedError) else Exit.FAILED
+
+
+def sentence(error: Exception) -> str:
+    """Return what is said of an error: one line, whatever it is.
+
+    >>> sentence(FileNotFoundError(2, "No such file or directory", "/x")), sentence(KeyError("k"))[:53]
+    ('No such file or directory: /x', "KeyError('k'): this is a fault of Strandline itself; ")
+    """
+    if isinstance(error, StrandlineError):
+        return str(error)
+    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if type(error).__module__.startswith(_SPARKS):
+        return f"Spark cannot do this: {first}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+    return (
+        f"{type(error).__name__}({first}): this is a fault of Strandline itself; "
+        "run it again as `strandline --debug …` and report what that prints"
+    )
 
 
 def wants_traceback(environment: Mapping[str, str] = os.environ) -> bool:

@@ -1,6 +1,9 @@
 """What commands print: for people, text and tables on standard output; with ``--json``, one document a line.
 
 Errors and progress go to standard error, so that standard output can be piped.
+
+Whatever comes from outside (data, names, messages of others) passes `printable` on its way to a terminal: a control
+character in a row would else move the cursor, hide text or type into the terminal.
 """
 
 from __future__ import annotations
@@ -41,27 +44,37 @@ class Output:
             sys.stdout.write(as_json(document) + "\n")
             sys.stdout.flush()
         elif isinstance(text, str):
-            self.console.print(Text(text))
+            self.console.print(Text(printable(text)))
         else:
             self.console.print(text)
 
     def note(self, text: str) -> None:
         """Say something that is no result."""
-        self.progress.print(Text(text))
+        self.progress.print(Text(printable(text)))
 
     def log(self, event: str, **facts: object) -> None:
         """Write a log line to standard error."""
         logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), processors=(_stamp, _render))
-        logger.info(event, **facts)
+        said = {name: printable(fact, lines=False) if isinstance(fact, str) else fact for name, fact in facts.items()}
+        logger.info(event, **said)
+
+
+def printable(text: str, *, lines: bool = True) -> str:
+    r"""Return ``text`` with all escaped that a terminal does not show as it is; ``lines``: keep breaks and tabs.
+
+    >>> printable("a\x1b[2Jb\u202ec"), printable("two\nlines"), printable("one\nline", lines=False)
+    ('a\\x1b[2Jb\\u202ec', 'two\nlines', 'one\\nline')
+    """
+    return "".join(c if c.isprintable() or (lines and c in "\n\t") else repr(c)[1:-1] for c in text)
 
 
 def as_json(document: Mapping[str, Any]) -> str:
-    """Return one line of JSON; decimals and times as text, NaN and infinities as null.
+    """Return one line of JSON; decimals, times and what else JSON lacks as text; NaN and infinities as null.
 
     >>> as_json({"a": float("nan")})
     '{"a":null}'
     """
-    return msgspec.json.encode(document).decode()
+    return msgspec.json.encode(document, enc_hook=str).decode()
 
 
 def rows_document(rows: pa.Table) -> dict[str, Any]:
@@ -91,7 +104,13 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]], right: Sequenc
     """Return a table for people; None is shown as NULL, columns of numbers (``right``) end at one edge."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for n, name in enumerate(names):
-        shown.add_column(Text(name), justify="right" if right and right[n] else "left", overflow="fold")
+        shown.add_column(
+            Text(printable(name, lines=False)), justify="right" if right and right[n] else "left", overflow="fold"
+        )
     for row in rows:
-        shown.add_row(*(Text("NULL", style="dim") if value is None else Text(str(value)) for value in row))
+        shown.add_row(*(Text("NULL", style="dim") if value is None else _cell(value) for value in row))
     return shown
+
+
+def _cell(value: object) -> Text:
+    return Text(printable(str(value), lines=False))

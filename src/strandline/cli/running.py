@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from rich.text import Text
+
 from strandline.cli.door import Door
 from strandline.cli.exits import Exit
-from strandline.cli.output import Output
+from strandline.cli.output import Output, printable
 from strandline.client import Environment
 from strandline.environment.project import Project
 from strandline.errors import FencedError, StoreError, Unavailable
@@ -118,6 +120,8 @@ class Report:
         self._output = output
         self._read = 0
         self._problems: dict[str, str] = {}
+        self._waiting: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str]] = set()
 
     def applied(self, created: tuple[str, ...]) -> None:
         """The project was applied."""
@@ -140,9 +144,18 @@ class Report:
             if problems.get(name) != self._problems.get(name):
                 self.say("problem" if name in problems else "mended", of=name, what=problems.get(name, "it goes on"))
         self._problems = problems
+        waiting = {(name, notice) for name, notices in progress["notices"].items() for notice in notices}
+        self._say_waiting(waiting & self._waiting)  # what a single tick met is mostly taken by the next one
+        self._waiting = waiting
+
+    def _say_waiting(self, lasting: set[tuple[str, str]]) -> None:
+        for name, notice in sorted(lasting - self._told):
+            self.say("waiting", of=name, what=notice)
+        self._told = lasting
 
     def ended(self, problems: dict[str, str]) -> Exit:
-        """The last tick is done: say what it could not do, a sentence each."""
+        """The last tick is done: say what it could not do, and what it left waiting, a sentence each."""
+        self._say_waiting(self._waiting | self._told)
         for name, problem in sorted(problems.items()):
             self._output.note(f"strandline: {name}: {problem}")
         return Exit.FAILED if problems else Exit.OK
@@ -164,8 +177,8 @@ class TerminalReport(Report):
 
     def __init__(self, output: Output, title: str) -> None:
         super().__init__(output)
-        self._title = title
-        self.living = output.progress.status(f"{title}: starting")
+        self._title = printable(title, lines=False)
+        self.living = output.progress.status(Text(f"{self._title}: starting"))
 
     def say(self, event: str, **facts: object) -> None:
         """Print a line above the living one."""
@@ -174,7 +187,7 @@ class TerminalReport(Report):
 
     def idle(self, complete: int) -> None:
         """Show that it lives."""
-        self.living.update(f"{self._title}: up to date at {complete}")
+        self.living.update(Text(f"{self._title}: up to date at {complete}"))
 
 
 @contextmanager

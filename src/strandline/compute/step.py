@@ -66,7 +66,9 @@ class StageRun:
         ``quiet_inputs`` are stages that are themselves quiet up to ``upper`` and will be advanced there.
         """
         lower = self.sink.desired
-        if lower is None or self.sink.fresh or self.sink.owes or self.sink.writer.state.upper != Frontier(lower):
+        if not self.sink.known or lower is None or self.sink.fresh or self.sink.owes:
+            return False
+        if self.sink.writer.state.upper != Frontier(lower):
             return False
         for name, reader in self._inputs.items():
             if not (upper <= reader.state.upper or name in quiet_inputs):
@@ -75,6 +77,15 @@ class StageRun:
                 return False
         return True
 
+    def standing(self, upper: Frontier) -> str:
+        """Say what keeps the shard before ``upper``; empty if it is there."""
+        if upper <= self.sink.writer.state.upper:
+            return ""
+        behind = [f"{name!r} (upper {r.state.upper})" for name, r in self._inputs.items() if r.state.upper < upper]
+        if behind:
+            return f"it waits for {', '.join(behind)}"
+        return f"it stands at {self.sink.writer.state.upper}, although all that it reads is known up to {upper}"
+
     def audit(self) -> None:
         """Forget what is believed of the shard: the next step recomputes it and appends the difference."""
         self.sink.desired = None
@@ -82,10 +93,14 @@ class StageRun:
     async def step(self, upper: Frontier) -> Done | None:
         """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
 
+        A step that failed, or was cancelled, leaves nothing behind that the next one would trust.
+
         Raises:
             FencedError: a newer epoch has taken over.
-            Indeterminate: the append may have happened; open the sink again.
+            Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
+        if not self.sink.known:
+            await self.sink.open()
         upper = meet((upper, self.known()))
         audited = False
         if self.sink.desired is None:

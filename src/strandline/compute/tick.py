@@ -2,8 +2,10 @@
 
 Stages run in the order of their inputs; those that do not read each other run together, so that Spark's jobs overlap.
 Those with nothing to do but move their upper are collected and moved at once, by one durable write: a tick in which
-nothing changed costs no Spark job and one flush.  A stage that fails stands still, with what depends on it; the others
-go on, and it is tried again at the next tick.
+nothing changed costs no Spark job and one flush.
+
+A stage that fails stands still, with what reads it; the others go on, and the next tick tries it again.  Whatever it
+fails with, a bug of ours included, is its own problem; only `FencedError` ends the tick.
 
 Source: design page "compute" (Spark jobs are budgeted per tick, not per view).
 """
@@ -15,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from strandline.compute.step import Done, StageRun
-from strandline.errors import FencedError, StrandlineError
+from strandline.errors import FencedError, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.state import Fenced
@@ -27,29 +29,40 @@ Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[
 
 @dataclass
 class TickReport:
-    """What happened to each stage."""
+    """What happened to each stage, by its name.
+
+    A stage is ``moved`` (nothing changed but its upper), ``stepped``, or ``failed``.  ``standing`` says of each stage
+    that did not fail and is not where the tick wanted it what it waits for: no stage stands still silently.
+    """
 
     moved: list[str] = field(default_factory=list)
     stepped: dict[str, Done] = field(default_factory=dict)
-    failed: dict[str, StrandlineError] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
+    standing: dict[str, str] = field(default_factory=dict)
+
+    def problem(self, name: str) -> str:
+        """Return what stands in the way of the stage ``name``; empty if nothing does."""
+        return reason(self.failed[name]) if name in self.failed else self.standing.get(name, "")
 
 
 async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier, together: Together) -> TickReport:
     """Bring ``runs`` (inputs before those that read them) up to ``upper`` as far as their inputs are known.
 
-    Raises `FencedError` if a newer epoch has taken over; every other failure is in the report.
+    Raises `FencedError` if a newer epoch has taken over; every other failure is one stage's, and in the report.
     """
     report = TickReport()
     waiting: dict[str, StageRun] = {}  # quiet, not moved yet
     for level in levels(runs):
-        ready = [run for run in level if not any(name in report.failed for name in run.inputs)]
-        quiet = {run.name: run for run in ready if run.quiet(upper, frozenset(waiting))}
-        active = [run for run in ready if run.name not in quiet]
+        quiet = {run.name: run for run in level if run.quiet(upper, frozenset(waiting))}
+        active = [run for run in level if run.name not in quiet]
         if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)
         await together([_step(run, upper, report) for run in active])
         waiting |= quiet
     await _move(client, waiting, upper, report)
+    for run in runs:
+        if run.name not in report.failed and (standing := run.standing(upper)):
+            report.standing[run.name] = standing
     return report
 
 
@@ -70,20 +83,25 @@ async def _step(run: StageRun, upper: Frontier, report: TickReport) -> None:
         done = await run.step(upper)
     except FencedError:
         raise
-    except StrandlineError as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this stage's problem and no other's
         report.failed[run.name] = error
-        await run.sink.open()  # what became of the append is unknown: look at the shard before the next step
     else:
         if done is not None:
             report.stepped[run.name] = done
 
 
 async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Frontier, report: TickReport) -> None:
-    runs = list(waiting.values())
+    runs = [run for run in waiting.values() if run.sink.writer.state.upper < upper]
     waiting.clear()
+    for run in runs:
+        run.sink.forget()
     outcomes = await client.advance_many([(run.sink.writer, upper, run.sink.fingerprint) for run in runs])
     for run, outcome in zip(runs, outcomes, strict=True):
-        if isinstance(outcome, Fenced):
-            raise fenced(run.sink.writer.shard, outcome, run.sink.writer.epoch)
-        run.sink.moved(outcome, upper)
-        report.moved.append(run.name)
+        match outcome:
+            case Fenced():
+                raise fenced(run.sink.writer.shard, outcome, run.sink.writer.epoch)
+            case StrandlineError():
+                report.failed[run.name] = outcome
+            case _:
+                run.sink.moved(outcome, upper)
+                report.moved.append(run.name)

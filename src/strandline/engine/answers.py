@@ -1,4 +1,4 @@
-"""Questions about rows: plain queries, net changes, differences.
+"""Questions about rows: plain queries, sums, differences.
 
 `query` is the one place where a person's SQL runs as it is written, by plain Spark, over multisets: it answers reads,
 and it is the oracle that `verify` compares a view with.  The rest adds updates up, times ignored: in Arrow where the
@@ -53,14 +53,6 @@ def expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
     count = f"CASE WHEN {DIFF} < 0 THEN raise_error({message}) ELSE {DIFF} END"
     copies = f"explode(array_repeat(true, CAST({count} AS int))) AS __copy"
     return _added_up(updates, quoted).selectExpr(*quoted, copies).select(*quoted)
-
-
-def net(frame: Frame, session: SparkSession) -> pa.Table:
-    """Return the updates added up, times ignored: each row once with its ``__diff``, never 0."""
-    names = inline.data_columns(frame.names)
-    if isinstance(frame, Local) and inline.can_group(frame.table):
-        return inline.added_up(frame.table.select([*names, DIFF]))
-    return _added_up(dataframe(frame, session), [quote(name) for name in names]).toArrow()
 
 
 def netted(frame: Frame, time: int, session: SparkSession) -> Frame:

@@ -186,16 +186,19 @@ def multiset(table: pa.Table) -> pa.Table:
 
 def consolidated(table: pa.Table) -> pa.Table:
     """Return the updates with equal ones added up, zeros dropped, sorted (for frames that `can_group`)."""
-    names = [name for name in table.column_names if name != DIFF]
-    canonical = pa.table({name: _canonical(table[name]) for name in names} | {DIFF: table[DIFF]})
-    sums = canonical.group_by(names).aggregate([(DIFF, "sum")]).rename_columns([*names, DIFF])
-    kept = sums.filter(pc.not_equal(sums[DIFF], 0))
-    return kept.take(pc.sort_indices(kept, [(name, "ascending") for name in names])).select(table.column_names)
+    kept = summed(table)
+    order = [(name, "ascending") for name in kept.column_names if name != DIFF]
+    return kept.take(pc.sort_indices(kept, order)).select(table.column_names)
 
 
 def added_up(table: pa.Table) -> pa.Table:
     """Return each distinct row once, times ignored, with its Σ diff as ``__diff``; zeros dropped."""
-    names = data_columns(table.column_names)
+    return summed(table.select([*data_columns(table.column_names), DIFF]))
+
+
+def summed(table: pa.Table) -> pa.Table:
+    """Return each distinct value of the columns other than ``__diff`` once, with its Σ diff; zeros dropped."""
+    names = [name for name in table.column_names if name != DIFF]
     canonical = pa.table({name: _canonical(table[name]) for name in names} | {DIFF: table[DIFF]})
     sums = canonical.group_by(names).aggregate([(DIFF, "sum")]).rename_columns([*names, DIFF])
     return sums.filter(pc.not_equal(sums[DIFF], 0))

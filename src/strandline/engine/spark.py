@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from typing import Final, TypeVar
@@ -28,6 +28,7 @@ from strandline.engine import answers, inline
 from strandline.engine.failures import told
 from strandline.engine.held import hand_out
 from strandline.engine.merge import Rewriter
+from strandline.engine.net import Netted, netted
 from strandline.engine.parts import Parts
 from strandline.engine.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
 from strandline.engine.scan import Scanner
@@ -174,9 +175,17 @@ class SparkEngine:
         ask = partial(answers.differences, unwrap(rows), schema, self._session, significant=significant)
         return await self._run(ask)
 
-    async def net(self, rows: Rows) -> pa.Table:
-        """See `Engine.net`."""
-        return await self._run(partial(answers.net, unwrap(rows), self._session))
+    async def net(
+        self, contents: Contents, *, key: Sequence[str] = (), times: bool = False
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `Engine.net`.  A worker thread is taken for each batch, and none while the caller deals with it."""
+        frame = unwrap(await self.read(contents))
+        batches = Netted(netted(frame, contents, self._session, key=key, times=times))
+        try:
+            while (batch := await self._run(batches.next)) is not None:
+                yield batch
+        finally:
+            await self._run(batches.close)
 
     async def collect(self, rows: Rows) -> pa.Table:
         """See `Engine.collect`."""

@@ -14,15 +14,16 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport, tick
+from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import (
     KEY,
     Catalog,
@@ -39,12 +40,10 @@ from strandline.environment.config import Config, Mode
 from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
 from strandline.environment.dropped import bury
 from strandline.environment.oracle import Oracle
-from strandline.environment.problems import KEY as PROBLEMS
-from strandline.environment.problems import Board
+from strandline.environment.problems import NOTICES, PROBLEMS, Board
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
-from strandline.environment.wiring import Assembly, driver, side_by_side
 from strandline.errors import (
     AsOfError,
     ConfigError,
@@ -53,19 +52,18 @@ from strandline.errors import (
     StoreError,
     StrandlineError,
     Unavailable,
+    reason,
 )
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.materialize.runtime import Materialization as Task
 from strandline.persist.client import PersistClient
+from strandline.persist.location import KEY as LOCATION
 from strandline.persist.notify import LocalNotifier, Notifier, Polling
 from strandline.persist.push import PushClient, PushServer
 from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD as TRANSACTIONS
 from strandline.persist.transactions import Transactions, open_transactions
-from strandline.sources.file_options import parse as parse_file_options
-from strandline.sources.file_sequence import FileSequence
-from strandline.sources.files import FileReader
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
@@ -100,7 +98,10 @@ class Core:
         self.mode = mode
         self.writing: Writing | None = None
         self.problems: dict[str, str] = {}
-        self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus))
+        self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
+        self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
+        self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
+        self._unstarted: set[str] = set()  # items of the catalog that could not be opened yet
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
@@ -120,7 +121,7 @@ class Core:
         catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus))
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
-            if not (await catalogs.read()).epoch and not await consensus.list_keys():
+            if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION}:
                 raise ConfigError("nothing was stored at this location yet; open it for writing to make one")
             return core
         try:
@@ -258,24 +259,46 @@ class Core:
             await self.catalogs.change(writing.epoch, lambda catalog: catalog.closed(buried))
 
     async def start(self, item: Item) -> None:
-        """Open an item of the catalog under this epoch; a fault of its own is its problem, not everybody's."""
+        """Open an item of the catalog under this epoch.
+
+        What keeps it from opening is its own problem; the other items go on, and every tick tries to open it again.
+        """
+        name = item.name.lower()
+        self._unstarted.add(name)
+        async with self._own_problem(name):
+            await self._start(item)
+            self._unstarted.discard(name)
+            self._note(name, "")
+
+    async def _start(self, item: Item) -> None:
+        match item:
+            case Table():
+                await self._start_table(item)
+            case Source():
+                await self._start_source(item)
+            case View():
+                await self._start_view(item)
+            case Materialization():
+                await self._start_task(item)
+        if not isinstance(item, Materialization):
+            # All history is kept readable: only this hold keeps an endpoint's own from moving since forward.
+            await self.client.since(item.shard, HISTORY, self.require_writing().epoch)
+
+    async def _start_again(self) -> None:
+        """Open what could not be opened before, what is read before what reads it."""
+        for name, item in list(self.catalog.items.items()):
+            if name in self._unstarted:
+                await self.start(item)
+
+    @asynccontextmanager
+    async def _own_problem(self, name: str) -> AsyncIterator[None]:
+        """Make what fails inside the problem of the item ``name`` alone, a bug of ours included, fencing excepted."""
         try:
-            match item:
-                case Table():
-                    await self._start_table(item)
-                case Source():
-                    await self._start_source(item)
-                case View():
-                    await self._start_view(item)
-                case Materialization():
-                    await self._start_task(item)
-            if not isinstance(item, Materialization):
-                # All history is kept readable: only this hold keeps an endpoint's own from moving since forward.
-                await self.client.since(item.shard, HISTORY, self.require_writing().epoch)
+            yield
         except FencedError:
             raise
-        except StrandlineError as error:
-            self.problems[item.name.lower()] = str(error)
+        except Exception as error:  # noqa: BLE001 - one item's failure never stops another
+            self._note(name, reason(error))
 
     async def _start_table(self, table: Table) -> None:
         writing = self.require_writing()
@@ -285,18 +308,8 @@ class Core:
 
     async def _start_source(self, source: Source) -> None:
         writing = self.require_writing()
-        options = dict(source.options)
-        path = options.pop("path")
-        parsed = parse_file_options(path, options)
-        progress = await self.client.records(source.progress, writing.epoch)
+        reader = await self.assembly.connectors.reader(source, self.client, writing.epoch)
         remap = await RemapShard.open(await self.client.records(source.remap, writing.epoch), writing.epoch)
-        reader = FileReader(
-            self.assembly.clock,
-            await FileSequence.open(progress, writing.epoch),
-            self.assembly.files,
-            source.schema,
-            parsed,
-        )
         data = await self.client.writer(source.shard, writing.epoch, schema=source.schema.ddl)
         writing.ingestions[source.name.lower()] = await Ingestion.open(source.schema, reader, remap, data, self.engine)
 
@@ -313,7 +326,7 @@ class Core:
     async def _start_task(self, item: Materialization) -> None:
         writing = self.require_writing()
         readers = [await self.reader(bound.collection) for bound in item.bindings]
-        endpoint = driver(item.endpoint, item.options, self.assembly.clock)
+        endpoint = self.assembly.drivers(item.endpoint, item.options)
         writing.tasks[item.name.lower()] = await start_task(
             item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch
         )
@@ -330,52 +343,70 @@ class Core:
     async def tick(self, ts: int | None = None) -> int:
         """Bring everything to one new time and return it.
 
+        An item that cannot follow stands still and has a problem; the others go on.
+
         Raises `FencedError` if another environment has taken over.
         """
+        await self._start_again()
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
+        self._standing = self._left_behind(Frontier(time))
         await self.board.tell(self.all_problems())
+        await self.noticeboard.tell(self.notices())
         return time
 
     async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
         """Bind a new time at every source and seal the tables through it; ``step``: make sources' data durable too."""
         writing = self.require_writing()
         time = writing.oracle.next(ts)
-        for name, ingestion in writing.ingestions.items():
+        sources = [self._ingest(name, each, time, step=step) for name, each in writing.ingestions.items()]
+        await self.assembly.together([*sources, self._seal(time)])
+        return time
+
+    async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool) -> None:
+        async with self._own_problem(name):
             await ingestion.tick(time)
             if step:
                 await ingestion.catch_up()
             self._note(name, ingestion.status.stalled)
-        await writing.transactions.advance(time)
-        return time
+
+    async def _seal(self, time: int) -> None:
+        async with self._own_problem(TRANSACTIONS):
+            await self.require_writing().transactions.advance(time)
+            self._note(TRANSACTIONS, "")
 
     async def maintain(self) -> TickReport:
         """Step every stage of every view up to where its inputs are known."""
         writing = self.require_writing()
         upper = Frontier(writing.oracle.floor)
-        runs = writing.dataflows.runs
-        self.last_tick = await tick(self.client, runs, upper, side_by_side)
+        report = self.last_tick = await tick(self.client, writing.dataflows.runs, upper, self.assembly.together)
         for name in writing.dataflows.definitions:
-            failed = [
-                self.last_tick.failed[r.name]
-                for r in writing.dataflows.runs_of(name)
-                if r.name in self.last_tick.failed
-            ]
-            self._note(name, str(failed[0]) if failed else "")
-        return self.last_tick
+            problems = [report.problem(run.name) for run in writing.dataflows.runs_of(name)]
+            self._note(name, next(filter(None, problems), ""))
+        return report
 
     async def deliver(self) -> None:
         """Let every endpoint follow its collections."""
-        for name, task in self.require_writing().tasks.items():
-            try:
-                await task.advance()
-            except FencedError:
-                raise
-            except StrandlineError as error:
-                self._note(name, str(error))
-            else:
-                self._note(name, "")
+        await self.assembly.together([self._deliver(name, task) for name, task in self.require_writing().tasks.items()])
+
+    async def _deliver(self, name: str, task: Task) -> None:
+        async with self._own_problem(name):
+            await task.advance()
+            self._note(name, "")
+
+    def _left_behind(self, time: Frontier) -> dict[str, str]:
+        """Return why each collection without a problem of its own is not complete at ``time``: none stands silently."""
+        found = {}
+        for name, item in self.catalog.items.items():
+            if isinstance(item, Materialization) or name in self.problems:
+                continue
+            upper = self.client.state_of(item.shard).upper
+            if upper <= time:
+                sealed = self.problems.get(TRANSACTIONS) if isinstance(item, Table) else None
+                why = f"tables cannot be sealed: {sealed}" if sealed else "it stands still"
+                found[name] = f"{why}; its upper is {upper}, and the tick's time {time}"
+        return found
 
     async def commit(self, changes: Sequence[Change | Statement], token: str | None) -> int:
         """Commit changes of tables at one time and return it.
@@ -434,11 +465,16 @@ class Core:
         for name, item in self.catalog.items.items():
             if not isinstance(item, Materialization):
                 owners |= dict.fromkeys(item.shards, name)
-        found = dict(self.problems)
+        found = self._standing | self.problems
         for shard, problem in self.client.problems().items():
             if (owner := owners.get(shard)) is not None:  # else it was dropped
                 found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
         return found
+
+    def notices(self) -> dict[str, list[str]]:
+        """Return what sources wait for, though nothing is wrong, by their names."""
+        ingestions = self.require_writing().ingestions
+        return {name: list(each.status.notices) for name, each in ingestions.items() if each.status.notices}
 
     def _note(self, name: str, problem: str) -> None:
         if problem:

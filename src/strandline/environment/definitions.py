@@ -24,9 +24,7 @@ from strandline.environment.catalog import (
 )
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
-from strandline.environment.wiring import driver
 from strandline.errors import DefinitionError
-from strandline.sources.file_options import parse as parse_file_options
 
 KINDS: Final[dict[str, type]] = {
     "table": Table,
@@ -48,13 +46,8 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     """CREATE SOURCE.  Raises `DefinitionError` if the name is taken, a type or an option is not known."""
     if _taken(core, statement.name, Source, quiet=statement.if_not_exists):
         return
-    if statement.connector != "files":
-        raise DefinitionError(f"there is no connector {statement.connector!r}; this version has 'files'")
-    if "path" not in statement.options:
-        raise DefinitionError(f"source {statement.name!r}: option 'path' is missing")
+    core.assembly.connectors.check(statement.name, statement.connector, statement.options)
     schema = core.assembly.analyst.parse_ddl(statement.columns)
-    options = {k: v for k, v in statement.options.items() if k != "path"}
-    parse_file_options(statement.options["path"], options)
     fresh = core.assembly.ids.fresh
     await _add(
         core,
@@ -102,7 +95,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name."""
     if _taken(core, statement.name, Materialization, quiet=statement.if_not_exists):
         return
-    driver(statement.endpoint, statement.options, core.assembly.clock)
+    core.assembly.drivers(statement.endpoint, statement.options)
     bound = []
     for bind in statement.bindings:
         item = core.catalog.collection(bind.collection)

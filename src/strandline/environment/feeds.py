@@ -6,10 +6,11 @@ a critical reader).
 
 from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Sequence
 
 from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import Frontier
+from strandline.materialize.feed import Changes
 from strandline.persist.plane import Engine
 from strandline.persist.read import ReadHandle
 from strandline.persist.since import SinceHandle
@@ -29,10 +30,10 @@ class CollectionFeed:
         """Return the collection's upper."""
         return (await self._reader.refresh()).upper
 
-    async def changes(self, lower: int, upper: int) -> pa.Table:
-        """Return the net changes over ``[lower, upper)``; without a job where they are inline."""
+    async def changes(self, lower: int, upper: int, *, key: Sequence[str] = (), times: bool = False) -> Changes:
+        """Return the changes over ``[lower, upper)``; without a job where they are inline."""
         window = await self._reader.changes(lower, upper)
-        return await self._engine.net(await self._engine.read(window))
+        return Changes(window.rows, self._engine.net(window, key=key, times=times))
 
     async def hold(self, frontier: Frontier) -> None:
         """Let go of times before ``frontier``."""

@@ -28,7 +28,6 @@ from strandline.environment.core import Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
-from strandline.environment.wiring import driver
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
 from strandline.persist.plane import Half, Rows
@@ -70,7 +69,16 @@ class Verification:
         return "\n".join(lines)
 
 
-async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> tuple[Schema, Rows]:
+@dataclass(frozen=True)
+class Answer:
+    """What a query is answered with: plain rows, and the time at which they are true (None: they never change)."""
+
+    as_of: int | None
+    schema: Schema
+    rows: Rows
+
+
+async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
     """Return plain Spark's answer to ``sql`` over the collections it names, all at one time, as plain rows.
 
     What it reads is kept by ``hold``.
@@ -84,7 +92,7 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> tuple[Sc
     time = as_of if as_of is not None else await latest(handle for handle in handles.values())
     relations = {name: await _multiset(core, name, handles[name], time, hold) for name in names}
     schema, rows = await core.engine.query(sql, relations, time=time)
-    return schema, await core.engine.multiset(rows, schema)
+    return Answer(time if names else None, schema, await core.engine.multiset(rows, schema))
 
 
 async def latest(handles: Iterable[ReadHandle]) -> int:
@@ -184,7 +192,7 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         raise unknown(
             "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
         )
-    endpoint = driver(item.endpoint, item.options, core.assembly.clock)
+    endpoint = core.assembly.drivers(item.endpoint, item.options)
     position = await reached(item, core.client, core.catalog)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
@@ -206,7 +214,10 @@ async def status(core: Core) -> dict[str, Any]:
     Problems are those that this process knows, if it writes; else what the one that writes, or wrote last, told.
     """
     catalog = core.catalog
-    problems = await core.board.read() if core.writing is None else core.all_problems()
+    if core.writing is None:
+        problems, notices = await core.board.read(), await core.noticeboard.read()
+    else:
+        problems, notices = core.all_problems(), core.notices()
     collections = {}
     for name, item in catalog.items.items():
         if isinstance(item, Materialization):
@@ -220,6 +231,7 @@ async def status(core: Core) -> dict[str, Any]:
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
             **await _source_status(core, name, item),
+            "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
     notifier = core.client.notifier
@@ -258,7 +270,6 @@ def _counts(core: Core, name: str) -> dict[str, Any]:
     return {
         "read_records": counts.read_records,
         "reread_records": counts.reread_records,
-        "notices": list(counts.notices),
     }
 
 

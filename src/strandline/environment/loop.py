@@ -59,6 +59,15 @@ class LoopThread:
         self._loop.close()
 
 
+def at_once(call: Coroutine[Any, Any, T]) -> T:
+    """Return what ``call`` returns, or raise what it raises, in a loop of its own."""
+    loop = LoopThread()
+    try:
+        return loop.run(call)
+    finally:
+        loop.stop()
+
+
 async def _cancelled() -> None:
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:

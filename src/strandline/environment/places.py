@@ -25,6 +25,8 @@ from strandline.store.objects import ObjectLocation
 from strandline.store.postgres import SCHEMA_DEFAULT
 
 OBJECT_STORE: Final = "object-store"
+CONSENSUS_FILE: Final = "consensus.db"
+"""Of a location in files for which nothing else is said."""
 _SECRET: Final = re.compile(r"secret|token|password")
 _REFERENCE: Final = re.compile(r"(?:env|file):.")
 
@@ -111,7 +113,7 @@ def consensus_of(text: str | None, location: Location) -> ConsensusPlace:
             case InMemory():
                 return location
             case InFiles(root):
-                return InSQLite(root / "consensus.db")
+                return InSQLite(root / CONSENSUS_FILE)
             case ObjectLocation():
                 return InObjectStore()
     text = resolve_reference(text, base=Path())
@@ -133,6 +135,43 @@ def consensus_of(text: str | None, location: Location) -> ConsensusPlace:
             raise ConfigError(
                 f"consensus is sqlite:///path/to/file.db, postgresql://… or object-store, and none of kind {scheme!r}"
             )
+
+
+def told(location: Location) -> str:
+    """Return what to call a location in a message.
+
+    >>> told(InFiles(Path("/data"))), told(ObjectLocation("s3://bucket/prefix", {"session_token": "t"}))
+    ('/data', 's3://bucket/prefix')
+    """
+    match location:
+        case InMemory():
+            return "memory://"
+        case InFiles(root):
+            return str(root)
+        case ObjectLocation(url):
+            return url
+
+
+def consensus_told(place: ConsensusPlace, location: Location) -> str:
+    """Return what to call a consensus in a message: its kind and where it is, without users and passwords.
+
+    >>> consensus_told(InPostgres("postgresql://ann:pw@db.example.org:5432/shop?password=pw", "strand"), InMemory())
+    'PostgreSQL (db.example.org:5432/shop, schema strand)'
+    >>> consensus_told(InSQLite(Path("/data/consensus.db")), InFiles(Path("/data")))
+    'consensus.db (SQLite, inside the location)'
+    """
+    match place:
+        case InMemory():
+            return "memory"
+        case InSQLite(path) if isinstance(location, InFiles) and path == location.root / CONSENSUS_FILE:
+            return f"{CONSENSUS_FILE} (SQLite, inside the location)"
+        case InSQLite(path):
+            return f"sqlite://{path}"
+        case InPostgres(url, schema):
+            server = urlsplit(url)
+            return f"PostgreSQL ({server.netloc.rpartition('@')[2] or 'local'}{server.path}, schema {schema})"
+        case InObjectStore():
+            return f"{OBJECT_STORE} (inside the location)"
 
 
 def _split(text: str, what: str) -> tuple[str, SplitResult]:

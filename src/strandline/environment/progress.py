@@ -27,7 +27,6 @@ def progress(core: Core) -> dict[str, Any]:
                 "reread_records": source.status.reread_records,
                 "durable_records": source.status.durable_records,
                 "error_records": source.status.error_records,
-                "notices": list(source.status.notices),
             }
             for name, source in writing.ingestions.items()
         },
@@ -40,5 +39,6 @@ def progress(core: Core) -> dict[str, Any]:
             }
             for name, task in writing.tasks.items()
         },
+        "notices": core.notices(),
         "problems": core.all_problems(),
     }

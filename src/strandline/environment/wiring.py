@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,7 +32,10 @@ from strandline.engine.parts import Parts, PartStore
 from strandline.engine.session import adopt, build
 from strandline.engine.spark import SparkEngine
 from strandline.environment import places
+from strandline.environment.assembly import Assembly
 from strandline.environment.config import Config, Mode, resolve_reference
+from strandline.environment.connectors import FileConnectors
+from strandline.environment.loop import at_once
 from strandline.environment.places import (
     ConsensusPlace,
     InFiles,
@@ -41,15 +45,16 @@ from strandline.environment.places import (
     InSQLite,
     Location,
 )
-from strandline.environment.tenure import Processes, SystemProcesses
+from strandline.environment.tenure import SystemProcesses
 from strandline.errors import ConfigError
 from strandline.materialize.driver import Driver
 from strandline.materialize.drivers.duckdb import DuckDBDriver
 from strandline.materialize.drivers.duckdb_file import DuckDBFile
+from strandline.persist.location import Pair, agree, another_consensus, read_mark
 from strandline.store.blob import Blob
 from strandline.store.cache import CachedBlob, FileCache
-from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Consensus
+from strandline.store.clock import Clock
+from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.file import FileBlob
 from strandline.store.memory import MemoryConsensus
 from strandline.store.object_consensus import ObjectConsensus
@@ -71,29 +76,15 @@ PUSH: Final = "push"
 
 
 @dataclass(frozen=True)
-class Assembly:
-    """Everything that touches the world, and how to let go of it."""
+class SparkAssembly(Assembly):
+    """An `Assembly` whose rows are in Spark: what gives DataFrames to people needs that."""
 
-    clock: Clock
-    ids: Ids
-    blob: Blob
-    consensus: Consensus
     engine: SparkEngine
-    analyst: SparkAnalyst
-    files: SparkFiles
-    processes: Processes
-    address: Path | None
-    """Where the process that writes says how to be told of new versions; None: only in the process itself."""
-    opened: ExitStack
-
-    def close(self) -> None:
-        """Let go of files, threads and the session that was built here; a caller's session is left as it is."""
-        self.opened.close()
 
 
 def assemble(
     location: str, *, spark: SparkSession | None, consensus: str | None, config: Config, mode: Mode = Mode.FULL
-) -> Assembly:
+) -> SparkAssembly:
     """Return the assembly of ``location``.
 
     Only what is to write data (``mode``) makes a location that is not there, and sweeps it.  What is to be independent
@@ -104,8 +95,8 @@ def assemble(
     """
     where = places.location_of(location, config.storage)
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
-        store = _consensus(places.consensus_of(consensus, where), where, mode, opened)
         blob, parts = _stores(where, mode, opened)
+        store = _agreed(places.consensus_of(consensus, where), where, blob, mode, opened)
         blob = _cached(blob, where, config)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
@@ -117,21 +108,24 @@ def assemble(
             s3a.prepare(session, where)
         engine = SparkEngine(session, parts)
         opened.callback(engine.close)
-        return Assembly(
-            SystemClock(),
+        clock = SystemClock()
+        return SparkAssembly(
+            clock,
             SystemIds(),
             blob,
             store,
             engine,
             SparkAnalyst(session),
-            SparkFiles(session),
+            FileConnectors(clock, SparkFiles(session)),
+            partial(driver, clock),
+            side_by_side,
             SystemProcesses(),
             where.root / PUSH if isinstance(where, InFiles) else None,
             opened.pop_all(),
         )
 
 
-def driver(endpoint: str, options: dict[str, str], clock: Clock) -> Driver:
+def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:
     """Return the driver for an endpoint; options that are references are resolved here, and nowhere before.
 
     Raises `ConfigError` naming the endpoint or the option that is not known.
@@ -179,6 +173,11 @@ def _stores(where: Location, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts
             blob.sweep(SystemClock().now_ms())
             return blob, PartStore(root / BLOB)
         case InFiles(root):
+            if not (root / BLOB).is_dir():
+                raise ConfigError(
+                    f"nothing was stored at location {str(root)!r} yet; "
+                    "open it for writing (`strandline run`) to make it"
+                )
             return FileBlob(root / BLOB, existing=True), PartStore(root / BLOB)
 
 
@@ -203,18 +202,29 @@ def _writable(root: Path) -> Path:
     return root
 
 
-def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitStack) -> Consensus:
-    existing = mode is not Mode.FULL
+def _agreed(place: ConsensusPlace, where: Location, blob: Blob, mode: Mode, opened: ExitStack) -> Consensus:
+    """Return the location's consensus, once it is known to be the one that ``blob`` belongs to."""
+    clock, names = SystemClock(), (places.told(where), places.consensus_told(place, where))
+    mark = at_once(read_mark(blob, clock))
+    try:
+        store = _consensus(place, where, mode, opened, existing=mode is not Mode.FULL or mark is not None)
+    except NothingStored:
+        if mark is None:
+            raise
+        raise another_consensus(*names, mark) from None
+    at_once(agree(Pair(blob, store, *names), clock, SystemIds(), writes=mode is Mode.FULL))
+    return store
+
+
+def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitStack, *, existing: bool) -> Consensus:
     match place:
         case InSQLite(path) if mode is Mode.INDEPENDENT:
             return ReadingConsensus(SQLiteReader(path))
         case _ if mode is Mode.INDEPENDENT:
-            return ReadingConsensus(_consensus(place, where, Mode.READ, opened))
+            return ReadingConsensus(_consensus(place, where, Mode.READ, opened, existing=True))
         case InMemory():
             return MemoryConsensus()
         case InSQLite(path):
-            if isinstance(where, InFiles) and not existing:
-                _writable(where.root)
             return opened.enter_context(closing(SQLiteConsensus(path, existing=existing)))
         case InPostgres(url, schema):
             return opened.enter_context(closing(PostgresConsensus(url, schema=schema, existing=existing)))

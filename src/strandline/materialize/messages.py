@@ -8,9 +8,10 @@
     -> Store*                                    no answer allowed
     -> StartCommit           <- StartedCommit    then the runtime's log commits, and the next Acknowledge begins
 
-This is the native form: `Load`, `Loaded` and `Store` carry many rows as one Arrow table.  A table of `Store` has the
-binding's columns in the order of its schema plus the booleans `EXISTS` (the resource has a row with this key) and
-`DELETE` (it must go); no key is in it twice.  `binding` is the index into ``Open.spec.bindings``.
+This is the native form: `Load`, `Loaded` and `Store` carry many rows as one Arrow table, and a transaction has as many
+of these messages as keep each of them small.  A table of `Store` has the binding's columns in the order of its schema
+plus the booleans `EXISTS` (the resource has a row with this key) and `DELETE` (it must go); no key is twice in a
+transaction.  `binding` is the index into ``Open.spec.bindings``.
 
 Source: design page "materialize" (the cycle; the wire gives the same messages as protobuf and JSON).
 """

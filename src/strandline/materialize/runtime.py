@@ -4,6 +4,9 @@
 transaction, or finds that there is nothing to do.  It never spawns: the environment's tick calls it.  It returns when
 the transaction is acknowledged, so what it did is durable and readable at the endpoint.
 
+A window is read in batches of bounded size, checked, and put aside in a `Spool`; when all of it is known to be right,
+the extent becomes durable and the batches are sent.  So neither side ever holds a first sync in memory as a whole.
+
 After an error the session is gone and the next `advance` opens a new one, which fences whatever the old one may still
 do and goes on from the checkpoint; only `FencedError` is final, because somebody else is doing our work.
 
@@ -14,7 +17,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -27,8 +31,9 @@ from strandline.materialize.driver import Driver, Session, require_all
 from strandline.materialize.feed import Feed
 from strandline.materialize.fsm import step
 from strandline.materialize.log import RecoveryLog
+from strandline.materialize.spool import Spool
 from strandline.materialize.state import StateUpdate
-from strandline.materialize.stores import keys_of, to_store, with_existence
+from strandline.materialize.stores import Stores, keys_of, with_existence
 from strandline.materialize.task import WHOLE, MaterializationSpec, Progress
 
 Answer = TypeVar("Answer")
@@ -50,12 +55,24 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Moving:
+    """The transaction under way: rows ``read`` of ``about`` so many updates, and rows ``sent`` to the endpoint.
+
+    ``about`` is an upper bound: updates that cancel each other give no rows.
+    """
+
+    read: int = 0
+    about: int = 0
+    sent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """What people are shown.
 
     ``checkpoint``: the time before which everything is in the endpoint, as the endpoint or the log says
     it.  ``position``: the same or later; nothing changed in between, so the endpoint is right up to
-    here.  ``committed``: by this runtime.
+    here.  ``committed``: by this runtime.  ``moving``: in the transaction under way, or that failed.
     """
 
     name: str
@@ -63,14 +80,29 @@ class Status:
     checkpoint: int
     position: int
     committed: Counts
+    moving: Moving
     applied: tuple[str, ...]
     error: str | None
 
 
-class Materialization:
-    """One task, one split: the whole key range."""
+def unwatched(status: Status) -> None:
+    """Look away: what a task calls as it moves on, unless it is given something else."""
 
-    def __init__(self, spec: MaterializationSpec, driver: Driver, log: RecoveryLog, feeds: Sequence[Feed]) -> None:
+
+class Materialization:
+    """One task, one split: the whole key range.
+
+    ``watch`` is called with the status after every batch that was read or sent; it must not raise or block.
+    """
+
+    def __init__(
+        self,
+        spec: MaterializationSpec,
+        driver: Driver,
+        log: RecoveryLog,
+        feeds: Sequence[Feed],
+        watch: Callable[[Status], None] = unwatched,
+    ) -> None:
         names = [(f.name, f.schema) for f in feeds]
         if names != [(b.collection, b.schema) for b in spec.bindings]:
             raise InvalidUsage(
@@ -81,12 +113,14 @@ class Materialization:
         self._log = log
         self._feeds = tuple(feeds)
         self._machine = states.Machine(spec.state_keys)
+        self._watch = watch
         self._session: Session | None = None
-        self._rows: dict[int, pa.Table] = {}
+        self._spools: dict[int, Spool] = {}
         self._loaded: dict[int, list[pa.Table]] = {}
         self._failure: BaseException | None = None
         self._position = 0
         self._checkpoint = 0
+        self._moving = Moving()
         self._sent = Counts()
         self._committed = Counts()
         self._applied: tuple[str, ...] = ()
@@ -101,6 +135,7 @@ class Materialization:
             checkpoint=self._checkpoint,
             position=self._position,
             committed=self._committed,
+            moving=self._moving,
             applied=self._applied,
             error=str(self._failure) or type(self._failure).__name__ if failed else None,
         )
@@ -146,7 +181,9 @@ class Materialization:
     async def _drop(self) -> None:
         session, self._session = self._session, None
         self._machine = states.Machine(self._spec.state_keys)
-        self._rows.clear()
+        for spool in self._spools.values():
+            spool.close()
+        self._spools.clear()
         self._loaded.clear()
         if session is not None:
             await session.close()
@@ -177,7 +214,9 @@ class Materialization:
         due = self._machine.due(TIME_MAX if upper.at is None else upper.at)
         if due is None:
             return False
+        self._sent, self._moving = Counts(transactions=1), Moving()
         await self._run(states.Extend(due))
+        self._moving = Moving()
         return True
 
     async def _run(self, first: states.Event) -> None:
@@ -200,7 +239,8 @@ class Materialization:
         assert self._session is not None
         response = await self._session.receive()
         if isinstance(response, messages.Loaded) and response.binding in self._loaded:
-            self._loaded[response.binding].append(response.rows)
+            # Only the keys are looked at, and a replay may load as many as the transaction has.
+            self._loaded[response.binding].append(keys_of(self._spec.bindings[response.binding], response.rows))
         return response
 
     async def _send(self, message: messages.Request) -> None:
@@ -219,14 +259,12 @@ class Materialization:
             case states.SendAcknowledge():
                 await self._send(messages.Acknowledge())
             case states.ReadChanges(binding, lower, upper):
-                self._sent = Counts(transactions=1)
-                changes = await self._feeds[binding].changes(lower, upper)
-                self._rows[binding] = to_store(self._spec.bindings[binding], changes)
-                return states.Read(binding, len(self._rows[binding]))
+                await self._read(binding, lower, upper)
+                return states.Read(binding, self._spools[binding].rows)
             case states.SendLoad(binding):
                 self._loaded[binding] = []
-                keys = keys_of(self._spec.bindings[binding], self._rows[binding])
-                await self._send(messages.Load(binding, keys))
+                for rows in self._spools[binding].tables():
+                    await self._send(messages.Load(binding, keys_of(self._spec.bindings[binding], rows)))
             case states.SendFlush():
                 await self._send(messages.Flush())
             case states.SendStore(binding):
@@ -252,11 +290,39 @@ class Materialization:
                 await self._feeds[binding].hold(Frontier(max(0, time - 1)))
         return None
 
+    async def _read(self, binding: int, lower: int, upper: int) -> None:
+        """Put aside what is to be stored of a window, batch by batch."""
+        bound = self._spec.bindings[binding]
+        spool = self._spools[binding] = Spool()
+        stores = Stores(bound)
+        changes = await self._feeds[binding].changes(lower, upper, key=bound.key)
+        self._moved(about=changes.about)
+        async with aclosing(changes.batches) as batches:
+            async for batch in batches:
+                spool.add(stores.add(batch))
+                self._moved(read=batch.num_rows)
+        last = stores.end()
+        if last is not None:
+            spool.add(last)
+
     async def _store(self, binding: int) -> None:
-        rows = self._rows.pop(binding)
-        if binding in self._loaded:
-            loaded = self._loaded.pop(binding)
-            rows = with_existence(self._spec.bindings[binding], rows, pa.concat_tables(loaded) if loaded else rows[:0])
-        deleted = int(pc.sum(rows[messages.DELETE]).as_py() or 0)
-        self._sent += Counts(stored=len(rows) - deleted, deleted=deleted)
-        await self._send(messages.Store(binding, rows))
+        """Send what was put aside."""
+        spool = self._spools.pop(binding)
+        loaded = self._loaded.pop(binding, None)
+        bound = self._spec.bindings[binding]
+        try:
+            for rows in spool.tables():
+                if loaded is not None:
+                    rows = with_existence(bound, rows, pa.concat_tables(loaded) if loaded else rows[:0])  # noqa: PLW2901
+                if rows.num_rows:
+                    await self._send(messages.Store(binding, rows))
+                    deleted = int(pc.sum(rows[messages.DELETE]).as_py() or 0)
+                    self._sent += Counts(stored=len(rows) - deleted, deleted=deleted)
+                    self._moved(sent=len(rows))
+        finally:
+            spool.close()
+
+    def _moved(self, read: int = 0, about: int = 0, sent: int = 0) -> None:
+        now = self._moving
+        self._moving = replace(now, read=now.read + read, about=now.about + about, sent=now.sent + sent)
+        self._watch(self.status)

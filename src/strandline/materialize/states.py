@@ -303,7 +303,7 @@ class ReadChanges:
 
 @dataclass(frozen=True, slots=True)
 class SendLoad:
-    """Send `Load` for every key that was read of a binding."""
+    """Send `Load`s for every key that was read of a binding."""
 
     binding: int
 
@@ -315,7 +315,7 @@ class SendFlush:
 
 @dataclass(frozen=True, slots=True)
 class SendStore:
-    """Send `Store` with a binding's rows; answer with `Sent`."""
+    """Send `Store`s with a binding's rows; answer with `Sent`."""
 
     binding: int
 

@@ -11,6 +11,9 @@ key, and letting the last one win would only hide that the key is none.
 
 Keys are compared as values: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0.
 
+A window comes in batches in which the rows of one key stand together (`feed.Feed.changes`), so whatever concerns a key
+is known when the next key begins: `Stores` keeps the rows of one key between two batches, and never more.
+
 Source: design page "materialize" (documents and reductions).  The naive truth: `spec.py`.
 """
 
@@ -48,6 +51,33 @@ def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
     rows = changes.select(list(binding.schema.names))
     rows = rows.append_column(EXISTS, pa.array(exists)).append_column(DELETE, pa.array(~inserted))
     return rows.filter(kept)
+
+
+class Stores:
+    """`to_store` over a stream of batches."""
+
+    def __init__(self, binding: Binding) -> None:
+        self._binding = binding
+        self._open: pa.Table | None = None
+
+    def add(self, batch: pa.RecordBatch) -> pa.Table:
+        """Return what is to be stored of the keys that ended in ``batch``.  Raises as `to_store`."""
+        changes = pa.Table.from_batches([batch])
+        if self._open is not None:
+            changes = pa.concat_tables([self._open, changes])
+        if not changes.num_rows:
+            return to_store(self._binding, changes)
+        ids = key_ids([changes[name] for name in self._binding.key])
+        others = np.flatnonzero(ids != ids[-1])
+        ended = int(others[-1]) + 1 if len(others) else 0
+        self._open = changes.slice(ended)
+        if len(self._open) > len(_ONES):  # no use in reading on: the key's rows are too many already
+            to_store(self._binding, self._open)
+        return to_store(self._binding, changes.slice(0, ended))
+
+    def end(self) -> pa.Table | None:
+        """Return what is to be stored of the last key; None if there were no changes.  Raises as `to_store`."""
+        return None if self._open is None else to_store(self._binding, self._open)
 
 
 def keys_of(binding: Binding, rows: pa.Table) -> pa.Table:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from strandline.algebra.schema import Schema
-from strandline.errors import CorruptionError, Indeterminate, StoreError, Unavailable
+from strandline.errors import CorruptionError, Indeterminate, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.collect import DELETION_GRACE_MS, Collector
 from strandline.persist.compact import Compactor
@@ -117,18 +117,21 @@ class PersistClient:
         await handle.register()
         return handle
 
-    async def advance_many(self, moves: Sequence[tuple[WriteHandle, Frontier, str]]) -> list[AppendOutcome]:
+    async def advance_many(
+        self, moves: Sequence[tuple[WriteHandle, Frontier, str]]
+    ) -> list[AppendOutcome | StrandlineError]:
         """Advance each upper, from what is known here, by an empty append: all shards in one durable flush.
 
         This is what a tick costs for shards with nothing new.  The third of each is the fingerprint to certify the
-        shard with, or empty.  The outcomes are independent of each other.
+        shard with, or empty.  The outcomes are independent of each other: one shard's error is its outcome.
         """
         requests = [(w, w.request((), w.state.upper, upper, certify=name)) for w, upper, name in moves]
         outcomes = await commit_many(
             self.consensus, [(self._machines[w.shard], partial(_append, request)) for w, request in requests]
         )
-        for writer, request in requests:
-            writer.settled(request)
+        for (writer, request), outcome in zip(requests, outcomes, strict=True):
+            if not isinstance(outcome, StrandlineError):
+                writer.settled(request)
         return outcomes
 
     async def compactor(self, shard: str, merger: Merger | None = None) -> Compactor | None:
@@ -247,15 +250,21 @@ def _append(request: Append, state: ShardState) -> tuple[ShardState, AppendOutco
     return append(state, request)
 
 
-async def commit_many(consensus: Consensus, commands: Sequence[tuple[Machine, Command[Any]]]) -> list[Any]:
-    """Commit one command on each of several machines; what does not succeed at once takes each machine's own path."""
+async def commit_many(
+    consensus: Consensus, commands: Sequence[tuple[Machine, Command[Any]]]
+) -> list[Any | StrandlineError]:
+    """Commit one command on each of several machines, and return each one's answer, or the error that it met.
+
+    What does not succeed at once takes each machine's own path.
+    """
     prepared: dict[int, tuple[ShardState, Any, CompareAndSet]] = {}
     for index, (machine, command) in enumerate(commands):
-        before = machine.state
-        after, answer = command(before)
-        if after is not before:
-            later, request = machine.prepare(before, after)
-            prepared[index] = (later, answer, request)
+        with suppress(StrandlineError):  # a command that refuses this state may take a newer one: its own path says
+            before = machine.state
+            after, answer = command(before)
+            if after is not before:
+                later, request = machine.prepare(before, after)
+                prepared[index] = (later, answer, request)
     answers: dict[int, Any] = {}
     unknown: Indeterminate | None = None
     if prepared:
@@ -272,7 +281,13 @@ async def commit_many(consensus: Consensus, commands: Sequence[tuple[Machine, Co
                     answers[index] = answer
     for index in answers:
         await commands[index][0].maintain()
-    return [
-        answers[index] if index in answers else await machine.commit(command, unknown=unknown)
-        for index, (machine, command) in enumerate(commands)
-    ]
+    away = False  # a store that did not answer for a minute is asked once more by each of the others
+    for index, (machine, command) in enumerate(commands):
+        if index not in answers:
+            try:
+                deadline = machine.within(0) if away else None
+                answers[index] = await machine.commit(command, unknown=unknown, deadline=deadline)
+            except StrandlineError as error:
+                answers[index] = error
+                away = away or isinstance(error, StoreError | Unavailable)
+    return [answers[index] for index in range(len(commands))]

@@ -30,6 +30,7 @@ from strandline.persist.compact import UNNAMED
 from strandline.persist.evolution import parse_schema
 from strandline.persist.invariants import check
 from strandline.persist.ledger import Committed, Ledger
+from strandline.persist.location import KEY as LOCATION
 from strandline.persist.objects import shard_prefix
 from strandline.persist.plane import Contents, Half, Merger
 from strandline.persist.records import read_records
@@ -102,7 +103,7 @@ async def check_location(client: PersistClient, merger: Merger | None = None) ->
     for write in writes:
         findings += await _check_unapplied(client, write, merger)
     known = tuple(shard_prefix(shard) for shard in await shards_of(client.consensus))  # now, and not when we began
-    strays = [key for key in everything if not key.startswith(known) and _FIRST_ROLLUP not in key]
+    strays = [k for k in everything if not k.startswith(known) and _FIRST_ROLLUP not in k and k != LOCATION]
     return findings + Findings(tuple(Finding(Fault.LEAKED, "", key, f"{key} belongs to no shard") for key in strays))
 
 

@@ -9,10 +9,10 @@ Source: design pages "persist" (handles, stage) and "the house planned" (where t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NewType, Protocol
+from typing import Final, NewType, Protocol
 
 import pyarrow as pa
 
@@ -24,6 +24,10 @@ from strandline.persist.batch import Batch, Staged, Window
 Rows = NewType("Rows", object)
 """An update frame of the engine: a collection's columns plus ``__time BIGINT`` and ``__diff BIGINT``; lazy where it can
 be."""
+
+NET_BATCH_ROWS: Final = 10_000
+NET_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""What a batch of `Engine.net` has at most: so many rows, and about so many bytes."""
 
 
 class Half(Enum):
@@ -69,6 +73,11 @@ class Contents:
     def rows(self) -> int:
         """Updates in these batches: an upper bound on what is read, known without reading."""
         return sum(b.rows for b in self.batches)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the parts of these batches, as they are stored."""
+        return sum(part.size for b in self.batches for part in b.parts)
 
     @property
     def plain(self) -> bool:
@@ -194,8 +203,14 @@ class Engine(Merger, Protocol):
         """Return the distinct times of the updates, ascending: from statistics where they tell, else by a small job."""
         ...
 
-    async def net(self, rows: Rows) -> pa.Table:
-        """Return the net changes, times summed out: each row once with its ``__diff``, never 0.  For what is small."""
+    def net(
+        self, contents: Contents, *, key: Sequence[str] = (), times: bool = False
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the net changes in bounded batches: the columns, ``__diff``; each row once, its diff never 0.
+
+        Rows that agree in ``key`` come one after the other, also across batches.  ``times``: the times are not summed
+        out; a column ``__time`` stands before ``__diff``, and earlier times come first.  Raises as `read`.
+        """
         ...
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:

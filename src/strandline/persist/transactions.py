@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
+from strandline.errors import FencedError, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Staged, retimed
 from strandline.persist.client import PersistClient
@@ -255,6 +255,8 @@ class Transactions:
         self._applied.update(write.data for write in writes)
         behind = [(writer, state.upper, "") for writer in shards.values() if writer.state.upper < state.upper]
         for (writer, upper, _), outcome in zip(behind, await self._client.advance_many(behind), strict=True):
+            if isinstance(outcome, StrandlineError):
+                raise outcome
             if isinstance(outcome, Fenced):
                 raise fenced(writer.shard, outcome, self._epoch)
             if isinstance(outcome, UpperMismatch):

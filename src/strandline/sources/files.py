@@ -161,7 +161,7 @@ class FileReader:
         age_ms = self._clock.now_ms() - stat.st_mtime_ns // 1_000_000
         settle_ms = self._options.settle_ms
         if settle_ms and age_ms < settle_ms:
-            return f"it was modified {age_ms} ms ago"
+            return f"it was modified less than {settle_ms} ms ago, so its writer may go on"
         with path.open("rb") as file:
             if not self._options.format.encoding.text:
                 head = file.read(len(_PARQUET_MAGIC))

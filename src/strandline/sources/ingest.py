@@ -165,16 +165,22 @@ class Ingestion:
         return outcome
 
     async def _stage(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, again: bool) -> Staged:
-        """Read and write a batch; if it has errors once more, to say where they are (the ok rows are the same)."""
-        staged = await self._read(slices, lower, upper, locate=False, again=again)
+        """Read and write a batch; if it has errors once more, to say where they are (the ok rows are the same).
+
+        Both passes are of one batch, so its records are counted once.
+        """
+        staged = await self._read(slices, lower, upper, locate=False)
+        self.status = replace(
+            self.status,
+            read_records=self.status.read_records + staged.rows,
+            reread_records=self.status.reread_records + (staged.rows if again else 0),
+        )
         if not staged.errors:
             return staged
         await self._engine.discard(staged)
-        return await self._read(slices, lower, upper, locate=True, again=True)
+        return await self._read(slices, lower, upper, locate=True)
 
-    async def _read(
-        self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool, again: bool
-    ) -> Staged:
+    async def _read(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool) -> Staged:
         rows = await self._reader.read(slices, locate=locate)
         request = StageRequest(
             self._data.shard,
@@ -186,13 +192,7 @@ class Ingestion:
             inline_bytes_max=self._data.inline_room,
             normalised=True,
         )
-        staged = await self._engine.stage(rows, request)
-        self.status = replace(
-            self.status,
-            read_records=self.status.read_records + staged.rows,
-            reread_records=self.status.reread_records + (staged.rows if again else 0),
-        )
-        return staged
+        return await self._engine.stage(rows, request)
 
     async def _append(self, staged: list[Staged], lower: Frontier, upper: Frontier) -> Stepped:
         match await self._data.compare_and_append(staged, lower, upper):

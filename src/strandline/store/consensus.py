@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from strandline.errors import InvalidUsage
+from strandline.errors import ConfigError, InvalidUsage
 
 SEQNO_MAX: Final = 2**63 - 1
 """Every implementation holds seqnos of 63 bits."""
+
+
+class NothingStored(ConfigError):
+    """What must be there already to be opened is not there; opening it made nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ from strandline.store.consensus import (
     Committed,
     CompareAndSet,
     Mismatch,
+    NothingStored,
     Versioned,
     check_limit,
     check_truncation,
@@ -155,7 +156,7 @@ class PostgresConsensus:
         try:
             if not self._on_connection(self._is_ours):
                 if existing:
-                    raise ConfigError(f"{self._place} is not there: nothing was stored there yet")
+                    raise NothingStored(f"{self._place} is not there: nothing was stored there yet")
                 self._transact(self._initialize)
         except StoreError as error:
             self.close()

@@ -37,6 +37,7 @@ class Kind(IntEnum):
     VERSION = 6
     CACHED = 7
     DOOMED = 8
+    MARK = 9
 
 
 MAGIC: Final = b"\x89STR"

@@ -40,6 +40,7 @@ from strandline.store.consensus import (
     Committed,
     CompareAndSet,
     Mismatch,
+    NothingStored,
     Versioned,
     check_limit,
     check_truncation,
@@ -233,9 +234,9 @@ def is_ours(path: Path, version: list[tuple[Any, ...]]) -> bool:
     return bool(form)
 
 
-def absent(path: Path) -> ConfigError:
+def absent(path: Path) -> NothingStored:
     """Return what to raise where a database must be there, and is not."""
-    return ConfigError(f"there is no consensus database {path}: nothing was stored there yet")
+    return NothingStored(f"there is no consensus database {path}: nothing was stored there yet")
 
 
 def nothing_happened(path: Path, error: sqlite3.Error) -> StrandlineError:

@@ -56,8 +56,8 @@ class Tapped:
         if not inspect.iscoroutinefunction(found):
             return found
 
-        async def call(*args: Any) -> Any:
-            result = await self._plan.through(f"{self._label}.{name}", lambda: found(*args))
+        async def call(*args: Any, **named: Any) -> Any:
+            result = await self._plan.through(f"{self._label}.{name}", lambda: found(*args, **named))
             return Tapped(self._plan, f"{self._label}.{name}", result) if name in self._opens else result
 
         return call

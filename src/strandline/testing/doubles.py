@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Sequence
 from itertools import count
+from typing import Any
 
 
 class HandClock:
@@ -30,3 +32,14 @@ class CountingIds:
     def fresh(self, kind: str) -> str:
         """Return ``kind``, the owner and the next number."""
         return f"{kind}-{self._owner}-{next(self._count)}"
+
+
+async def in_turn(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run the calls in turn, and raise what the first of them raises: a `Together` without an event loop."""
+    waiting = list(calls)
+    try:
+        while waiting:
+            await waiting.pop(0)
+    finally:
+        for call in waiting:
+            call.close()

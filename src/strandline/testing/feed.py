@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from strandline.algebra.schema import DIFF, Schema
+from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.errors import AsOfError
 from strandline.frontier.antichain import MINIMUM, Frontier, join
+from strandline.materialize.feed import Batches, Changes
 from strandline.materialize.spec import canonical
 
 
@@ -17,13 +19,15 @@ class ListFeed:
     """A collection whose changes are written down one by one.
 
     It is compacted as far as it is held: a window that begins at or before its since, and not at 0, is refused.
+    A batch has ``batch_rows`` rows: few, so that the changes of one key lie in two of them.
     """
 
-    def __init__(self, name: str, schema: Schema, types: Mapping[str, pa.DataType]) -> None:
+    def __init__(self, name: str, schema: Schema, types: Mapping[str, pa.DataType], batch_rows: int = 1) -> None:
         self.name = name
         self.schema = schema
         self.since = MINIMUM
         self._types = types
+        self._batch_rows = batch_rows
         self._upper = MINIMUM
         self._changes: list[tuple[dict[str, Any], int, int]] = []
 
@@ -44,20 +48,28 @@ class ListFeed:
         """Return the upper."""
         return self._upper
 
-    async def changes(self, lower: int, upper: int) -> pa.Table:
-        """Return the net changes over the window."""
+    async def changes(self, lower: int, upper: int, *, key: Sequence[str] = (), times: bool = False) -> Changes:
+        """Return the changes over the window."""
         if lower and not self.since <= Frontier(lower - 1):
             raise AsOfError(f"{self.name!r} cannot tell what changed from {lower} on: its since is {self.since}")
         assert not self._upper.beyond(upper - 1), f"{upper} is not known yet: the upper is {self._upper}"
-        counts: dict[str, int] = {}
+        counts: Counter[tuple[int, str]] = Counter()
         rows: dict[str, dict[str, Any]] = {}
-        for row, time, diff in self._changes:
-            if lower <= time < upper:
-                rows[canonical(row)] = row
-                counts[canonical(row)] = counts.get(canonical(row), 0) + diff
-        net = [(rows[each], count) for each, count in counts.items() if count]
-        columns = {name: pa.array([row[name] for row, _ in net], self._types[name]) for name in self.schema.names}
-        return pa.table({**columns, DIFF: pa.array([count for _, count in net], pa.int64())})
+        inside = [change for change in self._changes if lower <= change[1] < upper]
+        for row, time, diff in inside:
+            rows[canonical(row)] = row
+            counts[time if times else 0, canonical(row)] += diff
+        net = [(rows[each], time, count) for (time, each), count in counts.items() if count]
+        net.sort(key=lambda change: (change[1], [canonical(change[0][name]) for name in key]))
+        columns = {name: pa.array([row[name] for row, _, _ in net], self._types[name]) for name in self.schema.names}
+        if times:
+            columns[TIME] = pa.array([time for _, time, _ in net], pa.int64())
+        table = pa.table({**columns, DIFF: pa.array([count for _, _, count in net], pa.int64())})
+        return Changes(len(inside), self._batches(table))
+
+    async def _batches(self, table: pa.Table) -> Batches:
+        for batch in table.combine_chunks().to_batches(self._batch_rows):
+            yield batch
 
     async def hold(self, frontier: Frontier) -> None:
         """Move the since as far as is now allowed."""

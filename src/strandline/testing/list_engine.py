@@ -1,16 +1,18 @@
-"""An `Engine` over Python lists: for tests of whoever moves rows without looking inside them.
+"""An `Engine` over Python lists: the simulator's, and for tests of whoever moves rows.
 
-It keeps the part of the engine's contract that needs no SQL: read, union, stage, discard, multiset, collect, local,
-times, restrict, differences.  What would need SQL (`evaluate`, `query`) it refuses.  Parts are msgpack, in the Blob it
-is given.  Everything happens when it is called, so a frame is a value; nothing suspends but the Blob.
+It keeps the engine's contract.  Plans are evaluated row by row (`list_plans`), over the expressions that
+`list_expressions` knows; a query that only Spark understands is a Python function that it was given.  Parts are
+msgpack, in the Blob it is given.  Everything happens when it is called, so a frame is a value; nothing suspends but the
+Blob.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, cast
+from decimal import Decimal
+from typing import Any, Final, cast
 
 import google_crc32c
 import msgspec
@@ -34,6 +36,7 @@ from strandline.persist.batch import (
 )
 from strandline.persist.plane import Contents, Differences, Half, Rows, StageRequest
 from strandline.store.blob import Blob
+from strandline.testing.list_plans import Plans, Query
 
 Row = dict[str, Any]
 _OURS = frozenset({TIME, DIFF})
@@ -62,10 +65,14 @@ def updates(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 
 class ListEngine:
-    """`persist.plane.Engine` over lists, with parts in ``blob``."""
+    """`persist.plane.Engine` over lists, with parts in ``blob``.
 
-    def __init__(self, blob: Blob) -> None:
+    ``queries``: what the queries mean that have no plan, by their text.
+    """
+
+    def __init__(self, blob: Blob, queries: Mapping[str, Query] | None = None) -> None:
         self._blob = blob
+        self._queries = queries or {}
         self.staged = 0  # how many batches with rows were written: what would have been a job
         self.discarded = 0  # how many were given back
 
@@ -85,8 +92,9 @@ class ListEngine:
         return Rows(_added_up(rows) if contents.net else rows)
 
     async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
-        """Refused: it would need SQL."""
-        _refuse("evaluate")
+        """See `Engine.evaluate`."""
+        rows = Plans({name: listed(each).rows for name, each in frames.items()}, self._queries, origin).updates(node)
+        return Rows(Listed((*node.names, TIME, DIFF), tuple(rows)))
 
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
         """See `Engine.union`."""
@@ -164,12 +172,30 @@ class ListEngine:
         return updates(schema, ({**row, TIME: time, DIFF: diff} for row in table.to_pylist()))
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
-        """Refused: it would need SQL."""
-        _refuse("query")
+        """Refused: no text is read here."""
+        raise InvalidUsage("ListEngine reads no SQL; ask Spark's engine")
+
+    def settings(self) -> dict[str, str]:
+        """Return what changes answers: nothing."""
+        return {}
 
     async def times(self, contents: Contents) -> tuple[int, ...]:
         """See `Engine.times`."""
         return tuple(sorted({row[TIME] for row in listed(await self.read(contents)).rows}))
+
+    async def net(
+        self, contents: Contents, *, key: Sequence[str] = (), times: bool = False
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `Engine.net`; a batch has one row, so that what spans batches is met."""
+        found = listed(await self.read(contents))
+        kept = [*(name for name in found.names if name not in _OURS), *([TIME] if times else [])]
+        sums: Counter[tuple[Any, ...]] = Counter()
+        for row in found.rows:
+            sums[tuple(row[name] for name in kept)] += row[DIFF]
+        net = [dict(zip(kept, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff]
+        net.sort(key=lambda row: (row[TIME] if times else 0, [repr(row[name]) for name in key]))
+        for batch in pa.table({name: [row[name] for row in net] for name in [*kept, DIFF]}).to_batches(1):
+            yield batch
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
         """See `Engine.restrict`."""
@@ -192,7 +218,7 @@ class ListEngine:
 
     async def _write(self, rows: list[Row], request: StageRequest) -> tuple[Part, ...]:
         self.staged += 1
-        data = msgspec.msgpack.encode(rows)
+        data = _encoded(rows)
         if len(data) <= min(INLINE_PART_BYTES_MAX, request.inline_bytes_max):
             return (InlinePart(data, len(rows)),)
         key = f"{request.prefix}part"
@@ -201,11 +227,28 @@ class ListEngine:
 
     async def _decode(self, part: Part) -> list[Row]:
         if isinstance(part, InlinePart):
-            return cast("list[Row]", msgspec.msgpack.decode(part.data))
+            return _decoded(part.data)
         found = await self._blob.get(part.key)
         if found is None or google_crc32c.value(found) != part.footer_crc:
             raise CorruptionError(f"part {part.key} is {'missing' if found is None else 'damaged'}")
-        return cast("list[Row]", msgspec.msgpack.decode(found))
+        return _decoded(found)
+
+
+_DECIMAL: Final = 1
+"""The extension type by which parts tell a decimal from the text that msgpack would make of it."""
+_decoder: Final = msgspec.msgpack.Decoder(ext_hook=lambda _, data: Decimal(bytes(data).decode()))
+
+
+def _encoded(rows: Iterable[Row]) -> bytes:
+    return msgspec.msgpack.encode([{name: _plain(value) for name, value in row.items()} for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.msgpack.Ext(_DECIMAL, str(value).encode()) if isinstance(value, Decimal) else value
+
+
+def _decoded(data: bytes) -> list[Row]:
+    return cast("list[Row]", _decoder.decode(data))
 
 
 def columns(contents: Contents) -> tuple[str, ...]:
@@ -254,7 +297,3 @@ def _digest(row: Row) -> Digest:
     identity = msgspec.msgpack.encode([value for name, value in row.items() if name not in _OURS])
     low, high = (xxhash.xxh64_intdigest(identity, seed) * row[DIFF] % 2**64 for seed in (1, 2))
     return Digest(low, high)
-
-
-def _refuse(verb: str) -> NoReturn:
-    raise InvalidUsage(f"ListEngine cannot {verb}: it knows no SQL; use the Spark engine or the spec engine")

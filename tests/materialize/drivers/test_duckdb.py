@@ -24,6 +24,7 @@ from strandline.materialize.drivers.duckdb_file import LOCK_WAIT_S, DuckDBFile
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
 from strandline.materialize.runtime import Materialization
+from strandline.materialize.spool import Spool
 from strandline.materialize.stores import to_store
 from strandline.materialize.task import NOTHING, WHOLE, Binding, Checkpoint, KeyRange, MaterializationSpec
 from strandline.store.memory import MemoryConsensus
@@ -97,6 +98,13 @@ def endpoint(make_endpoint: Callable[..., DuckDBEndpoint]) -> DuckDBEndpoint:
 
 class TestDuckDB(DriverContract):
     pass
+
+
+class TestDuckDBWithRowsInFiles(DriverContract):
+    @pytest.fixture(autouse=True)
+    def spilling(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let nothing be held in memory: every statement streams its rows from a file."""
+        monkeypatch.setattr(Spool.__init__, "__defaults__", (0,))
 
 
 def changes(*rows: tuple[int, str, int]) -> pa.Table:

@@ -9,8 +9,12 @@ upper, the digest of the shard. On opening, a certificate that still describes t
 this dataflow desired, and the sink goes on without recomputing.  Otherwise it asks for an *audit*: one full
 recomputation, diffed against what is stored.
 
+A sink forgets first: before an append it gives up what it believes of the shard, and believes it again once it knows
+the outcome.  So an append that fails, or is cancelled, leaves a sink that is not ``known``; the next step opens it
+again, which looks at the shard, and goes on from what it finds there.
+
 Law K2: for every t < upper, content at t = desired at t, but for what others wrote and the next append withdraws (K3).
-Trap: after an exception from the append the outcome is unknown; the sink must be opened again before it is used.
+Trap: a sink that is not ``known`` must be opened before it is used.
 
 Source: design page "compute" (the sink: mint · write · append; certificates; owed).
 """
@@ -26,7 +30,7 @@ from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.persist.batch import Staged
 from strandline.persist.plane import Engine, Rows, StageRequest
 from strandline.persist.read import contents
-from strandline.persist.state import Appended, AppendOutcome, Fenced, ShardState, UpperMismatch
+from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 
 
@@ -55,6 +59,8 @@ class Sink:
         self._last_lower: int | None = None
         self._accounted = MINIMUM  # everything in the shard before this is ours, or withdrawn in the correction
         self.counters = Counters()
+        self.known = False
+        """Whether the outcome of the last append is known here; if not, `open` comes before anything else."""
         self.desired: int | None = None
         """All desired updates before this time have been computed; None: nothing is known, an audit is due."""
 
@@ -73,11 +79,13 @@ class Sink:
 
         After it, ``desired`` is None iff an audit is due.
         """
+        self.known = False
         state = await self.writer.refresh()
         self._correction.clear()
         self._last_lower = None
         self._accounted = state.upper
         self.desired = _certified(state, self.fingerprint)
+        self.known = True
 
     async def start(self, as_of: int) -> None:
         """Begin the history of a fresh shard at ``as_of``: the first step's window starts there."""
@@ -123,8 +131,9 @@ class Sink:
 
         Raises:
             FencedError: a newer epoch has taken over.
-            Indeterminate: the append may have happened; open the sink again.
+            Exception: whatever a store or the engine raises; the append may have happened, and the sink is not `known`.
         """
+        self.forget()
         if delta is not None:
             self._correction.add(delta)
         self.desired = as_time(upper)
@@ -146,18 +155,24 @@ class Sink:
                 case UpperMismatch():
                     await self._give_up(staged)
                     await self.look()
-                case Fenced():  # the parts are left alone: whoever is fenced may not know all that it has appended
+                case Fenced():  # the parts are left alone: a fenced writer may not know all that it has appended
                     raise fenced(self.writer.shard, outcome, self.writer.epoch)
+        self.known = True
 
-    def moved(self, outcome: AppendOutcome, upper: Frontier) -> None:
+    def forget(self) -> None:
+        """Give up what is believed of the shard, because an append begins whose outcome may stay unknown."""
+        self.known = False
+
+    def moved(self, outcome: Appended | UpperMismatch, upper: Frontier) -> None:
         """Take note of an empty append that was made for this sink together with others'."""
+        self.known = True
         match outcome:
             case Appended():
                 self.desired = as_time(upper)
                 self._accounted = upper
                 self.counters.appends += 1
-            case _:
-                pass  # somebody else appended: the next step finds the upper moved, and looks
+            case UpperMismatch():
+                pass  # another writer has appended: the next step finds the upper moved, and looks
 
     async def _write(self, description: Description, *, small: bool) -> Staged | None:
         if self._correction.empty:

@@ -12,7 +12,8 @@ alone.
 A binding that the committed checkpoint does not know begins from nothing, so its table is emptied in the transaction
 that stores its first rows: readers see the old contents until they see the new ones.
 
-Warning: rows are kept in memory from Store to StartCommit, so that the file is locked for the commit only.
+Rows are put aside from Store to StartCommit (in memory while they are few, else in a temporary file), so that the file
+is locked for the commit only.
 
 Source: design page "materialize" (the four patterns, 1).   Laws: M2, M3.
 """
@@ -48,6 +49,7 @@ from strandline.materialize.messages import (
     StartedCommit,
     Store,
 )
+from strandline.materialize.spool import Spool
 from strandline.materialize.task import Binding, Checkpoint, KeyRange, MaterializationSpec
 
 DOCUMENTATION: Final = "https://duckdb.org/docs/"
@@ -116,7 +118,7 @@ def _verdict(binding: Binding, name: str, spark: str) -> Constraint:
 
 
 class DuckDBSession:
-    """One conversation: holds rows in memory, touches the file at Open, Load and StartCommit."""
+    """One conversation: puts rows aside, touches the file at Open, Load and StartCommit."""
 
     def __init__(self, file: DuckDBFile) -> None:
         self._file = file
@@ -124,7 +126,7 @@ class DuckDBSession:
         self._answers: deque[Response] = deque()
         self._bindings: tuple[Binding, ...] = ()
         self._held: Claim | None = None
-        self._stores: list[Store] = []
+        self._stores: dict[int, Spool] = {}
 
     async def send(self, message: Request) -> None:
         """Take a message and do what it says."""
@@ -141,8 +143,8 @@ class DuckDBSession:
                 await self._load(message)
             case Flush():
                 self._answer(Flushed())
-            case Store():
-                self._stores.append(message)
+            case Store(binding, rows):
+                self._stores.setdefault(binding, Spool()).add(duckdb_tables.placed(self._bindings[binding], rows))
             case StartCommit(checkpoint):
                 await self._commit(checkpoint)
                 self._answer(StartedCommit())
@@ -156,8 +158,13 @@ class DuckDBSession:
 
     async def close(self) -> None:
         """Forget what was not committed."""
-        self._stores.clear()
+        self._forget()
         self._answers.clear()
+
+    def _forget(self) -> None:
+        for spool in self._stores.values():
+            spool.close()
+        self._stores.clear()
 
     def _answer(self, message: Response) -> None:
         self._said = self._said.then(message)
@@ -194,7 +201,7 @@ class DuckDBSession:
         except _OutcomeUnknownError as unknown:
             if await self._file.run(lambda connection: duckdb_checkpoints.look(connection, held)) != checkpoint:
                 raise Unavailable(f"{self._file} did not commit: {unknown}") from unknown
-        self._stores.clear()
+        self._forget()
 
     def _transact(self, connection: duckdb.DuckDBPyConnection, held: Claim, checkpoint: Checkpoint) -> None:
         """Do the whole transaction, in a worker thread."""
@@ -206,8 +213,8 @@ class DuckDBSession:
             for target in targets:
                 if all(each.of(target.binding.state_key) is None for each in committed):
                     duckdb_tables.empty(connection, target)
-            for message in self._stores:
-                duckdb_tables.store(connection, targets[message.binding], message.rows)
+            for binding, rows in self._stores.items():
+                duckdb_tables.store(connection, targets[binding], rows)
         except BaseException:
             connection.rollback()
             raise

@@ -1,7 +1,7 @@
 """The tables that a materialization fills: made, checked, loaded from, stored into.
 
-Every function works inside the caller's transaction.  Rows arrive as Arrow tables whose columns are renamed ``c0, c1,
-...``: a name that somebody chose never goes anywhere but through `sql.identifier`.
+Every function works inside the caller's transaction.  Rows arrive as Arrow tables or streams whose columns are renamed
+``c0, c1, ...``: a name that an author chose never goes anywhere but through `sql.identifier`.
 
 Source: design page "materialize" (pattern 1; drivers are products).
 """
@@ -20,6 +20,7 @@ from strandline.materialize.drivers.duckdb_checkpoints import TABLE
 from strandline.materialize.drivers.duckdb_types import duckdb_type
 from strandline.materialize.drivers.sql import Sql, compose, identifier, joined
 from strandline.materialize.messages import DELETE, EXISTS
+from strandline.materialize.spool import Spool
 from strandline.materialize.task import Binding, Checkpoint
 
 _ROWS = identifier("strandline_rows")
@@ -182,30 +183,41 @@ def empty(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
     connection.execute(compose("DELETE FROM {t}", t=target.table).text)
 
 
-def store(connection: duckdb.DuckDBPyConnection, target: Target, rows: pa.Table) -> None:
-    """Replace, insert and delete ``rows``, each of which says whether its key is there; it must be so.
+def placed(binding: Binding, rows: pa.Table) -> pa.Table:
+    """Return the rows of a `messages.Store` under the names that `store` knows them by."""
+    names = binding.schema.names
+    columns = [*(f"c{i}" for i in range(len(names))), "present", "gone"]
+    return rows.select([*names, EXISTS, DELETE]).rename_columns(columns)
+
+
+def store(connection: duckdb.DuckDBPyConnection, target: Target, rows: Spool) -> None:
+    """Replace, insert and delete `placed` rows, each of which says whether its key is there; it must be so.
+
+    Each statement streams the rows anew, so the memory that it takes does not grow with them.
 
     Raises:
         DefinitionError: a key that should be new is there already; the message names it.
-        CorruptionError: rows that should be there are not: somebody else changed the table.
+        CorruptionError: rows that should be there are not: another program changed the table.
     """
-    names = target.binding.schema.names
-    expected = int(pc.sum(rows[EXISTS]).as_py() or 0)
+    if not rows.rows:
+        return
     present, gone = identifier("present"), identifier("gone")
-    placed = rows.select([*names, EXISTS, DELETE]).rename_columns(
-        [*(f"c{i}" for i in range(len(names))), "present", "gone"]
-    )
-    _register(connection, placed)
-    _refuse_known(connection, target, present)
     parts = {"t": target.table, "r": _ROWS, "m": target.match, "present": present, "gone": gone}
-    deleted = connection.execute(
-        compose("DELETE FROM {t} AS t USING {r} AS r WHERE r.{present} AND {m}", **parts).text
-    ).fetchall()
-    if deleted != [(expected,)]:
-        raise CorruptionError(
-            f"table {target.binding.resource!r}: of {expected} rows to replace or delete {deleted[0][0]} were there: "
-            "somebody else changed the table; bump the binding's backfill to fill it again"
-        )
+    expected = sum(int(pc.sum(table["present"]).as_py() or 0) for table in rows.tables())
+    if expected < rows.rows:
+        _register(connection, rows.relation())
+        _refuse_known(connection, target, present)
+    if expected:
+        _register(connection, rows.relation())
+        deleted = connection.execute(
+            compose("DELETE FROM {t} AS t USING {r} AS r WHERE r.{present} AND {m}", **parts).text
+        ).fetchall()
+        if deleted != [(expected,)]:
+            raise CorruptionError(
+                f"table {target.binding.resource!r}: of {expected} rows to replace or delete {deleted[0][0]} were "
+                "there: another program changed the table; `strandline backfill` fills it again"
+            )
+    _register(connection, rows.relation())
     connection.execute(
         compose(
             "INSERT INTO {t} ({c}) SELECT {p} FROM {r} WHERE NOT {gone}", c=target.columns, p=target.placed, **parts
@@ -229,7 +241,7 @@ def _refuse_known(connection: duckdb.DuckDBPyConnection, target: Target, present
         key = ", ".join(f"{name} = {value!r}" for name, value in zip(target.binding.key, known[0], strict=True))
         raise DefinitionError(
             f"{target.binding.collection!r} into {target.binding.resource!r}: a second row has the key ({key}); either "
-            f"KEY ({', '.join(target.binding.key)}) does not tell its rows apart, or somebody else wrote to the table"
+            f"KEY ({', '.join(target.binding.key)}) does not tell its rows apart, or another program wrote to the table"
         )
 
 
@@ -238,5 +250,5 @@ def _key_places(target: Target) -> list[Sql]:
     return [identifier(f"c{names.index(k)}") for k in target.binding.key]
 
 
-def _register(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> None:
+def _register(connection: duckdb.DuckDBPyConnection, rows: pa.Table | pa.RecordBatchReader) -> None:
     connection.register("strandline_rows", rows)

@@ -1,0 +1,47 @@
+"""An `Analyst` without Spark: sqlglot resolves the names of a query and works out its types.
+
+It answers for the plain part of SQL that simulated views are written in, where both agree.  So the real planner runs
+in a simulation.
+
+Source: design page "the map" (decision 10: Spark is the authority; this is its double).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.annotate_types import annotate_types
+from sqlglot.optimizer.qualify import qualify
+
+from strandline.algebra.schema import Column, Schema
+from strandline.errors import DefinitionError
+
+
+class ListAnalyst:
+    """`strandline.environment.assembly.TypeAnalyst` by sqlglot."""
+
+    def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
+        """See `Analyst.schema_of`."""
+        known: dict[str, object] = {n.lower(): {c.name: c.type for c in schema} for n, schema in relations.items()}
+        try:
+            tree = qualify(sqlglot.parse_one(sql, dialect="spark"), schema=known, dialect="spark")
+            tree = annotate_types(tree, schema=known, dialect="spark")
+        except SqlglotError as error:
+            raise DefinitionError(str(error).splitlines()[0]) from error
+        if not isinstance(tree, exp.Query):
+            raise DefinitionError("the text is no query")
+        return Schema(tuple(Column(each.alias_or_name, _type(each)) for each in tree.selects))
+
+    def parse_ddl(self, ddl: str) -> Schema:
+        """Return the schema that a column list writes."""
+        columns = (part.split(maxsplit=1) for part in ddl.split(", "))
+        return Schema(tuple(Column(name.strip("`"), type_.lower()) for name, type_ in columns))
+
+
+def _type(column: exp.Expr) -> str:
+    if column.type is None or column.is_type(exp.DType.UNKNOWN):
+        raise DefinitionError(f"the type of {column.alias_or_name!r} is not known here")
+    return column.type.sql("spark").lower().replace(", ", ",")

@@ -1,0 +1,331 @@
+"""Scalar expressions over Python values: the small part of Spark SQL that simulated views are written in.
+
+An expression is a sqlglot tree; `evaluator` turns it into a function of a row.  Values are Python's: int for all whole
+numbers, Decimal, float, str, bool, and None for NULL.  Logic has three values.  What Spark refuses in ANSI mode (a
+division by zero, a number out of range, a text that is no number) raises `CollectionError`, as the engine does.
+
+It knows columns, literals, ``+ - * / % DIV``, comparisons, ``<=>``, AND, OR, NOT, IS, IN (a list), BETWEEN, CASE, IF,
+COALESCE, NULLIF, GREATEST, LEAST, ABS, CAST and parentheses; anything else is `InvalidUsage`, never a guess.  Whole
+numbers are 64 bits wide wherever no CAST says otherwise.
+
+Source: design page "the house planned" (the simulator's engine).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+import sqlglot
+from sqlglot import exp
+
+from strandline.errors import CollectionError, InvalidUsage
+
+Value: TypeAlias = Any
+Row: TypeAlias = Mapping[str, Value]
+Evaluator: TypeAlias = Callable[[Row], Value]
+
+BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64, "long": 64}
+_DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
+_WIDE: Final = Context(prec=60)
+
+
+@cache
+def evaluator_of(text: str) -> Evaluator:
+    """Return the function that ``text`` is.
+
+    >>> evaluator_of("`a` + 1 > 2")({"a": 2}), evaluator_of("`a` > 2 OR true")({"a": None})
+    (True, True)
+    """
+    return evaluator(sqlglot.parse_one(text, dialect="spark"))
+
+
+def evaluator(tree: exp.Expr) -> Evaluator:
+    """Return the function that ``tree`` is.  Raises `InvalidUsage` for what is not known here."""
+    for kind in type(tree).__mro__:
+        if kind in _KINDS:
+            return _KINDS[kind](tree)
+    raise InvalidUsage(f"list_expressions knows no {type(tree).__name__}: {tree.sql('spark')}")
+
+
+def failed(condition: str, detail: str) -> CollectionError:
+    """Return the error of a row that has no answer, named as Spark names its condition."""
+    return CollectionError(f"a row cannot be evaluated: {condition}: {detail}")
+
+
+def cast(value: Value, type_: str) -> Value:
+    """Return ``value`` as Spark's CAST to ``type_`` gives it.
+
+    >>> cast("7", "int"), cast(Decimal("2.5"), "decimal(3,0)"), cast(True, "bigint"), cast(None, "int")
+    (7, Decimal('3'), 1, None)
+    """
+    if value is None:
+        return None
+    type_ = type_.lower()
+    if type_ in BITS:
+        return _whole(value, BITS[type_])
+    if found := _DECIMAL.fullmatch(type_):
+        return _decimal(value, int(found[1]), int(found[2]))
+    match type_:
+        case "double" | "float":
+            return float(value)
+        case "string":
+            return str(value).lower() if isinstance(value, bool) else str(value)
+        case "boolean":
+            return bool(value)
+    raise InvalidUsage(f"list_expressions cannot CAST to {type_}")
+
+
+def in_range(value: int, bits: int = 64) -> int:
+    """Return ``value``, which must fit ``bits``."""
+    if -(1 << bits - 1) <= value < 1 << bits - 1:
+        return value
+    raise failed("ARITHMETIC_OVERFLOW", f"{value} does not fit {bits} bits")
+
+
+def _whole(value: Value, bits: int) -> int:
+    try:
+        whole = int(value)
+    except (ValueError, OverflowError) as error:
+        raise failed("CAST_INVALID_INPUT", f"{value!r} is no whole number") from error
+    return in_range(whole, bits)
+
+
+def _decimal(value: Value, digits: int, scale: int) -> Decimal:
+    try:
+        exact = Decimal(str(value)) if isinstance(value, float) else Decimal(value)
+        rounded = exact.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _WIDE)
+    except InvalidOperation as error:
+        raise failed("CAST_INVALID_INPUT", f"{value!r} is no decimal({digits},{scale})") from error
+    if abs(rounded) >= Decimal(10) ** (digits - scale):
+        raise failed("NUMERIC_VALUE_OUT_OF_RANGE", f"{value} does not fit decimal({digits},{scale})")
+    return rounded
+
+
+# ---- kinds of expression ---------------------------------------------------------------------------------------------
+
+
+def _column(tree: exp.Column) -> Evaluator:
+    return operator.itemgetter(tree.name)
+
+
+def _constant(value: Value) -> Evaluator:
+    return lambda _: value
+
+
+def _literal(tree: exp.Literal) -> Evaluator:
+    if tree.is_string:
+        return _constant(tree.this)
+    return _constant(int(tree.this) if tree.is_int else Decimal(tree.this))
+
+
+def _strict(apply: Callable[..., Value]) -> Callable[[Any], Evaluator]:
+    """Return how to evaluate a kind of one or two operands that is NULL where one of them is."""
+
+    def two(tree: exp.Binary) -> Evaluator:
+        left, right = evaluator(tree.this), evaluator(tree.expression)
+
+        def evaluate(row: Row) -> Value:
+            a, b = left(row), right(row)
+            return None if a is None or b is None else apply(a, b)
+
+        return evaluate
+
+    def one(tree: exp.Unary) -> Evaluator:
+        below = evaluator(tree.this)
+
+        def evaluate(row: Row) -> Value:
+            a = below(row)
+            return None if a is None else apply(a)
+
+        return evaluate
+
+    return lambda tree: two(tree) if tree.args.get("expression") is not None else one(tree)
+
+
+def _bounded(apply: Callable[..., Value]) -> Callable[..., Value]:
+    def compute(*operands: Value) -> Value:
+        if any(isinstance(each, float) for each in operands):
+            return apply(*map(float, operands))
+        value = apply(*operands)
+        return in_range(value) if isinstance(value, int) else value
+
+    return compute
+
+
+def _divided(a: Value, b: Value) -> Value:
+    if b == 0:
+        raise failed("DIVIDE_BY_ZERO", "division by zero")
+    if isinstance(a, Decimal) or isinstance(b, Decimal):
+        return float(a) / float(b) if isinstance(a, float) or isinstance(b, float) else _WIDE.divide(a, b)
+    return a / b
+
+
+def _whole_quotient(a: Value, b: Value) -> Value:
+    if b == 0:
+        raise failed("DIVIDE_BY_ZERO", "division by zero")
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _remainder(a: Value, b: Value) -> Value:
+    if b == 0:
+        raise failed("REMAINDER_BY_ZERO", "remainder by zero")
+    return a - b * _whole_quotient(a, b)
+
+
+def _and(tree: exp.And) -> Evaluator:
+    left, right = evaluator(tree.this), evaluator(tree.expression)
+
+    def evaluate(row: Row) -> Value:
+        a = left(row)
+        if a is False:
+            return False
+        b = right(row)
+        return False if b is False else None if a is None or b is None else True
+
+    return evaluate
+
+
+def _or(tree: exp.Or) -> Evaluator:
+    left, right = evaluator(tree.this), evaluator(tree.expression)
+
+    def evaluate(row: Row) -> Value:
+        a = left(row)
+        if a is True:
+            return True
+        b = right(row)
+        return True if b is True else None if a is None or b is None else False
+
+    return evaluate
+
+
+def _same(tree: exp.Binary) -> Evaluator:
+    left, right = evaluator(tree.this), evaluator(tree.expression)
+    return lambda row: left(row) == right(row)
+
+
+def _in(tree: exp.In) -> Evaluator:
+    wanted, given = evaluator(tree.this), [evaluator(each) for each in tree.expressions]
+    if not given:
+        raise InvalidUsage(f"list_expressions knows IN of a list only: {tree.sql('spark')}")
+
+    def evaluate(row: Row) -> Value:
+        a, values = wanted(row), [each(row) for each in given]
+        if a is None:
+            return None
+        return True if a in [v for v in values if v is not None] else None if None in values else False
+
+    return evaluate
+
+
+def _between(tree: exp.Between) -> Evaluator:
+    return _and(exp.And(this=exp.GTE(this=tree.this, expression=tree.args["low"]), expression=_at_most(tree)))
+
+
+def _at_most(tree: exp.Between) -> exp.LTE:
+    return exp.LTE(this=tree.this, expression=tree.args["high"])
+
+
+def _case(tree: exp.Case) -> Evaluator:
+    subject = tree.args.get("this")
+    branches = []
+    for branch in tree.args["ifs"]:
+        condition = branch.this if subject is None else exp.EQ(this=subject.copy(), expression=branch.this.copy())
+        branches.append((evaluator(condition), evaluator(branch.args["true"])))
+    return _first_true(branches, tree.args.get("default"))
+
+
+def _if(tree: exp.If) -> Evaluator:
+    return _first_true([(evaluator(tree.this), evaluator(tree.args["true"]))], tree.args.get("false"))
+
+
+def _first_true(branches: Sequence[tuple[Evaluator, Evaluator]], otherwise: exp.Expr | None) -> Evaluator:
+    default = _constant(None) if otherwise is None else evaluator(otherwise)
+
+    def evaluate(row: Row) -> Value:
+        for condition, value in branches:
+            if condition(row) is True:
+                return value(row)
+        return default(row)
+
+    return evaluate
+
+
+def _coalesce(tree: exp.Coalesce) -> Evaluator:
+    given = [evaluator(each) for each in (tree.this, *tree.expressions)]
+    return lambda row: next((value for each in given if (value := each(row)) is not None), None)
+
+
+def _nullif(tree: exp.Nullif) -> Evaluator:
+    left, right = evaluator(tree.this), evaluator(tree.expression)
+
+    def evaluate(row: Row) -> Value:
+        a = left(row)
+        return None if a is not None and a == right(row) else a
+
+    return evaluate
+
+
+def _extreme(choose: Callable[[list[Value]], Value]) -> Callable[[Any], Evaluator]:
+    def build(tree: exp.Func) -> Evaluator:
+        given = [evaluator(each) for each in (tree.this, *tree.expressions)]
+
+        def evaluate(row: Row) -> Value:
+            values = [value for each in given if (value := each(row)) is not None]
+            return choose(values) if values else None
+
+        return evaluate
+
+    return build
+
+
+def _cast(tree: exp.Cast) -> Evaluator:
+    below, type_ = evaluator(tree.this), tree.to.sql("spark").lower()
+    return lambda row: cast(below(row), type_)
+
+
+def _below(tree: exp.Expr) -> Evaluator:
+    return evaluator(tree.this)
+
+
+_KINDS: Final[dict[type[exp.Expr], Callable[[Any], Evaluator]]] = {
+    exp.Column: _column,
+    exp.Identifier: _column,
+    exp.Literal: _literal,
+    exp.Boolean: lambda tree: _constant(bool(tree.this)),
+    exp.Null: lambda _: _constant(None),
+    exp.Paren: _below,
+    exp.Alias: _below,
+    exp.Neg: _strict(_bounded(operator.neg)),
+    exp.Add: _strict(_bounded(operator.add)),
+    exp.Sub: _strict(_bounded(operator.sub)),
+    exp.Mul: _strict(_bounded(operator.mul)),
+    exp.Div: _strict(_divided),
+    exp.IntDiv: _strict(_whole_quotient),
+    exp.Mod: _strict(_remainder),
+    exp.Abs: _strict(_bounded(abs)),
+    exp.EQ: _strict(operator.eq),
+    exp.NEQ: _strict(operator.ne),
+    exp.GT: _strict(operator.gt),
+    exp.GTE: _strict(operator.ge),
+    exp.LT: _strict(operator.lt),
+    exp.LTE: _strict(operator.le),
+    exp.NullSafeEQ: _same,
+    exp.Is: _same,
+    exp.Not: _strict(operator.not_),
+    exp.And: _and,
+    exp.Or: _or,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Case: _case,
+    exp.If: _if,
+    exp.Coalesce: _coalesce,
+    exp.Nullif: _nullif,
+    exp.Greatest: _extreme(max),
+    exp.Least: _extreme(min),
+    exp.Cast: _cast,
+}

@@ -1,0 +1,156 @@
+"""One item's failure is its own problem: the others go on, it says so, and it goes on when it can."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from strandline.environment import definitions
+from strandline.environment.assembly import Assembly
+from strandline.environment.catalog import Source, Table
+from strandline.environment.config import Config, Mode
+from strandline.environment.core import Core
+from strandline.environment.tenure import SystemProcesses
+from strandline.errors import CorruptionError, Determinate, FencedError, Unavailable
+from strandline.frontier.antichain import Frontier
+from strandline.persist.transactions import SHARD
+from strandline.sources.ingest import Ingestion, Status
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.list_engine import ListEngine
+from strandline.testing.simulation import run_sync
+
+FAILURES = [Determinate("No space left on device"), CorruptionError("part p is damaged"), KeyError("a bug of ours")]
+
+
+@dataclass
+class Failing:
+    """An ingestion that raises what it is told to, else does nothing."""
+
+    error: Exception | None = None
+    ticks: int = 0
+    status: Status = field(default_factory=Status)
+
+    async def tick(self, time: int) -> None:
+        """See `Ingestion.tick`."""
+        self.ticks += 1
+        if self.error is not None:
+            raise self.error
+
+    async def catch_up(self) -> None:
+        """See `Ingestion.catch_up`."""
+
+
+@pytest.fixture
+def core() -> Core:
+    """An environment in memory with a table ``t``."""
+    blob = MemoryBlob()
+    assembly = Assembly(
+        clock=HandClock(1_000),
+        ids=CountingIds("p"),
+        blob=blob,
+        consensus=MemoryConsensus(),
+        engine=cast("Any", ListEngine(blob)),
+        analyst=cast("Any", None),
+        connectors=cast("Any", None),
+        drivers=cast("Any", None),
+        together=in_turn,
+        processes=SystemProcesses(),
+        address=None,
+        opened=ExitStack(),
+    )
+    core = run_sync(Core.open(assembly, Config(), Mode.FULL))
+    run_sync(definitions._add(core, Table("t", (("k", "string"),), "table")))
+    return core
+
+
+def source(core: Core, name: str, ingestion: Failing) -> None:
+    """Let ``ingestion`` take part in ticks."""
+    core.require_writing().ingestions[name] = cast("Ingestion", ingestion)
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_one_source_that_fails_stops_no_other_and_no_table(core: Core, error: Exception) -> None:
+    """Damage: a full disk under one source stops every view and endpoint, and `run` ends."""
+    well = Failing()
+    source(core, "bad", Failing(error))
+    source(core, "good", well)
+    time = run_sync(core.tick())
+    assert well.ticks == 1
+    assert core.client.state_of("table").upper > Frontier(time)
+    assert list(core.all_problems()) == ["bad"]
+    assert str(error) in core.all_problems()["bad"]
+
+
+def test_a_source_that_recovers_has_no_problem_left(core: Core) -> None:
+    """Damage: `status` shows a problem that is over, so that it is not believed when there is one."""
+    bad = Failing(Determinate("full"))
+    source(core, "bad", bad)
+    run_sync(core.tick())
+    bad.error = None
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+
+
+def test_fencing_ends_the_tick(core: Core) -> None:
+    """Damage: a zombie takes its fencing for a problem of one item, and goes on."""
+    source(core, "bad", Failing(FencedError("another environment has taken over")))
+    with pytest.raises(FencedError):
+        run_sync(core.tick())
+
+
+def test_tables_that_cannot_be_sealed_say_so(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: tables stand still, and only what reads them shows that anything is wrong."""
+    with monkeypatch.context() as patched:
+
+        async def away(time: int) -> None:
+            raise Unavailable("the store does not answer")
+
+        patched.setattr(core.require_writing().transactions, "advance", away)
+        run_sync(core.tick())
+    problems = core.all_problems()
+    assert problems[SHARD] == "the store does not answer"
+    assert "tables cannot be sealed: the store does not answer" in problems["t"]
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+
+
+def test_an_item_that_could_not_be_opened_is_opened_by_a_later_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a source that was unreachable when the environment started stays dead until the next restart."""
+    opened = Failing()
+
+    async def start(item: Source) -> None:
+        if not ready:
+            raise Unavailable("upstream does not answer")
+        await core.client.writer(item.shard, core.require_writing().epoch, schema=item.schema.ddl)
+        source(core, "late", opened)
+
+    ready: list[bool] = []
+    monkeypatch.setattr(core, "_start_source", start)
+    late = Source("late", (("k", "string"),), "late-shard", "files", {}, remap="late-remap", progress="late-progress")
+    run_sync(definitions._add(core, late))
+    run_sync(core.tick())
+    assert core.all_problems() == {"late": "upstream does not answer"}
+    ready.append(True)
+    run_sync(core.tick())
+    assert opened.ticks == 1
+    assert "upstream" not in core.all_problems().get("late", "")
+
+
+def test_what_stands_still_without_a_word_is_named(core: Core) -> None:
+    """Damage: an item whose upper does not move looks healthy."""
+    run_sync(core.client.writer("silent-shard", core.require_writing().epoch, schema="`k` string"))
+
+    async def nothing(item: Source) -> None:
+        source(core, "silent", Failing())
+
+    core._start_source = nothing  # type: ignore[method-assign]
+    silent = Source("silent", (("k", "string"),), "silent-shard", "files", {}, remap="r", progress="p")
+    run_sync(definitions._add(core, silent))
+    time = run_sync(core.tick())
+    assert core.all_problems()["silent"] == f"it stands still; its upper is [0], and the tick's time [{time}]"
