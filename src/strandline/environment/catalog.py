@@ -1,5 +1,7 @@
 """The catalog: which items a location holds, in which shards, and who may write.
 
+A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
+
 One value in one register (`persist/register.py`), changed by compare-and-set, so a definition is there whole or not at
 all.  ``epoch`` is the generation of the environment that writes: every change requires to be of the current one, so an
 environment that was succeeded cannot change anything.
@@ -45,6 +47,8 @@ class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
 class Table(_Item, frozen=True, tag="table"):
     """A collection written by INSERT, UPDATE and DELETE."""
 
+    keep_history: str | None = None
+
 
 class Source(_Item, frozen=True, tag="source"):
     """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards."""
@@ -53,6 +57,7 @@ class Source(_Item, frozen=True, tag="source"):
     options: dict[str, str]
     remap: str
     progress: str
+    keep_history: str | None = None
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -64,13 +69,18 @@ class View(_Item, frozen=True, tag="view"):
     """A materialized view.
 
     ``stages`` maps the name of each internal stage to its shard; ``shard`` is the last one's.
-    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.
+    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
+    fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
+    is recomputed whole until it is defined anew (`environment/selfcheck.py`).
     """
 
     sql: str
     imports: tuple[str, ...]
     stages: dict[str, str]
     conf: dict[str, str]
+    checked: str = ""
+    distrusted: str = ""
+    keep_history: str | None = None
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -79,11 +89,15 @@ class View(_Item, frozen=True, tag="view"):
 
 
 class BoundTable(msgspec.Struct, frozen=True):
-    """One collection of a materialization: where it goes, and by which key."""
+    """One collection of a materialization: where it goes, and by which key.
+
+    ``backfill`` counts how often its table was asked for anew (`environment/backfill.py`).
+    """
 
     collection: str
     table: str
     key: tuple[str, ...]
+    backfill: int = 0
 
 
 class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
@@ -203,12 +217,22 @@ class CatalogStore:
 
     def __init__(self, register: Register) -> None:
         self._register = register
+        self._settled = True  # whether what became of the last change is known
         self.current = Catalog()
 
     async def read(self) -> Catalog:
         """Fetch the newest catalog."""
         self.current = _decode(await self._register.read())
+        self._settled = True
         return self.current
+
+    async def settle(self, epoch: int) -> None:
+        """Learn what became of a change whose outcome was unknown; where every one is known, do nothing.
+
+        Raises `FencedError` if a newer generation than ``epoch`` has taken over.
+        """
+        if not self._settled and (await self.read()).epoch != epoch:
+            raise _fenced(epoch, self.current)
 
     async def change(self, epoch: int, edit: Callable[[Catalog], Catalog]) -> Catalog:
         """Replace the catalog by ``edit(catalog)``, under ``epoch``.
@@ -221,13 +245,12 @@ class CatalogStore:
         def step(body: bytes | None) -> bytes:
             before = _decode(body)
             if before.epoch != epoch:
-                raise FencedError(
-                    f"fenced: this environment is generation {epoch}, the location belongs to "
-                    f"generation {before.epoch} ({before.holder})"
-                )
+                raise _fenced(epoch, before)
             return msgspec.json.encode(edit(before))
 
+        self._settled = False
         self.current = _decode(await self._register.update(step))
+        self._settled = True
         return self.current
 
     async def succeed(self, admit: Callable[[Catalog], Holder]) -> Catalog:
@@ -249,6 +272,13 @@ class CatalogStore:
             return msgspec.json.encode(msgspec.structs.replace(before, holder=None)) if ours else None
 
         self.current = _decode(await self._register.update(step))
+
+
+def _fenced(epoch: int, catalog: Catalog) -> FencedError:
+    return FencedError(
+        f"fenced: this environment is generation {epoch}, the location belongs to "
+        f"generation {catalog.epoch} ({catalog.holder})"
+    )
 
 
 def _decode(body: bytes | None) -> Catalog:
