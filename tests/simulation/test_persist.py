@@ -54,6 +54,7 @@ MARKS = (
     "lease: lost",
     "compact: Merged",
     "compact: Stale",
+    "merged beside",
     "collect: some",
     "swept",
     "swept: tables",

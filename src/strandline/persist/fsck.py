@@ -214,10 +214,20 @@ async def _committed(client: PersistClient, logs: Sequence[str]) -> list[Committ
     """Return what is committed in ``logs`` and not tidied away; some of it may be applied."""
     writes: list[Committed] = []
     for log in logs:
-        state = await _newest(client, log)
-        records = [r for batch in state.batches for r in await read_records(client.blob, log, batch.parts)]
-        writes += Ledger().after(records, state.upper).in_order()
+        writes += await _committed_in(client, log)
     return writes
+
+
+async def _committed_in(client: PersistClient, log: str) -> list[Committed]:
+    while True:
+        state = await _newest(client, log)
+        try:
+            records = [r for batch in state.batches for r in await read_records(client.blob, log, batch.parts)]
+        except CorruptionError:
+            if {*state.parts} <= {*(await _newest(client, log)).parts}:
+                raise
+            continue  # a living writer has merged and collected what was being read
+        return Ledger().after(records, state.upper).in_order()
 
 
 def _parts_of(writes: Sequence[Committed]) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from laws.broken import LawBrokenError
 from strandline.errors import CorruptionError, InvalidUsage
-from worlds.keepers import collect, compact, sweep, turn_clocks
+from worlds.keepers import collect, compact, merge_beside, sweep, turn_clocks
 from worlds.persist import World
 from worlds.readers import hold, lease, listen, read
 from worlds.tries import too_old, under_epochs
@@ -34,6 +34,7 @@ CAST: Final[dict[str, tuple[int, Life]]] = {
     "h1": (5, lease),
     "h2": (5, lease),
     "m1": (4, compact),
+    "m2": (2, merge_beside),
     "x1": (4, collect),
     "x2": (1, sweep),
     "k1": (5, turn_clocks),

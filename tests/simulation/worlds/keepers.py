@@ -31,6 +31,19 @@ async def compact(world: World, name: str) -> None:
         await client.clock.sleep(0.02 * world.choose("wait", 4))
 
 
+async def merge_beside(world: World, name: str) -> None:
+    """Carry out large merges in a process where others commit, between their awaits."""
+    others = [process for process in ("w1", "l1", "c1") if process in world.processes]
+    if not others or not world.merges_apart:
+        return
+    client = world.processes[world.one_of("process", others)]
+    for _ in range(2 * how_many(world, LOOKS)):
+        before = client.metrics.large_compactions
+        await client.merge()
+        world.marks["merged beside"] += client.metrics.large_compactions > before
+        await client.clock.sleep(0.02 * world.choose("wait", 4))
+
+
 async def collect(world: World, name: str) -> None:
     """Collect a shard's garbage, now and then to a version that is long gone; sweep what was leaked."""
     client = world.client(name)

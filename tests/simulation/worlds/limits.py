@@ -54,6 +54,7 @@ LIMITS: Final = (
     Limit("ROLLUPS_ENOUGH", (collect,), (3, 2)),
     Limit("LEFT_OUT_MAX", (upkeep,), (512, 1)),
     Limit("MERGES_MAX", (compact,), (32, 1)),
+    Limit("LARGE_UPDATES", (trace,), (100_000, 3, 0)),
     Limit("INLINE_SHARD_BYTES_MAX", (write, trace), (262_144, 2_000, 0)),
     Limit("REPLANS_MAX", (definite,), (8, 1)),
     Limit("POLL_S_MAX", (read,), (16.0, 1.2)),

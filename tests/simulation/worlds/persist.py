@@ -147,6 +147,7 @@ class World:
         self.inline_bytes = INLINE_BYTES[-1]
         self.inline_part_bytes = INLINE_PART_BYTES[-1]
         self.merging = True
+        self.merges_apart = False
         self.grace_ms: int | None = None
         self.leaked_after_ms = LEAKED_AFTER_MS[-1]
         self.places.now_ms = lambda: self.simulation.now_ms
@@ -174,6 +175,7 @@ class World:
             merger,
             rollup_every=self.rollup_every,
             grace_ms=self.grace_ms,
+            merges_apart=self.merges_apart,
         )
         return self.processes[name]
 
@@ -437,6 +439,7 @@ def play(seed: int, populate: Populate) -> World:
         world.troubled = True
         world.tidied = world.choose("tidied", 4) == 0
         world.merging = world.choose("merging", 3) > 0
+        world.merges_apart = world.choose("merges apart", 2) > 0
         world.limits = {limit: world.one_of("limit", limit.options) for limit in LIMITS}
         populate(world)
         world.run()
