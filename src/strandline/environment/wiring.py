@@ -97,7 +97,7 @@ def assemble(
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
         blob, parts = _stores(where, mode, opened)
         store = _agreed(places.consensus_of(consensus, where), where, blob, mode, opened)
-        blob = _cached(blob, where, config)
+        blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
         wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
@@ -181,15 +181,15 @@ def _stores(where: Location, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts
             return FileBlob(root / BLOB, existing=True), PartStore(root / BLOB)
 
 
-def _cached(blob: Blob, where: Location, config: Config) -> Blob:
+def _cached(blob: Blob, where: Location, config: Config, opened: ExitStack) -> Blob:
     """Return ``blob`` behind a cache of local files, if it is far away and a cache is wanted."""
     if not isinstance(where, ObjectLocation) or not config.cache_bytes:
         return blob
     place = blake2b(where.url.encode(), digest_size=8).hexdigest()
     shared = Path(tempfile.gettempdir(), f"strandline-cache-{os.getuid()}-{place}")
-    return CachedBlob(
-        blob, FileCache(shared if config.cache is None else Path(config.cache, place), config.cache_bytes)
-    )
+    cache = FileCache(shared if config.cache is None else Path(config.cache, place), config.cache_bytes)
+    opened.callback(cache.close)
+    return CachedBlob(blob, cache)
 
 
 def _writable(root: Path) -> Path:
