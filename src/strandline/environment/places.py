@@ -23,6 +23,7 @@ from strandline.environment.config import resolve_reference
 from strandline.errors import ConfigError
 from strandline.store.objects import ObjectLocation
 from strandline.store.postgres import SCHEMA_DEFAULT
+from strandline.store.secret import Secret
 
 OBJECT_STORE: Final = "object-store"
 CONSENSUS_FILE: Final = "consensus.db"
@@ -55,13 +56,11 @@ class InSQLite:
 
 @dataclass(frozen=True, slots=True)
 class InPostgres:
-    """A schema of a database.  Its text is not shown: it may hold a password."""
+    """A schema of a database.  ``url`` may hold a password; ``server`` is what of it may be shown."""
 
-    url: str
+    url: Secret
+    server: str
     schema: str
-
-    def __repr__(self) -> str:
-        return f"InPostgres(schema={self.schema!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def consensus_of(text: str | None, location: Location) -> ConsensusPlace:
     >>> consensus_of(None, InFiles(Path("/data"))), consensus_of("sqlite:///other.db", InMemory())
     (InSQLite(path=PosixPath('/data/consensus.db')), InSQLite(path=PosixPath('/other.db')))
     >>> consensus_of("postgresql://ann:pw@host/db?schema=strand", InMemory())
-    InPostgres(schema='strand')
+    InPostgres(url=Secret(•••), server='host/db', schema='strand')
 
     Raises `ConfigError`: the kind is not known, or does not go with the location.
     """
@@ -130,7 +129,8 @@ def consensus_of(text: str | None, location: Location) -> ConsensusPlace:
         case "postgresql" | "postgres":
             options = dict(parse_qsl(place.query, keep_blank_values=True))
             schema = options.pop("schema", SCHEMA_DEFAULT)
-            return InPostgres(place._replace(query=urlencode(options)).geturl(), schema)
+            server = f"{place.netloc.rpartition('@')[2] or 'local'}{place.path}"
+            return InPostgres(Secret(place._replace(query=urlencode(options)).geturl()), server, schema)
         case _:
             raise ConfigError(
                 f"consensus is sqlite:///path/to/file.db, postgresql://… or object-store, and none of kind {scheme!r}"
@@ -155,8 +155,8 @@ def told(location: Location) -> str:
 def consensus_told(place: ConsensusPlace, location: Location) -> str:
     """Return what to call a consensus in a message: its kind and where it is, without users and passwords.
 
-    >>> consensus_told(InPostgres("postgresql://ann:pw@db.example.org:5432/shop?password=pw", "strand"), InMemory())
-    'PostgreSQL (db.example.org:5432/shop, schema strand)'
+    >>> consensus_told(consensus_of("postgresql://ann:pw@db:5432/shop?schema=s&password=pw", InMemory()), InMemory())
+    'PostgreSQL (db:5432/shop, schema s)'
     >>> consensus_told(InSQLite(Path("/data/consensus.db")), InFiles(Path("/data")))
     'consensus.db (SQLite, inside the location)'
     """
@@ -167,9 +167,8 @@ def consensus_told(place: ConsensusPlace, location: Location) -> str:
             return f"{CONSENSUS_FILE} (SQLite, inside the location)"
         case InSQLite(path):
             return f"sqlite://{path}"
-        case InPostgres(url, schema):
-            server = urlsplit(url)
-            return f"PostgreSQL ({server.netloc.rpartition('@')[2] or 'local'}{server.path}, schema {schema})"
+        case InPostgres(_, server, schema):
+            return f"PostgreSQL ({server}, schema {schema})"
         case InObjectStore():
             return f"{OBJECT_STORE} (inside the location)"
 
@@ -182,8 +181,14 @@ def _split(text: str, what: str) -> tuple[str, SplitResult]:
     return place.scheme, place
 
 
-def _resolved(storage: Mapping[str, str]) -> dict[str, str]:
+def _resolved(storage: Mapping[str, str]) -> dict[str, str | Secret]:
+    """Return an object store's options; what a reference stands for is a secret, whatever its name."""
+    found: dict[str, str | Secret] = {}
     for name, value in storage.items():
-        if _SECRET.search(name) and not _REFERENCE.match(value):
+        if _REFERENCE.match(value):
+            found[name] = Secret(resolve_reference(value, base=Path()))
+        elif _SECRET.search(name):
             raise ConfigError(f"storage: {name} is a secret: say where it is (env:NAME or file:PATH), not what it is")
-    return {name: resolve_reference(value, base=Path()) for name, value in storage.items()}
+        else:
+            found[name] = value
+    return found

@@ -18,7 +18,7 @@ Source: design page "environment" (a project).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote, urlparse
@@ -65,11 +65,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project as its files say.  ``location`` and ``consensus`` are what `strandline.open` takes, ``config`` too."""
+    """A project as its files say.  ``location`` and ``consensus`` are what `strandline.open` takes, ``config`` too.
+
+    ``consensus`` is not shown: who does not write a reference may have written a password.
+    """
 
     root: Path
     location: str
-    consensus: str | None
+    consensus: str | None = field(repr=False)
     config: Mapping[str, Any]
     tick_ms: int
     endpoints: Mapping[str, Endpoint]
@@ -183,11 +186,10 @@ def _settings(root: Path) -> Project:
         if "driver" not in options:
             raise ConfigError(f"{SETTINGS_FILE}: endpoint {name!r} says no driver, such as duckdb")
         endpoints[name.lower()] = Endpoint(options.pop("driver"), options)
-    consensus = settings.consensus
     return Project(
         root,
         _location(root, resolve_reference(settings.location, base=root)),
-        consensus if consensus is None else resolve_reference(consensus, base=root),
+        None if settings.consensus is None else _absolute(root, {"": settings.consensus})[""],
         {**config, "spark": _words(settings.spark), "storage": _absolute(root, _options(settings.storage))},
         settings.tick_ms,
         endpoints,

@@ -226,7 +226,7 @@ def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitS
             return MemoryConsensus()
         case InSQLite(path):
             return opened.enter_context(closing(SQLiteConsensus(path, existing=existing)))
-        case InPostgres(url, schema):
+        case InPostgres(url, _, schema):
             return opened.enter_context(closing(PostgresConsensus(url, schema=schema, existing=existing)))
         case InObjectStore():
             assert isinstance(where, ObjectLocation), "nothing else has objects to keep it beside"
