@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import pickle
+import pickle  # noqa: TID251  # what is pickled is a secret that must not be
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
