@@ -21,7 +21,7 @@ _COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "p
 
 def status(door: Door, root: Path, output: Output) -> None:
     """Print what there is to say about the environment."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         found = env.status()
     output.result(found, _written_by(found))
     if output.json:
@@ -48,13 +48,13 @@ def status(door: Door, root: Path, output: Output) -> None:
 
 def query(door: Door, root: Path, sql: str, as_of: int | None, output: Output) -> None:
     """Print the answer to a query."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         _answer(env, sql, as_of, output)
 
 
 def explain(door: Door, root: Path, name: str, output: Output) -> None:
     """Print how a view is maintained."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         found = env.explain(name)
     document = {"name": name, "incremental": found.incremental, "reasons": found.reasons, "sql": found.sql}
     output.result(document, str(found))
@@ -67,7 +67,7 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
     writes = any(not isinstance(statement, statements.Query) for _, statement in parsed)
     _refuse_loose_ends(parsed)
-    with door.writing(project) if writes else door.reading(project) as env:
+    with door.writing(project) if writes else door.reading(project, output.note) as env:
         transaction: Transaction | None = None
         for each, statement in parsed:
             match statement:
