@@ -103,10 +103,10 @@ class StageRun:
             await self.sink.open()
         upper = meet((upper, self.known()))
         audited = False
-        if self.sink.desired is None:
+        if self.sink.desired is None or self.sink.fresh:
             if as_time(upper) == 0:
                 return None  # some input knows nothing yet
-            if self.sink.fresh:
+            if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
                 await self.sink.start(as_time(upper) - 1)
             else:
                 await self._audit(upper)

@@ -203,12 +203,22 @@ class CatalogStore:
 
     def __init__(self, register: Register) -> None:
         self._register = register
+        self._settled = True  # whether what became of the last change is known
         self.current = Catalog()
 
     async def read(self) -> Catalog:
         """Fetch the newest catalog."""
         self.current = _decode(await self._register.read())
+        self._settled = True
         return self.current
+
+    async def settle(self, epoch: int) -> None:
+        """Learn what became of a change whose outcome was unknown; where every one is known, do nothing.
+
+        Raises `FencedError` if a newer generation than ``epoch`` has taken over.
+        """
+        if not self._settled and (await self.read()).epoch != epoch:
+            raise _fenced(epoch, self.current)
 
     async def change(self, epoch: int, edit: Callable[[Catalog], Catalog]) -> Catalog:
         """Replace the catalog by ``edit(catalog)``, under ``epoch``.
@@ -221,13 +231,12 @@ class CatalogStore:
         def step(body: bytes | None) -> bytes:
             before = _decode(body)
             if before.epoch != epoch:
-                raise FencedError(
-                    f"fenced: this environment is generation {epoch}, the location belongs to "
-                    f"generation {before.epoch} ({before.holder})"
-                )
+                raise _fenced(epoch, before)
             return msgspec.json.encode(edit(before))
 
+        self._settled = False
         self.current = _decode(await self._register.update(step))
+        self._settled = True
         return self.current
 
     async def succeed(self, admit: Callable[[Catalog], Holder]) -> Catalog:
@@ -249,6 +258,13 @@ class CatalogStore:
             return msgspec.json.encode(msgspec.structs.replace(before, holder=None)) if ours else None
 
         self.current = _decode(await self._register.update(step))
+
+
+def _fenced(epoch: int, catalog: Catalog) -> FencedError:
+    return FencedError(
+        f"fenced: this environment is generation {epoch}, the location belongs to "
+        f"generation {catalog.epoch} ({catalog.holder})"
+    )
 
 
 def _decode(body: bytes | None) -> Catalog:

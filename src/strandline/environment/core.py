@@ -67,6 +67,8 @@ from strandline.persist.transactions import Transactions, open_transactions
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
+CATALOG = "catalog"
+"""What problems of knowing the catalog, and of closing what it dropped, are told under."""
 HISTORY = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
 
@@ -101,7 +103,7 @@ class Core:
         self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
         self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
-        self._unstarted: set[str] = set()  # items of the catalog that could not be opened yet
+        self._running: dict[str, str] = {}  # the items that are open here, and their ids
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
@@ -264,11 +266,22 @@ class Core:
         What keeps it from opening is its own problem; the other items go on, and every tick tries to open it again.
         """
         name = item.name.lower()
-        self._unstarted.add(name)
         async with self._own_problem(name):
             await self._start(item)
-            self._unstarted.discard(name)
+            self._running[name] = _id(item)
             self._note(name, "")
+
+    async def stop(self, name: str) -> None:
+        """Let an item that the catalog holds no longer take no part in ticks.  Raises what an endpoint raises."""
+        writing = self.require_writing()
+        self._running.pop(name, None)
+        writing.dataflows.stop(name)
+        writing.tables.pop(name, None)
+        writing.ingestions.pop(name, None)
+        task = writing.tasks.pop(name, None)
+        self.problems.pop(name, None)
+        if task is not None:
+            await task.close()
 
     async def _start(self, item: Item) -> None:
         match item:
@@ -284,10 +297,22 @@ class Core:
             # All history is kept readable: only this hold keeps an endpoint's own from moving since forward.
             await self.client.since(item.shard, HISTORY, self.require_writing().epoch)
 
-    async def _start_again(self) -> None:
-        """Open what could not be opened before, what is read before what reads it."""
+    async def _reconcile(self) -> None:
+        """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
+
+        So the next tick opens what could not be opened, and does what a CREATE or DROP of unknown outcome came to.
+        """
+        async with self._own_problem(CATALOG):
+            await self.catalogs.settle(self.require_writing().epoch)
+            for name, known in list(self._running.items()):
+                item = self.catalog.find(name)
+                if item is None or _id(item) != known:
+                    await self.stop(name)
+            if self.catalog.dropped:
+                await self.bury()
+            self._note(CATALOG, "")
         for name, item in list(self.catalog.items.items()):
-            if name in self._unstarted:
+            if name not in self._running:
                 await self.start(item)
 
     @asynccontextmanager
@@ -347,7 +372,7 @@ class Core:
 
         Raises `FencedError` if another environment has taken over.
         """
-        await self._start_again()
+        await self._reconcile()
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
@@ -396,10 +421,16 @@ class Core:
             self._note(name, "")
 
     def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each collection without a problem of its own is not complete at ``time``: none stands silently."""
+        """Return why each item without a problem of its own is not complete at ``time``: none stands silently."""
         found = {}
+        tasks = self.require_writing().tasks
         for name, item in self.catalog.items.items():
-            if isinstance(item, Materialization) or name in self.problems:
+            if name in self.problems:
+                continue
+            if isinstance(item, Materialization):
+                position = tasks[name].status.position
+                if Frontier(position) <= time:
+                    found[name] = f"it waits for its collections; it has come to {position}, and the tick's time {time}"
                 continue
             upper = self.client.state_of(item.shard).upper
             if upper <= time:
@@ -481,6 +512,11 @@ class Core:
             self.problems[name] = problem
         else:
             self.problems.pop(name, None)
+
+
+def _id(item: Item) -> str:
+    """Return what tells an item from another one that had its name."""
+    return item.id if isinstance(item, Materialization) else item.shard
 
 
 def _unopened(item: Collected) -> ConfigError:

@@ -137,13 +137,7 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     if readers:
         raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
-    writing.dataflows.stop(name)
-    writing.tables.pop(name, None)
-    writing.ingestions.pop(name, None)
-    task = writing.tasks.pop(name, None)
-    if task is not None:
-        await task.close()
-    core.problems.pop(name, None)
+    await core.stop(name)
     await core.bury()
 
 

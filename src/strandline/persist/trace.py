@@ -96,6 +96,8 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
     if state.batches[at : at + 1] == (merged,):
         return state, Merged()
     end = at + len(merge.inputs)
+    if state.tombstone:
+        return state, Stale("the shard was dropped")
     if state.batches[at:end] != merge.inputs:
         return state, Stale(f"not all of {_bounds(merge.inputs)} are there any more")
     if not output.since <= state.since:
@@ -114,7 +116,12 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
 
 
 def due(state: ShardState) -> Plan | None:
-    """Return the merge that the newest batches have made necessary, or None."""
+    """Return the merge that the newest batches have made necessary, or None.
+
+    A tombstone is not merged: nobody can read it, and it is about to be deleted.
+    """
+    if state.tombstone:
+        return None
     batches = _closed(state.batches)
     tier = runs = 0
     end = len(batches)
@@ -135,7 +142,7 @@ def due(state: ShardState) -> Plan | None:
 def everything(state: ShardState) -> Plan | None:
     """Return the merge of all batches to one at since, for a person who asks for it; None if that changes nothing."""
     batches = _closed(state.batches)
-    if not any(batch.parts for batch in batches):
+    if state.tombstone or not any(batch.parts for batch in batches):
         return None
     plan = _plan(state, batches)
     whole = len(batches) == 1 and _runs(batches[0]) == 1 and all(part.window is None for part in batches[0].parts)
