@@ -8,10 +8,10 @@ that does not end in a newline, or is empty: ten times that); Parquet has its ma
 waiting is told by `notices`.
 
 *Stays as it is*: each probe compares size and modification time of every file with what was recorded, and its stamp
-with the one last seen; only the content of a file where these differ is read again.  A file that changed, or vanished, is a
-`SourceError` that stops the source, before it is durable here (we could not read what we bound) and after (the
-collection would no longer be what is upstream).  With ``retain`` false a file may vanish once `commit` said that it is
-durable.
+with the one last seen; only the content of a file where these differ is read again.  A file that changed, or
+vanished, is a `SourceError` that stops the source, before it is durable here (we could not read what we bound) and
+after (the collection would no longer be what is upstream).  With ``retain`` false a file may vanish once `commit` said
+that it is durable.
 
 *Takes back*: the rows of files that ``retract`` names are withdrawn, one by one; a correction is such a file with the
 rows as they were, and another with the rows as they are.  A row that was never there makes the collection negative at
