@@ -8,6 +8,7 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from strandline.algebra.schema import Schema
@@ -22,6 +23,7 @@ from strandline.environment.catalog import (
     View,
     unknown,
 )
+from strandline.environment.config import refusal_of_secrets
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
 from strandline.errors import DefinitionError
@@ -46,6 +48,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     """CREATE SOURCE.  Raises `DefinitionError` if the name is taken, a type or an option is not known."""
     if _taken(core, statement.name, Source, quiet=statement.if_not_exists):
         return
+    _refuse_secrets("source", statement.name, statement.options)
     core.assembly.connectors.check(statement.name, statement.connector, statement.options)
     schema = core.assembly.analyst.parse_ddl(statement.columns)
     fresh = core.assembly.ids.fresh
@@ -95,6 +98,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name."""
     if _taken(core, statement.name, Materialization, quiet=statement.if_not_exists):
         return
+    _refuse_secrets("materialization", statement.name, statement.options)
     core.assembly.drivers(statement.endpoint, statement.options)
     bound = []
     for bind in statement.bindings:
@@ -181,3 +185,9 @@ def _taken(core: Core, name: str, kind: type, *, quiet: bool) -> bool:
 
 def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:
     return tuple((column.name, column.type) for column in schema)
+
+
+def _refuse_secrets(kind: str, name: str, options: Mapping[str, str]) -> None:
+    """Raise `DefinitionError` for a secret that stands in a definition: definitions are stored, and shown."""
+    if refusal := refusal_of_secrets(options):
+        raise DefinitionError(f"{kind} {name!r}: {refusal}")

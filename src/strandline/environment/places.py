@@ -12,14 +12,13 @@ Source: design page "the public face" (`strandline.open`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from strandline.environment.config import resolve_reference
+from strandline.environment.config import is_reference, refusal_of_secrets, resolve_reference
 from strandline.errors import ConfigError
 from strandline.store.objects import ObjectLocation
 from strandline.store.postgres import SCHEMA_DEFAULT
@@ -28,8 +27,6 @@ from strandline.store.secret import Secret
 OBJECT_STORE: Final = "object-store"
 CONSENSUS_FILE: Final = "consensus.db"
 """Of a location in files for which nothing else is said."""
-_SECRET: Final = re.compile(r"secret|token|password")
-_REFERENCE: Final = re.compile(r"(?:env|file):.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +180,9 @@ def _split(text: str, what: str) -> tuple[str, SplitResult]:
 
 def _resolved(storage: Mapping[str, str]) -> dict[str, str | Secret]:
     """Return an object store's options; what a reference stands for is a secret, whatever its name."""
-    found: dict[str, str | Secret] = {}
-    for name, value in storage.items():
-        if _REFERENCE.match(value):
-            found[name] = Secret(resolve_reference(value, base=Path()))
-        elif _SECRET.search(name):
-            raise ConfigError(f"storage: {name} is a secret: say where it is (env:NAME or file:PATH), not what it is")
-        else:
-            found[name] = value
-    return found
+    if refusal := refusal_of_secrets(storage):
+        raise ConfigError(f"storage: {refusal}")
+    return {
+        name: Secret(resolve_reference(value, base=Path())) if is_reference(value) else value
+        for name, value in storage.items()
+    }
