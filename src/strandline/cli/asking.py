@@ -114,8 +114,10 @@ def _text(file: Path) -> str:
         return sys.stdin.read()
     try:
         return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file {str(file)!r} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"the file {str(file)!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the file {str(file)!r} is not text in UTF-8 (byte {error.start + 1})") from error
 
 
 def _written_by(found: Mapping[str, Any]) -> str:

@@ -17,8 +17,10 @@ Source: design page "environment" (a project).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote, urlparse
@@ -288,15 +290,30 @@ def _struct(text: str, kind: type[T]) -> T:
         mark = error.problem_mark
         where = "" if mark is None else f" (at line {mark.line + 1}, column {mark.column + 1})"
         raise ValueError(f"this is not YAML: {error.problem}{where}") from error
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{error}{_meant(str(error), kind)}") from error
+    except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _meant(error: str, kind: type) -> str:
+    """Return which key may have been meant by one that ``kind`` does not have.
+
+    >>> _meant("Object contains unknown field `locaton`", _Settings)
+    '; did you mean `location`?'
+    """
+    found = re.fullmatch(r"Object contains unknown field `(.*)`", error)
+    close = get_close_matches(found[1], [f.encode_name for f in msgspec.structs.fields(kind)], 1) if found else []
+    return f"; did you mean `{close[0]}`?" if close else ""
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"it cannot be read: {error}") from error
+    except OSError as error:
+        raise DefinitionError(f"it cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DefinitionError(f"it is not text in UTF-8 (byte {error.start + 1})") from error
 
 
 def _options(given: Mapping[str, _Scalar]) -> dict[str, str]:

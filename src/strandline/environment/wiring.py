@@ -94,9 +94,10 @@ def assemble(
     used; Java is missing or too old.  `Unavailable`: a store does not answer.
     """
     where = places.location_of(location, config.storage)
+    place = places.consensus_of(consensus, where)
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
         blob, parts = _stores(where, mode, opened)
-        store = _agreed(places.consensus_of(consensus, where), where, blob, mode, opened)
+        store = _agreed(place, where, blob, mode, opened)
         blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
