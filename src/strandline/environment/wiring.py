@@ -4,7 +4,8 @@
 engine.
 
 A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, logs) · ``blob/`` (parts, rollups) ·
-``push`` (while somebody writes: where to be told of new versions).
+``push`` (while somebody writes: where to be told of new versions).  The object ``location`` says which consensus
+the location was made with (`persist/location.py`).
 ``memory://`` keeps its states in memory and its parts in a temporary directory that goes with the environment.
 ``s3://`` has ``consensus/`` (conditional puts) beside ``blob/``, unless its consensus is elsewhere.
 
