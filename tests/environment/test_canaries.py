@@ -64,7 +64,7 @@ def test_no_command_shows_or_stores_the_password_of_the_consensus(
     stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     with psycopg.connect(postgres_server.url) as connection:
         stored += b"".join(row[0] for row in connection.execute(f'SELECT data FROM "{schema}".versions').fetchall())
-    assert b"location" in stored
+    assert f"schema {schema}".encode() in stored, "the mark of the location"
     assert CANARY.encode() not in stored
 
 
