@@ -39,7 +39,10 @@ def status(door: Door, root: Path, output: Output) -> None:
         if told := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
             output.result({}, f"stores, as {name} met them: {told}")
     for name, each in found["materializations"].items():
+        moving = each.pop("moving") or {}
         told = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
+        if any(moving.values()):
+            told += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
         output.result({}, f"materialization {name}: {told}")
     known = {name.lower() for name in (*found["collections"], *found["materializations"])}
     for name in sorted(found["problems"].keys() - known):

@@ -10,7 +10,7 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -25,9 +25,10 @@ from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.dialect import words
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
+from strandline.environment import live
 from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
-from strandline.environment.core import MOVING, Core
+from strandline.environment.core import Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
@@ -271,6 +272,9 @@ async def status(core: Core) -> dict[str, Any]:
         problems, notices = await core.board.read(), await core.noticeboard.read()
     else:
         problems, notices = core.all_problems(), core.notices()
+    writers = await _writers(core.client.notifier)
+    persists, theirs = live.split(writers or {})
+    counted = theirs if core.writing is None else core.live()
     collections = {}
     for name, item in catalog.items.items():
         if isinstance(item, Materialization):
@@ -286,19 +290,23 @@ async def status(core: Core) -> dict[str, Any]:
             "keep_history": core.kept(item),
             "merge_due": 0 if state is None else _merge_due(state),
             **await _source_status(core, name, item),
+            **_sink_status(item, live.of(counted, live.SINK, name)),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
-    writers = await _writers(core.client.notifier)
     return {
         "epoch": catalog.epoch,
         "mode": core.mode.value,
         "persist": core.client.metrics.counts(),
-        "writer_persist": None if writers is None else {n: c for n, c in writers.items() if not n.startswith(MOVING)},
+        "writer_persist": None if writers is None else persists,
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: {**await _task_status(core, name, item, writers or {}), "problem": problems.get(name)}
+            item.name: {
+                **await _task_status(core, name, item),
+                "moving": live.of(counted, live.MOVING, name) or None,
+                "problem": problems.get(name),
+            }
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
@@ -318,6 +326,11 @@ async def _writers(notifier: Notifier) -> dict[str, int] | None:
         return None
     await notifier.connect()
     return notifier.counters
+
+
+def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
+    """Return what the sinks of a view did in the process that writes, since it was opened; None: it cannot be asked."""
+    return {"sink": counters or None} if isinstance(item, View) else {}
 
 
 async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
@@ -346,15 +359,10 @@ async def _errors(core: Core, name: str) -> dict[str, Any]:
     return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
 
 
-async def _task_status(core: Core, name: str, item: Materialization, writers: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the task did here, or, where it does not run, how far its recovery log says it has come.
-
-    ``moving``: the rows of the transaction under way (`Moving`), here or in the process that writes.
-    """
+async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
     if core.writing is None or name not in core.writing.tasks:
-        begin = f"{MOVING}/{name}/"
-        moving = {key.removeprefix(begin): count for key, count in writers.items() if key.startswith(begin)}
-        return {"position": await reached(item, core.client, core.catalog), **({"moving": moving} if moving else {})}
+        return {"position": await reached(item, core.client, core.catalog)}
     task = core.writing.tasks[name].status
     return {
         "phase": task.phase,
@@ -363,7 +371,6 @@ async def _task_status(core: Core, name: str, item: Materialization, writers: Ma
         "transactions": task.committed.transactions,
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
-        "moving": asdict(task.moving),
         "applied": list(task.applied),
     }
 
