@@ -91,9 +91,10 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
 def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:
     """Refuse a script, before any of it is run, whose transactions do not begin and end as they should."""
     begun: Position | None = None
-    for text, statement in parsed:
+    for _, statement in parsed:
         if isinstance(statement, statements.Bracket):
-            at = statements.position_at(text, len(text) - len(text.lstrip()))
+            at = statement.at
+            assert at is not None, "it was read from the script"
             if (statement.word == "BEGIN") == (begun is not None):
                 where = "outside any transaction" if begun is None else f"inside the transaction of {begun}"
                 raise DefinitionError(f"{statement.word} {where}", at)

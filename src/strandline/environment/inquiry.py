@@ -15,16 +15,16 @@ from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
+from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Filter, Get, Project, frames
 from strandline.algebra.scalar import Scalar, call, cast, column, number
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.dialect import words
+from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
+from strandline.engine.edits import Edit
 from strandline.environment import live
 from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
@@ -101,11 +101,30 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
     names = relations_of(core, sql)
-    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
-    time = as_of if as_of is not None else await latest(handle for handle in handles.values())
-    relations = {name: await _multiset(core, name, handles[name], time, hold) for name in names}
+    time, relations = await relations_at(core, names, as_of, hold)
     schema, rows = await core.engine.query(sql, relations, time=time)
     return Answer(time if names else None, schema, await core.engine.multiset(rows, schema))
+
+
+def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
+    """Return the relations that an edit of ``table`` may name, that table too.  Raises `DefinitionError`."""
+    read = {table.lower()}
+    for excerpt in (*([edit.where] if edit.where else ()), *edit.values.values()):
+        with within(excerpt.start):
+            read |= set(relations_of(core, excerpt.text))
+    return sorted(read)
+
+
+async def relations_at(
+    core: Core, names: Sequence[str], as_of: int | None, hold: Hold
+) -> tuple[int, dict[str, tuple[Schema, Rows]]]:
+    """Return the multisets of relations at one time (None: the latest complete for all), and that time.
+
+    What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``.
+    """
+    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
+    time = as_of if as_of is not None else await latest(handles.values())
+    return time, {name: await _multiset(core, name, handles[name], time, hold) for name in names}
 
 
 async def latest(handles: Iterable[ReadHandle]) -> int:
@@ -125,21 +144,22 @@ def relations_of(core: Core, sql: str) -> list[str]:
     """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
     known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
     names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
-    try:
-        tree = sqlglot.parse_one(sql, dialect="spark")
-    except SqlglotError:
+    tree = parse(sql)
+    if tree is None:
         occurring = {word.text.lower() for word in words(sql)}
         return sorted(names & occurring if occurring else names)
-    used = {table.name.lower() for table in tree.find_all(exp.Table)}
+    tables = (table for table in tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))
+    used = {table.name.lower(): table for table in tables}
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    for name in sorted(used - names - local):
-        raise unknown("collection", name, names)
-    return sorted(used & names)
+    for name in sorted(used.keys() - names - local):
+        with within(position_of(used[name], sql)):
+            raise unknown("collection", name, names)
+    return sorted(used.keys() & names)
 
 
-def collections_of(core: Core, sql: str) -> list[str]:
-    """Return the collections that `relations_of` ``sql`` belong to: of an error half, its source."""
-    return sorted({_base(core, name) for name in relations_of(core, sql)})
+def collections_of(core: Core, relations: Iterable[str]) -> list[str]:
+    """Return the collections that ``relations`` belong to: of an error half, its source."""
+    return sorted({_base(core, name) for name in relations})
 
 
 @dataclass(frozen=True, slots=True)
