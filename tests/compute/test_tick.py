@@ -86,3 +86,30 @@ def test_an_idle_stage_that_another_writer_moved_looks_at_its_shard(shop: Worksh
     shop.write()
     shop.tick()
     assert shop.contents("w") == {"a": 1}
+
+
+def test_a_stage_that_was_opened_before_its_input_is_stepped_after_it(shop: Workshop) -> None:
+    """Damage: a view whose input could not be opened at first is one tick behind it for ever, and says so for ever.
+
+    Found by the world of the whole system.
+    """
+    shop.runs = dict(reversed(shop.runs.items()))
+    shop.write(("b", 1))
+    report = shop.tick()
+    assert not report.standing
+    assert shop.contents("x") == {"a": 1, "b": 1}
+
+
+def test_a_first_step_that_failed_is_made_where_the_inputs_are_now() -> None:
+    """Damage: a view whose first step meets a lost executor breaks an assertion at every tick, until a restart.
+
+    Found by the world of the whole system.
+    """
+    shop = Workshop()
+    shop.copy("v")
+    shop.write(("a", 1))
+    shop.engine.fails.append(Unavailable("an executor was lost"))
+    assert set(shop.tick().failed) == {"v"}
+    shop.write(("b", 1))
+    assert not shop.tick().failed
+    assert shop.contents("v") == {"a": 1, "b": 1}

@@ -10,16 +10,18 @@ import pytest
 
 from strandline.environment import definitions
 from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import Source, Table
+from strandline.environment.catalog import BoundTable, Materialization, Source, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
+from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
-from strandline.errors import CorruptionError, Determinate, FencedError, Unavailable
+from strandline.errors import CorruptionError, Determinate, FencedError, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.transactions import SHARD
 from strandline.sources.ingest import Ingestion, Status
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
 from strandline.testing.list_engine import ListEngine
 from strandline.testing.simulation import run_sync
 
@@ -56,7 +58,7 @@ def core() -> Core:
         engine=cast("Any", ListEngine(blob)),
         analyst=cast("Any", None),
         connectors=cast("Any", None),
-        drivers=cast("Any", None),
+        drivers=Memory(),
         together=in_turn,
         processes=SystemProcesses(),
         address=None,
@@ -154,3 +156,99 @@ def test_what_stands_still_without_a_word_is_named(core: Core) -> None:
     run_sync(definitions._add(core, silent))
     time = run_sync(core.tick())
     assert core.all_problems()["silent"] == f"it stands still; its upper is [0], and the tick's time [{time}]"
+
+
+def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: the item is in the catalog, does nothing, and no one says so until another environment opens it.
+
+    Found by the world of the whole system.
+    """
+    with monkeypatch.context() as patched:
+        patched.setattr(core.catalogs._register, "update", unreported(core.catalogs._register.update))
+        with pytest.raises(Indeterminate):
+            run_sync(definitions._add(core, Table("u", (("k", "string"),), "other")))
+    time = run_sync(core.tick())
+    assert "u" in core.require_writing().tables
+    assert core.client.state_of("other").upper > Frontier(time)
+    assert core.all_problems() == {}
+
+
+def test_a_drop_of_unknown_outcome_that_happened_is_finished_by_the_next_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: what was dropped runs on, into a shard that no item has; its name cannot be used again.
+
+    Found by the world of the whole system.
+    """
+    with monkeypatch.context() as patched:
+        patched.setattr(core.catalogs._register, "update", unreported(core.catalogs._register.update))
+        with pytest.raises(Indeterminate):
+            run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
+    run_sync(core.tick())
+    assert core.require_writing().tables == {}
+    assert core.catalog.dropped == ()
+    assert core.client.state_of("table").tombstone
+    assert core.all_problems() == {}
+
+
+def test_what_could_not_be_closed_is_closed_by_the_next_tick(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a store that hiccups during a DROP leaves a problem that stays until the environment restarts.
+
+    Found by the world of the whole system.
+    """
+    with monkeypatch.context() as patched:
+
+        async def away(shard: str) -> None:
+            raise Unavailable("the store does not answer")
+
+        patched.setattr(core.require_writing().transactions, "drop", away)
+        run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
+        assert "cannot be deleted yet" in core.all_problems()["table"]
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+    assert core.client.state_of("table").tombstone
+
+
+def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: an endpoint grows stale, and only who knows what it reads can find out why.
+
+    Found by the world of the whole system.
+    """
+    place = Endpoint()
+    core.assembly.drivers.place = place  # type: ignore[attr-defined]
+    bound = BoundTable("t", "t", ("k",))
+    run_sync(definitions._add(core, Materialization("m", "memory", {}, (bound,), "m-1")))
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+    with monkeypatch.context() as patched:
+
+        async def away(time: int) -> None:
+            raise Unavailable("the store does not answer")
+
+        patched.setattr(core.require_writing().transactions, "advance", away)
+        run_sync(core.tick())
+    assert "waits for its collections" in core.all_problems()["m"]
+
+
+def unreported(update: Any) -> Any:
+    """Return ``update``, whose answer never comes."""
+
+    async def lost(change: Any) -> None:
+        await update(change)
+        raise Indeterminate("the answer was lost")
+
+    return lost
+
+
+class Memory:
+    """`Drivers` of one endpoint in memory."""
+
+    place: Endpoint
+
+    def __call__(self, endpoint: str, options: object) -> Any:
+        """Return its driver."""
+        return MemoryDriver(self.place, KeyValueSession)

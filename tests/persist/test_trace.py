@@ -162,6 +162,21 @@ def test_a_merge_is_to_since_or_where_its_inputs_are_already():
     assert apply_merge(unreadable, carried_out(plan))[1] == Merged()
 
 
+def test_a_dropped_shard_is_not_merged():
+    """Damage: DROP of a view with many batches ends in a broken law, because its shard is compacted after it is closed.
+
+    Found by the world of the whole system.
+    """
+    state = shard(*[1] * FAN)
+    merge = carried_out(due(state))
+    dropped = replace(state, since=EMPTY, upper=EMPTY)
+    assert dropped.tombstone
+    assert due(dropped) is None
+    assert everything(dropped) is None
+    after, outcome = apply_merge(dropped, merge)  # it was under way when the shard was dropped
+    assert (after, type(outcome)) == (dropped, Stale)
+
+
 def test_all_is_merged_for_who_asks_and_only_if_it_changes_something():
     """Damage: `compact` rewrites a compacted shard each time it is asked."""
     state = shard(5, 0, 3, 0, since=2)

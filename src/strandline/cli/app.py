@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, keeping, running, verifying, warming
+from strandline.cli import asking, endpoints, keeping, running, verifying, warming
 from strandline.cli.door import Door
 from strandline.cli.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.output import Output, printable
@@ -33,6 +33,9 @@ app = typer.Typer(
 
 inspect_app = typer.Typer(help="Look inside.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(inspect_app, name="inspect")
+
+driver_app = typer.Typer(help="What endpoints take.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(driver_app, name="driver")
 
 ProjectOption = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document per result.")]
@@ -212,6 +215,30 @@ def gc(
 
 
 @app.command()
+def backfill(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A materialization.")],
+    collection: Annotated[
+        str | None, typer.Argument(help="Fill only the table that is bound to this collection; default: all.")
+    ] = None,
+    apply: ApplyOption = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Say what filling an endpoint's tables again from the start would do to them, and do it."""
+    endpoints.backfill(_door(context), project, name, collection, Output(json), apply=apply)
+
+
+@driver_app.command("spec")
+def driver_spec(
+    endpoint: Annotated[str, typer.Argument(help="An endpoint, as in CREATE MATERIALIZATION … INTO.")],
+    json: JsonOption = False,
+) -> None:
+    """Show which options an endpoint and its tables take, as JSON Schemas."""
+    endpoints.driver_spec(endpoint, Output(json))
+
+
+@app.command()
 def release(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
     """Give a location free whose dead writer may not be succeeded (`reentrant: false`)."""
     keeping.release(_door(context), project, Output(json))
@@ -243,18 +270,20 @@ def warm(
 @app.command()
 def bench(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Which: persist.")] = "persist",
+    name: Annotated[str, typer.Argument(help="Which: persist, environment.")] = "persist",
     writers: Annotated[int, typer.Option(metavar="N", min=1, help="How many writers race for the load's shard.")] = 2,
     batches: Annotated[int, typer.Option(metavar="N", min=1, help="How many batches each of them appends.")] = 200,
     records: Annotated[int, typer.Option(metavar="N", min=1, help="How many records are in a batch.")] = 100,
     record_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="How large a record is.")] = 64,
+    ticks: Annotated[int | None, typer.Option(metavar="N", min=100, help="How often an environment ticks.")] = None,
     json: Annotated[bool, typer.Option("--json", help="As it does anyway.")] = True,
 ) -> None:
     """Measure us and our peer in one run; prints one JSON document."""
     from strandline.bench.load import Load
     from strandline.cli import benching  # it builds sessions of its own
 
-    benching.bench(_door(context), name, Load(writers, batches, records, record_bytes), Output(json))
+    size = benching.Size(Load(writers, batches, records, record_bytes), ticks)
+    benching.bench(_door(context), name, size, Output(json))
 
 
 def _door(context: typer.Context) -> Door:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any, TypeAlias
 
 from strandline.compute.step import Done, StageRun
@@ -46,7 +47,7 @@ class TickReport:
 
 
 async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier, together: Together) -> TickReport:
-    """Bring ``runs`` (inputs before those that read them) up to ``upper`` as far as their inputs are known.
+    """Bring ``runs`` up to ``upper`` as far as their inputs are known.
 
     Raises `FencedError` if a newer epoch has taken over; every other failure is one stage's, and in the report.
     """
@@ -67,14 +68,17 @@ async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier,
 
 
 def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
-    """Return the stages by how many others stand before them: none of one level reads another of it."""
-    depth: dict[str, int] = {}
+    """Return the stages by how many others stand before them, whatever the order of ``runs``: what is read comes first.
+
+    A stage may have been opened before one that it reads, if that one could not be opened at first.
+    """
+    named = {run.name: run for run in runs}
+    order = TopologicalSorter({run.name: [name for name in run.inputs if name in named] for run in runs})
+    order.prepare()
     found: list[list[StageRun]] = []
-    for run in runs:
-        depth[run.name] = 1 + max((depth[name] for name in run.inputs if name in depth), default=-1)
-        if depth[run.name] == len(found):
-            found.append([])
-        found[depth[run.name]].append(run)
+    while ready := order.get_ready():
+        found.append([run for run in runs if run.name in ready])
+        order.done(*ready)
     return found
 
 

@@ -1,5 +1,7 @@
 """The catalog: which items a location holds, in which shards, and who may write.
 
+A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
+
 One value in one register (`persist/register.py`), changed by compare-and-set, so a definition is there whole or not at
 all.  ``epoch`` is the generation of the environment that writes: every change requires to be of the current one, so an
 environment that was succeeded cannot change anything.
@@ -45,6 +47,8 @@ class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
 class Table(_Item, frozen=True, tag="table"):
     """A collection written by INSERT, UPDATE and DELETE."""
 
+    keep_history: str | None = None
+
 
 class Source(_Item, frozen=True, tag="source"):
     """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards."""
@@ -53,6 +57,7 @@ class Source(_Item, frozen=True, tag="source"):
     options: dict[str, str]
     remap: str
     progress: str
+    keep_history: str | None = None
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -71,6 +76,7 @@ class View(_Item, frozen=True, tag="view"):
     imports: tuple[str, ...]
     stages: dict[str, str]
     conf: dict[str, str]
+    keep_history: str | None = None
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -79,11 +85,15 @@ class View(_Item, frozen=True, tag="view"):
 
 
 class BoundTable(msgspec.Struct, frozen=True):
-    """One collection of a materialization: where it goes, and by which key."""
+    """One collection of a materialization: where it goes, and by which key.
+
+    ``backfill`` counts how often its table was asked for anew (`environment/backfill.py`).
+    """
 
     collection: str
     table: str
     key: tuple[str, ...]
+    backfill: int = 0
 
 
 class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
@@ -203,12 +213,22 @@ class CatalogStore:
 
     def __init__(self, register: Register) -> None:
         self._register = register
+        self._settled = True  # whether what became of the last change is known
         self.current = Catalog()
 
     async def read(self) -> Catalog:
         """Fetch the newest catalog."""
         self.current = _decode(await self._register.read())
+        self._settled = True
         return self.current
+
+    async def settle(self, epoch: int) -> None:
+        """Learn what became of a change whose outcome was unknown; where every one is known, do nothing.
+
+        Raises `FencedError` if a newer generation than ``epoch`` has taken over.
+        """
+        if not self._settled and (await self.read()).epoch != epoch:
+            raise _fenced(epoch, self.current)
 
     async def change(self, epoch: int, edit: Callable[[Catalog], Catalog]) -> Catalog:
         """Replace the catalog by ``edit(catalog)``, under ``epoch``.
@@ -221,13 +241,12 @@ class CatalogStore:
         def step(body: bytes | None) -> bytes:
             before = _decode(body)
             if before.epoch != epoch:
-                raise FencedError(
-                    f"fenced: this environment is generation {epoch}, the location belongs to "
-                    f"generation {before.epoch} ({before.holder})"
-                )
+                raise _fenced(epoch, before)
             return msgspec.json.encode(edit(before))
 
+        self._settled = False
         self.current = _decode(await self._register.update(step))
+        self._settled = True
         return self.current
 
     async def succeed(self, admit: Callable[[Catalog], Holder]) -> Catalog:
@@ -249,6 +268,13 @@ class CatalogStore:
             return msgspec.json.encode(msgspec.structs.replace(before, holder=None)) if ours else None
 
         self.current = _decode(await self._register.update(step))
+
+
+def _fenced(epoch: int, catalog: Catalog) -> FencedError:
+    return FencedError(
+        f"fenced: this environment is generation {epoch}, the location belongs to "
+        f"generation {catalog.epoch} ({catalog.holder})"
+    )
 
 
 def _decode(body: bytes | None) -> Catalog:

@@ -14,10 +14,10 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -41,6 +41,7 @@ from strandline.environment.dataflows import Dataflows, Definition, define, stag
 from strandline.environment.dropped import bury
 from strandline.environment.oracle import Oracle
 from strandline.environment.problems import NOTICES, PROBLEMS, Board
+from strandline.environment.retention import LETTING_GO, Retention, policy_of
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
@@ -56,6 +57,7 @@ from strandline.errors import (
 )
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.runtime import Status, unwatched
 from strandline.persist.client import PersistClient
 from strandline.persist.location import KEY as LOCATION
 from strandline.persist.notify import LocalNotifier, Notifier, Polling
@@ -67,8 +69,10 @@ from strandline.persist.transactions import Transactions, open_transactions
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
-HISTORY = "history"
-"""The critical reader by which the environment keeps its collections' past readable."""
+MOVING = "moving"
+"""How the names of counters begin that tell how far an endpoint's transaction is."""
+CATALOG = "catalog"
+"""What problems of knowing the catalog, and of closing what it dropped, are told under."""
 
 
 @dataclass
@@ -82,6 +86,7 @@ class Writing:
     tables: dict[str, OpenTable]
     ingestions: dict[str, Ingestion]
     tasks: dict[str, Task]
+    retention: Retention
 
 
 class Core:
@@ -101,7 +106,9 @@ class Core:
         self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
         self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
-        self._unstarted: set[str] = set()  # items of the catalog that could not be opened yet
+        self._running: dict[str, str] = {}  # the items that are open here, and their ids
+        self.watch: Callable[[Status], None] = unwatched
+        """Called after every batch that a task has read or sent; it must not raise or block."""
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
@@ -117,7 +124,9 @@ class Core:
         """
         blob, consensus = assembly.blob, assembly.consensus
         notifier = _notifier(assembly, mode)
-        client = PersistClient(assembly.clock, assembly.ids, blob, consensus, assembly.engine, notifier=notifier)
+        client = PersistClient(
+            assembly.clock, assembly.ids, blob, consensus, assembly.engine, notifier=notifier, merges_apart=True
+        )
         catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus))
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
@@ -127,7 +136,7 @@ class Core:
         try:
             await core._take_over()
             if isinstance(notifier, PushServer):
-                await notifier.serve(client.metrics.counts)
+                await notifier.serve(core.counts)
         except BaseException:
             with suppress(StrandlineError):  # what went wrong first is what is told
                 await core.close()
@@ -183,7 +192,7 @@ class Core:
         item = self.catalog.collection(name)
         key = item.shard
         if key not in self._readers:
-            reader = await self.client.reader(item.shard, item.schema, item.name)
+            reader = await self.client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
             if reader is None:
                 raise _unopened(item)
             self._readers[key] = reader
@@ -200,22 +209,22 @@ class Core:
         known = self._held.get(item.shard)
         if known is not None:
             try:
-                await known.beat()
+                await _beat(known)
             except AsOfError:  # this process slept for longer than its lease
                 del self._held[item.shard]
             else:
                 return known
-        reader = await self.client.leased_reader(item.shard, item.schema, item.name)
+        reader = await self.client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
         if reader is None:
             raise _unopened(item)
         self._held[item.shard] = reader
         return reader
 
     async def beat(self) -> None:
-        """Show that the readers that hold something are there."""
+        """Show that the readers that hold something are there, and let go of the past that none of them may ask for."""
         for shard, reader in list(self._held.items()):
             try:
-                await reader.beat()
+                await _beat(reader)
             except AsOfError:
                 self._held.pop(shard, None)
             except StrandlineError:
@@ -244,6 +253,7 @@ class Core:
             {},
             {},
             {},
+            Retention(self.client, self.config, catalog.epoch),
         )
         for item in list(catalog.items.values()):
             await self.start(item)
@@ -264,11 +274,22 @@ class Core:
         What keeps it from opening is its own problem; the other items go on, and every tick tries to open it again.
         """
         name = item.name.lower()
-        self._unstarted.add(name)
         async with self._own_problem(name):
             await self._start(item)
-            self._unstarted.discard(name)
+            self._running[name] = _id(item)
             self._note(name, "")
+
+    async def stop(self, name: str) -> None:
+        """Let an item that the catalog holds no longer take no part in ticks.  Raises what an endpoint raises."""
+        writing = self.require_writing()
+        self._running.pop(name, None)
+        writing.dataflows.stop(name)
+        writing.tables.pop(name, None)
+        writing.ingestions.pop(name, None)
+        task = writing.tasks.pop(name, None)
+        self.problems.pop(name, None)
+        if task is not None:
+            await task.close()
 
     async def _start(self, item: Item) -> None:
         match item:
@@ -280,14 +301,42 @@ class Core:
                 await self._start_view(item)
             case Materialization():
                 await self._start_task(item)
-        if not isinstance(item, Materialization):
-            # All history is kept readable: only this hold keeps an endpoint's own from moving since forward.
-            await self.client.since(item.shard, HISTORY, self.require_writing().epoch)
+        present = self.catalog.find(item.name)  # opening a view may have changed the shards of its stages
+        if present is not None and not isinstance(present, Materialization):
+            await self.require_writing().retention.hold(present)
 
-    async def _start_again(self) -> None:
-        """Open what could not be opened before, what is read before what reads it."""
+    def _watched(self, status: Status) -> None:
+        self.watch(status)
+
+    def counts(self) -> dict[str, int]:
+        """Return what this process has met, and how far endpoints' transactions are: what other processes may ask for.
+
+        The latter are named ``moving/<materialization>/<field of Moving>``.
+        """
+        tasks = {} if self.writing is None else self.writing.tasks
+        moving = {
+            f"{MOVING}/{name}/{field}": count
+            for name, task in tasks.items()
+            for field, count in asdict(task.status.moving).items()
+        }
+        return {**self.client.metrics.counts(), **moving}
+
+    async def _reconcile(self) -> None:
+        """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
+
+        So the next tick opens what could not be opened, and does what a CREATE or DROP of unknown outcome came to.
+        """
+        async with self._own_problem(CATALOG):
+            await self.catalogs.settle(self.require_writing().epoch)
+            for name, known in list(self._running.items()):
+                item = self.catalog.find(name)
+                if item is None or _id(item) != known:
+                    await self.stop(name)
+            if self.catalog.dropped:
+                await self.bury()
+            self._note(CATALOG, "")
         for name, item in list(self.catalog.items.items()):
-            if name in self._unstarted:
+            if name not in self._running:
                 await self.start(item)
 
     @asynccontextmanager
@@ -328,12 +377,12 @@ class Core:
         readers = [await self.reader(bound.collection) for bound in item.bindings]
         endpoint = self.assembly.drivers(item.endpoint, item.options)
         writing.tasks[item.name.lower()] = await start_task(
-            item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch
+            item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch, self._watched
         )
 
     async def reader_of(self, item: Collected) -> ReadHandle:
         """Return the reading handle of an item that is open for writing here."""
-        reader = await self.client.reader(item.shard, item.schema, item.name)
+        reader = await self.client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
         assert reader is not None, f"{item.name!r} was opened for writing a moment ago"
         self._readers[item.shard] = reader
         return reader
@@ -347,11 +396,12 @@ class Core:
 
         Raises `FencedError` if another environment has taken over.
         """
-        await self._start_again()
+        await self._reconcile()
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
         self._standing = self._left_behind(Frontier(time))
+        await self._let_go_of_history(time)
         await self.board.tell(self.all_problems())
         await self.noticeboard.tell(self.notices())
         return time
@@ -395,11 +445,28 @@ class Core:
             await task.advance()
             self._note(name, "")
 
+    async def _let_go_of_history(self, time: int) -> None:
+        writing = self.require_writing()
+        async with self._own_problem(LETTING_GO):
+            await writing.retention.follow(self.catalog, writing.dataflows, time)
+            self._note(LETTING_GO, "")
+
+    async def merge(self) -> None:
+        """Carry out the large merges that are due: beside ticks, not in them (`persist/compact.py`)."""
+        if self.writing is not None:
+            await self.client.merge()
+
     def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each collection without a problem of its own is not complete at ``time``: none stands silently."""
+        """Return why each item without a problem of its own is not complete at ``time``: none stands silently."""
         found = {}
+        tasks = self.require_writing().tasks
         for name, item in self.catalog.items.items():
-            if isinstance(item, Materialization) or name in self.problems:
+            if name in self.problems:
+                continue
+            if isinstance(item, Materialization):
+                position = tasks[name].status.position
+                if Frontier(position) <= time:
+                    found[name] = f"it waits for its collections; it has come to {position}, and the tick's time {time}"
                 continue
             upper = self.client.state_of(item.shard).upper
             if upper <= time:
@@ -452,6 +519,10 @@ class Core:
             raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
         return writing.tables[name.lower()]
 
+    def kept(self, item: Collected) -> str:
+        """Return for how long the history of a collection is kept, as its author wrote it."""
+        return policy_of(item, self.config).text
+
     def schemas(self) -> Mapping[str, Schema]:
         """The schema of every collection, by name."""
         return {n: i.schema for n, i in self.catalog.items.items() if not isinstance(i, Materialization)}
@@ -481,6 +552,21 @@ class Core:
             self.problems[name] = problem
         else:
             self.problems.pop(name, None)
+
+
+async def _beat(reader: ReadHandle) -> None:
+    """Show that a reader is there; what it handed out is held by the versions that it is in, whatever since is.
+
+    How long history stays is for the environment that writes to say: a reader holds what it may be planning now.
+    """
+    await reader.downgrade_since(Frontier(max(0, as_time(reader.state.upper) - 1)))
+
+
+def _id(item: Item) -> str:
+    """Return what tells an item from another one that had its name, and a task from itself before a backfill."""
+    if isinstance(item, Materialization):
+        return " ".join((item.id, *(str(bound.backfill) for bound in item.bindings)))
+    return item.shard
 
 
 def _unopened(item: Collected) -> ConfigError:

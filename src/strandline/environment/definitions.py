@@ -8,7 +8,9 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation, explain
@@ -25,8 +27,12 @@ from strandline.environment.catalog import (
 )
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
+from strandline.environment.interval import milliseconds
+from strandline.environment.tasks import spec_of
 from strandline.errors import DefinitionError
+from strandline.materialize.driver import require_all
 
+C = TypeVar("C", Table, Source, View)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
     "source": Source,
@@ -40,7 +46,8 @@ async def create_table(core: Core, statement: statements.CreateTable) -> None:
     if _taken(core, statement.name, Table, quiet=statement.if_not_exists):
         return
     schema = core.assembly.analyst.parse_ddl(statement.columns)
-    await _add(core, Table(statement.name, _columns(schema), core.assembly.ids.fresh("s")))
+    table = Table(statement.name, _columns(schema), core.assembly.ids.fresh("s"))
+    await _add(core, keeping(table, statement.keep_history))
 
 
 async def create_source(core: Core, statement: statements.CreateSource) -> None:
@@ -50,18 +57,16 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     core.assembly.connectors.check(statement.name, statement.connector, statement.options)
     schema = core.assembly.analyst.parse_ddl(statement.columns)
     fresh = core.assembly.ids.fresh
-    await _add(
-        core,
-        Source(
-            statement.name,
-            _columns(schema),
-            fresh("s"),
-            statement.connector,
-            statement.options,
-            remap=fresh("s"),
-            progress=fresh("s"),
-        ),
+    source = Source(
+        statement.name,
+        _columns(schema),
+        fresh("s"),
+        statement.connector,
+        statement.options,
+        remap=fresh("s"),
+        progress=fresh("s"),
     )
+    await _add(core, keeping(source, statement.keep_history))
 
 
 async def create_view(core: Core, statement: statements.CreateView) -> None:
@@ -74,7 +79,7 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
         if error.position is None:
             raise
         raise DefinitionError(error.message, error.position.after(statement.start)) from error
-    await _add(core, definition.view)
+    await _add(core, keeping(definition.view, statement.keep_history))
 
 
 def plan(core: Core, name: str, sql: str) -> Definition:
@@ -95,10 +100,16 @@ def plan(core: Core, name: str, sql: str) -> Definition:
 
 
 async def create_materialization(core: Core, statement: statements.CreateMaterialization) -> None:
-    """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name."""
+    """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name.
+
+    Raises:
+        DefinitionError: the name is taken; a collection has no key; or the endpoint cannot hold it, for the driver's
+            reason.
+        ConfigError: the endpoint or an option is not known.
+    """
     if _taken(core, statement.name, Materialization, quiet=statement.if_not_exists):
         return
-    core.assembly.drivers(statement.endpoint, statement.options)
+    endpoint = core.assembly.drivers(statement.endpoint, statement.options)
     bound = []
     for bind in statement.bindings:
         item = core.catalog.collection(bind.collection)
@@ -113,12 +124,11 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
             if column.lower() not in names:
                 raise unknown("column", column, names)
         bound.append(BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key)))
-    await _add(
-        core,
-        Materialization(
-            statement.name, statement.endpoint, statement.options, tuple(bound), core.assembly.ids.fresh("m")
-        ),
-    )
+    fresh = core.assembly.ids.fresh("m")
+    made = Materialization(statement.name, statement.endpoint, statement.options, tuple(bound), fresh)
+    spec = spec_of(made, core.catalog)
+    require_all(spec, await endpoint.validate(spec))
+    await _add(core, made)
 
 
 async def drop(core: Core, statement: statements.Drop) -> None:
@@ -140,13 +150,7 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     if readers:
         raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
-    writing.dataflows.stop(name)
-    writing.tables.pop(name, None)
-    writing.ingestions.pop(name, None)
-    task = writing.tasks.pop(name, None)
-    if task is not None:
-        await task.close()
-    core.problems.pop(name, None)
+    await core.stop(name)
     await core.bury()
 
 
@@ -168,6 +172,18 @@ def audit(core: Core, name: str) -> None:
 def _key(core: Core, name: str) -> tuple[str, ...]:
     definition = core.require_writing().dataflows.definitions.get(name)
     return (definition.planned.key or ()) if definition is not None else ()
+
+
+def keeping(item: C, keep_history: str | None) -> C:
+    """Return ``item`` with its history kept for that interval (None: for the environment's).
+
+    Raises `DefinitionError` if it is none.
+    """
+    try:
+        milliseconds(keep_history or "0")
+    except ValueError as error:
+        raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
+    return msgspec.structs.replace(item, keep_history=keep_history)
 
 
 async def _add(core: Core, item: Item) -> None:

@@ -9,8 +9,8 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -24,16 +24,20 @@ from strandline.algebra.scalar import Scalar, call, cast, column
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.dialect import words
 from strandline.compute.stage import full_plan
+from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
-from strandline.environment.core import Core
+from strandline.environment.core import MOVING, Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
+from strandline.persist.notify import Notifier
 from strandline.persist.plane import Half, Rows
 from strandline.persist.push import PushClient
 from strandline.persist.read import ReadHandle
+from strandline.persist.state import ShardState
+from strandline.persist.trace import due
 
 ERRORS_SUFFIX: Final = "_errors"
 ERRORS: Final = Schema(
@@ -46,7 +50,10 @@ order."""
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not."""
+    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not.
+
+    Of a materialization: the sums over its ``tables``, each of which is told by its name.
+    """
 
     name: str
     as_of: int
@@ -54,6 +61,7 @@ class Verification:
     extra: int
     sample: pa.Table
     repaired: bool = False
+    tables: tuple[Verification, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -61,6 +69,8 @@ class Verification:
         return not self.missing and not self.extra
 
     def __str__(self) -> str:
+        if self.tables:
+            return "\n".join(map(str, self.tables))
         if self.ok:
             return f"{self.name}: equal at {self.as_of}" + (" (repaired)" if self.repaired else "")
         lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {self.as_of}"]
@@ -181,18 +191,14 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     return found
 
 
-async def verify_endpoint(core: Core, name: str) -> list[Verification]:
+async def verify_endpoint(core: Core, name: str) -> Verification:
     """Compare each table of a materialization with its collection at the time that the endpoint has reached.
 
     Raises:
         DefinitionError: there is no such materialization.
         AsOfError: the endpoint has nothing yet.
     """
-    item = core.catalog.find(name)
-    if not isinstance(item, Materialization):
-        raise unknown(
-            "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
-        )
+    item = materialization(core.catalog, name)
     endpoint = core.assembly.drivers(item.endpoint, item.options)
     position = await reached(item, core.client, core.catalog)
     if not position:
@@ -206,7 +212,14 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         found.append(
             await _compare(core, f"{item.name}/{binding.resource}", reader.schema, stored, wanted, position - 1)
         )
-    return found
+    return _together(item.name, found)
+
+
+def _together(name: str, tables: list[Verification]) -> Verification:
+    """Return what was found of several tables as one; a sample is the first table's that differs."""
+    first = next((table for table in tables if not table.ok), tables[0])
+    missing, extra = sum(table.missing for table in tables), sum(table.extra for table in tables)
+    return Verification(name, first.as_of, missing, extra, first.sample, tables=tuple(tables))
 
 
 async def status(core: Core) -> dict[str, Any]:
@@ -231,20 +244,22 @@ async def status(core: Core) -> dict[str, Any]:
             "upper": None if state is None else state.upper.at,
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
+            "keep_history": core.kept(item),
+            "merge_due": 0 if state is None else _merge_due(state),
             **await _source_status(core, name, item),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
-    notifier = core.client.notifier
+    writers = await _writers(core.client.notifier)
     return {
         "epoch": catalog.epoch,
         "mode": core.mode.value,
         "persist": core.client.metrics.counts(),
-        "writer_persist": await _writers(notifier) if isinstance(notifier, PushClient) else None,
+        "writer_persist": None if writers is None else {n: c for n, c in writers.items() if not n.startswith(MOVING)},
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: {**await _task_status(core, name, item), "problem": problems.get(name)}
+            item.name: {**await _task_status(core, name, item, writers or {}), "problem": problems.get(name)}
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
@@ -252,10 +267,18 @@ async def status(core: Core) -> dict[str, Any]:
     }
 
 
-async def _writers(push: PushClient) -> dict[str, int] | None:
-    """Return what the process that writes has met, if it can be asked."""
-    await push.connect()
-    return push.counters
+def _merge_due(state: ShardState) -> int:
+    """Return how many updates a large merge that is due would rewrite; 0: none is."""
+    plan = due(state)
+    return plan.updates if plan is not None and plan.large else 0
+
+
+async def _writers(notifier: Notifier) -> dict[str, int] | None:
+    """Return what the process that writes has met, if it is another one and can be asked."""
+    if not isinstance(notifier, PushClient):
+        return None
+    await notifier.connect()
+    return notifier.counters
 
 
 async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
@@ -284,10 +307,15 @@ async def _errors(core: Core, name: str) -> dict[str, Any]:
     return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
 
 
-async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
-    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
+async def _task_status(core: Core, name: str, item: Materialization, writers: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come.
+
+    ``moving``: the rows of the transaction under way (`Moving`), here or in the process that writes.
+    """
     if core.writing is None or name not in core.writing.tasks:
-        return {"position": await reached(item, core.client, core.catalog)}
+        begin = f"{MOVING}/{name}/"
+        moving = {key.removeprefix(begin): count for key, count in writers.items() if key.startswith(begin)}
+        return {"position": await reached(item, core.client, core.catalog), **({"moving": moving} if moving else {})}
     task = core.writing.tasks[name].status
     return {
         "phase": task.phase,
@@ -296,6 +324,7 @@ async def _task_status(core: Core, name: str, item: Materialization) -> dict[str
         "transactions": task.committed.transactions,
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
+        "moving": asdict(task.moving),
         "applied": list(task.applied),
     }
 

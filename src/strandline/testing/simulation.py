@@ -18,6 +18,7 @@ Source: craft page "reliability" (3.1 kernel; F1 outcomes, F3 crashes, F4 pauses
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -346,6 +347,75 @@ def _bury(coroutine: Acting) -> None:
         except RuntimeError:
             continue  # it awaited something instead of ending
     raise InvalidUsage(f"{coroutine!r} does not end when it is closed: it catches GeneratorExit for ever")
+
+
+class SideBySide:
+    """Runs the coroutines of one actor together, as a process does: whose I/O is next is one of the run's choices.
+
+    If one of them raises, the others are cancelled where they wait, and it is raised.
+    """
+
+    def __init__(self, choose: Choose) -> None:
+        self._choose = choose
+
+    async def __call__(self, calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Return when all have ended."""
+        await _Interleaved(list(calls), self._choose)
+
+
+class _Interleaved:
+    def __init__(self, calls: list[Acting], choose: Choose) -> None:
+        self._calls = calls
+        self._choose = choose
+
+    def __await__(self) -> Generator[IoPoint[Any], Any, None]:
+        waiting: list[tuple[Acting, IoPoint[Any]]] = []
+        try:
+            for call in self._calls:
+                _go_on(call, None, None, waiting)
+            while waiting:
+                call, point = waiting.pop(self._choose("sibling", len(waiting)) if len(waiting) > 1 else 0)
+                reply, error = yield from _replied(point)
+                _go_on(call, reply, error, waiting)
+        except GeneratorExit:  # the process crashed
+            for call in self._calls:
+                _bury(call)
+            raise
+        except Exception:
+            for call, _ in waiting:
+                yield from _cancelled(call)
+            raise
+
+
+def _replied(point: IoPoint[Any]) -> Generator[IoPoint[Any], Any, tuple[object, Exception | None]]:
+    try:
+        reply = yield point
+    except Exception as error:  # noqa: BLE001  # it is for the one that waited
+        return None, error
+    return reply, None
+
+
+def _go_on(
+    call: Acting, reply: object, error: BaseException | None, waiting: list[tuple[Acting, IoPoint[Any]]]
+) -> None:
+    """Run ``call`` up to its next I/O, which is put among ``waiting``, or to its end."""
+    try:
+        point = call.send(reply) if error is None else call.throw(error)
+    except StopIteration:
+        return
+    waiting.append((call, point))
+
+
+def _cancelled(call: Acting) -> Generator[IoPoint[Any], Any, None]:
+    """Cancel ``call`` and let it clean up; what it raises by that is dropped, as a task group does."""
+    waiting: list[tuple[Acting, IoPoint[Any]]] = []
+    try:
+        _go_on(call, None, CancelledError(), waiting)
+        while waiting:
+            reply, error = yield from _replied(waiting.pop()[1])
+            _go_on(call, reply, error, waiting)
+    except (Exception, CancelledError):  # noqa: BLE001  # the first failure is what is raised
+        return
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -1,0 +1,309 @@
+"""What an observer sees of a whole environment, and the laws about it.  It reads what is durable, and nothing else.
+
+Written from the design pages "sources", "compute" and "materialize": it knows collections, times and rows, upstreams'
+own messages and endpoints' own rows; of the code it uses the reading handles.  Between two looks anything may happen.
+
+- P1: a collection at a readable time is what it was when it was looked at before.
+- R1, R2, R3: a source at each time is exactly the first messages of each partition, once each, and only ever more.
+- R4: upstream is told to forget only what is durable here (`may_forget`).
+- T: what a commit of tables acknowledged is in all its tables from its time on; no attempt is there twice, or in part.
+- K2: a view at each readable time is its definition over its inputs at that time, but for what others wrote (K3).
+- K3: what others wrote into a view is withdrawn by the view's next append.
+- M2: an endpoint is its collection at its checkpoint; M1, M3, M4: it was told nothing that the protocol forbids.
+
+Source: design page "compute" (laws K1 to K4), "sources" (R1 to R4), "materialize" (M1 to M5).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from laws.broken import require
+from strandline.algebra.schema import DIFF, TIME
+from strandline.environment.catalog import KEY, Catalog, CatalogStore, Materialization, Source, Table, View
+from strandline.environment.tasks import bindings, log_key
+from strandline.frontier.antichain import as_time
+from strandline.frontier.gauge import Offsets
+from strandline.materialize.log import decode
+from strandline.materialize.task import Checkpoint
+from strandline.persist.client import PersistClient
+from strandline.persist.read import ReadHandle, contents
+from strandline.persist.register import Register
+from strandline.store.seal import Kind
+from strandline.testing.list_engine import ListEngine, listed
+from worlds.meanings import VIEWS, Row
+from worlds.outside import FickleUpstream, Place
+
+FOREIGN: Final = 1_000_000
+"""Numbers from here on occur only in rows that somebody else wrote into a view."""
+
+
+@dataclass
+class Attempt:
+    """One commit of rows into tables, under a token: ``rows`` by table, negative ones are deleted."""
+
+    token: str
+    rows: dict[str, list[tuple[Row, int]]]
+    time: int | None = None  # acknowledged
+
+
+@dataclass
+class Collected:
+    """One collection, as it is now: its updates in order of time."""
+
+    since: int
+    upper: int
+    updates: list[tuple[int, Row, int]]
+    _at: dict[int, Counter[Row]] = field(default_factory=dict)
+
+    def at(self, time: int) -> Counter[Row]:
+        """Return the contents at ``time``."""
+        known = self._at.get(time)
+        if known is None:
+            sums: Counter[Row] = Counter()
+            for when, row, diff in self.updates:
+                if when > time:
+                    break
+                sums[row] += diff
+            known = self._at[time] = Counter({row: count for row, count in sums.items() if count})
+        return known
+
+    @property
+    def times(self) -> set[int]:
+        """When something changed."""
+        return {time for time, _, _ in self.updates}
+
+
+class Observer:
+    """Looks at what is durable at one location, and remembers what it saw."""
+
+    def __init__(
+        self,
+        client: PersistClient,
+        engine: ListEngine,
+        upstreams: Mapping[str, FickleUpstream],
+        places: Mapping[str, Place],
+    ) -> None:
+        self._client = client
+        self._engine = engine
+        self._upstreams = upstreams
+        self._places = places
+        self._catalogs = CatalogStore(Register(KEY, client.clock, client.ids, client.consensus))
+        self._readers: dict[str, ReadHandle] = {}
+        self._seen: dict[tuple[str, int], Counter[Row]] = {}
+        self.attempts: list[Attempt] = []
+        self.checked = 0
+
+    async def catalog(self) -> Catalog:
+        """Return the catalog as it is."""
+        return await self._catalogs.read()
+
+    async def uppers(self, catalog: Catalog) -> dict[str, int]:
+        """Return how far each collection has come: its upper, as it is durable."""
+        found = {}
+        for name, item in catalog.items.items():
+            if not isinstance(item, Materialization):
+                reader = await self._reader(item)
+                found[name] = 0 if reader is None else as_time((await reader.refresh()).upper)
+        return found
+
+    async def look(self) -> None:
+        """Hold all that is durable against every law."""
+        catalog = await self.catalog()
+        there: dict[str, Collected] = {}
+        for name, item in catalog.items.items():
+            if not isinstance(item, Materialization):
+                reader = await self._reader(item)
+                if reader is not None:
+                    there[name] = await self._collected(reader)
+                    self._same_as_before(item.shard, there[name])
+        for name, item in catalog.items.items():
+            match item:
+                case Source() if name in there:
+                    self._source(name, there[name], self._upstreams[item.options["upstream"]])
+                case View() if name in there and all(i in there for i in VIEWS[name].inputs):
+                    self._view(name, there[name], {i: there[i] for i in VIEWS[name].inputs})
+                case Materialization():
+                    await self._endpoint(item, catalog, there)
+        self._tables(
+            {name: there[name] for name, item in catalog.items.items() if isinstance(item, Table) and name in there}
+        )
+
+    async def settled(self) -> None:
+        """K3: nothing that others wrote into a view is in it any longer."""
+        for view in (await self.catalog()).of_kind(View):
+            reader = await self._reader(view)
+            assert reader is not None
+            now = await self._collected(reader)
+            strange = [row for row in now.at(now.upper - 1) if foreign(row)]
+            require("K3", not strange, f"{view.name} still holds {strange} at {now.upper - 1}, which others wrote")
+
+    @property
+    def epoch(self) -> int:
+        """The generation of the environment that writes, as the catalog said last."""
+        return self._catalogs.current.epoch
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    async def _reader(self, item: Any) -> ReadHandle | None:
+        if item.shard not in self._readers:
+            reader = await self._client.reader(item.shard, item.schema, item.name)
+            if reader is None:
+                return None
+            self._readers[item.shard] = reader
+        return self._readers[item.shard]
+
+    async def _collected(self, reader: ReadHandle) -> Collected:
+        state = await reader.refresh()
+        since, upper = as_time(state.since), as_time(state.upper)
+        found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since))
+        names = reader.schema.names
+        updates = [(row[TIME], tuple(row[name] for name in names), row[DIFF]) for row in listed(found).rows]
+        return Collected(since, upper, sorted(updates, key=lambda update: update[0]))
+
+    def _same_as_before(self, shard: str, now: Collected) -> None:
+        for time in sorted(now.times | {now.upper - 1}):
+            if not now.since <= time < now.upper:
+                continue
+            content = now.at(time)
+            before = self._seen.setdefault((shard, time), content)
+            require("P1", before == content, f"{shard} at {time} was {_shown(before)}, and is {_shown(content)}")
+            less = [row for row, count in content.items() if count < 0]
+            require("negative", not less, f"{shard} at {time} holds {less[:3]} less than no times")
+
+    # ---- sources -----------------------------------------------------------------------------------------------------
+
+    def _source(self, name: str, now: Collected, upstream: FickleUpstream) -> None:
+        before: dict[str, int] = {}
+        for time in sorted(now.times):
+            content = now.at(time)
+            twice = [row for row, count in content.items() if count != 1]
+            require("R3", not twice, f"{name} at {time} holds {twice[:3]} more or less than once")
+            ends: Counter[str] = Counter(partition for partition, _, _ in content)
+            for partition, end in ends.items():
+                truth = {(partition, i, value) for i, value in enumerate(upstream.partitions[partition][:end])}
+                wrong = {row for row in content if row[0] == partition} ^ truth
+                require(
+                    "R2", not wrong, f"{name} at {time} is not the first messages of {partition}: {sorted(wrong)[:3]}"
+                )
+            back = [partition for partition, end in before.items() if ends[partition] < end]
+            require("R1", not back, f"{name} at {time} has fewer messages of {back} than before")
+            before = dict(ends)
+
+    async def may_forget(self, shard: str, resume: Offsets) -> None:
+        """R4: what upstream is told to forget is durable in ``shard``."""
+        item = next(
+            (i for i in (await self.catalog()).items.values() if isinstance(i, Source) and i.shard == shard), None
+        )
+        if item is None:
+            return  # it was dropped meanwhile
+        reader = await self._reader(item)
+        now = Collected(0, 0, []) if reader is None else await self._collected(reader)
+        ends: Counter[str] = Counter(partition for partition, _, _ in now.at(now.upper))
+        lost = [(partition, end) for partition, end in resume.entries if ends[partition] < end]
+        require("R4", not lost, f"upstream may forget {lost} of {item.name}, and {dict(ends)} is durable")
+
+    # ---- tables ------------------------------------------------------------------------------------------------------
+
+    def _tables(self, tables: Mapping[str, Collected]) -> None:
+        for attempt in self.attempts:
+            found = [
+                (table, time, row, diff)
+                for table, rows in attempt.rows.items()
+                if table in tables
+                for row, diff in rows
+                for time, other, change in tables[table].updates
+                if other == row and change == diff
+            ]
+            times = {time for _, time, _, _ in found}
+            wanted = sum(len(rows) for table, rows in attempt.rows.items() if table in tables)
+            if any(now.since for now in tables.values()):
+                continue  # times before since are not told apart any more
+            require("T", len(times) <= 1, f"{attempt.token} is there at {sorted(times)}")
+            require("T", len(found) in {0, wanted}, f"{attempt.token} is there in part: {found[:3]}")
+            told = attempt.time
+            if told is not None and any(now.upper <= told for now in tables.values()):
+                continue  # it is committed, and not applied yet
+            require(
+                "T", told is None or not wanted or times == {told}, f"{attempt.token} of {told} is at {sorted(times)}"
+            )
+
+    # ---- views -------------------------------------------------------------------------------------------------------
+
+    def _view(self, name: str, now: Collected, inputs: Mapping[str, Collected]) -> None:
+        upper = min([now.upper, *(each.upper for each in inputs.values())])
+        since = max([now.since, *(each.since for each in inputs.values())])
+        times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1})
+        first = min(now.times | {now.upper - 1})
+        for time in sorted(times):
+            if not max(since, first) <= time < upper:
+                continue
+            self.checked += 1
+            wanted = Counter(VIEWS[name].meaning({i: list(each.at(time).elements()) for i, each in inputs.items()}))
+            found = now.at(time)
+            if found != wanted:
+                ours, wanted = _own(found), _own(wanted)
+                require(
+                    "K2", ours == wanted, f"{name} at {time} is {_shown(ours)}; its definition gives {_shown(wanted)}"
+                )
+
+    # ---- endpoints ---------------------------------------------------------------------------------------------------
+
+    async def _progress(self, item: Materialization, catalog: Catalog) -> tuple[int, bool]:
+        """Return the time before which the endpoint has everything, and whether nothing is under way there."""
+        place = self._places[item.options["at"]]
+        bound = bindings(item, catalog)
+        keys = tuple(b.state_key for b in bound)
+        head = await Register(
+            log_key(item), self._client.clock, self._client.ids, self._client.consensus, kind=Kind.CHECKPOINT
+        ).read()
+        record = None if head is None else decode(item.name, head)
+        if item.endpoint == "checkpointing":
+            committed = place.checkpoints.get(item.name, Checkpoint()).time(keys)
+            return max(committed, 0 if record is None else record.progress.position.time(keys)), True
+        if record is None:
+            return 0, True
+        quiet = record.progress.extent is None and record.state.get("staged") is None
+        return record.progress.position.time(keys), quiet
+
+    async def _endpoint(self, item: Materialization, catalog: Catalog, there: Mapping[str, Collected]) -> None:
+        place = self._places[item.options["at"]]
+        require("M1", not place.broken, f"{item.name}: {place.broken[:1]}")
+        position, quiet = await self._progress(item, catalog)
+        if not position or not quiet:
+            return
+        for bound in item.bindings:
+            collection = there[bound.collection]
+            if not collection.since <= position - 1 < collection.upper:
+                continue
+            names = catalog.collection(bound.collection).schema.names
+            rows = Counter(tuple(row[n] for n in names) for row in place.tables.get(bound.table, {}).values())
+            wanted = collection.at(position - 1)
+            require(
+                "M2",
+                rows == wanted,
+                f"{item.name} at {position} is {_shown(rows)}; {bound.collection} is {_shown(wanted)}",
+            )
+
+
+def _own(content: Counter[Row]) -> Counter[Row]:
+    return Counter({row: count for row, count in content.items() if not foreign(row)})
+
+
+def foreign(row: Row) -> bool:
+    """Tell whether somebody else wrote this row into a view."""
+    return any(isinstance(value, int) and value >= FOREIGN for value in row)
+
+
+def _shown(content: Counter[Row]) -> str:
+    return str(dict(sorted(content.items(), key=repr)))
+
+
+def standing(before: Mapping[str, int], after: Mapping[str, int], problems: Iterable[str]) -> list[str]:
+    """Return the items that did not move over a tick and have no problem."""
+    return [
+        name for name, upper in after.items() if name in before and upper <= before[name] and name not in set(problems)
+    ]

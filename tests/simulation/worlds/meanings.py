@@ -1,0 +1,140 @@
+"""The views of the world of the whole system: their SQL, and what each means, said by hand in Python.
+
+The meaning is written from the SQL alone: from the rows of the inputs at one time to the rows of the view at it.  It
+knows nothing of plans, updates or times, so whatever the maintenance rules do, they are held against something else.
+
+Source: design page "compute" (law K2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from strandline.algebra.nodes import Opaque
+from strandline.algebra.schema import Column, Schema
+from strandline.compute.plan.view import PlannedView
+from strandline.compute.stage import Stage
+from strandline.environment import dataflows
+from strandline.environment.catalog import Catalog, Materialization
+from strandline.testing.list_analyst import ListAnalyst
+from strandline.testing.list_plans import Query
+from strandline.testing.list_source import SCHEMA as MESSAGES
+
+Row: TypeAlias = tuple[Any, ...]
+Inputs: TypeAlias = Mapping[str, Sequence[Row]]
+Meaning: TypeAlias = Callable[[Inputs], Iterable[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A view that a history may define: what it reads (tables ``t1 t2 (k, v, id)``, sources ``u1 u2``, views)."""
+
+    sql: str
+    inputs: tuple[str, ...]
+    meaning: Meaning
+    key: tuple[str, ...] = ()
+
+
+def _sums(rows: Iterable[Row]) -> list[Row]:
+    groups = defaultdict(list)
+    for k, v, _ in rows:
+        groups[k].append(v)
+    return [(k, len(values), sum(values)) for k, values in groups.items()]
+
+
+def _extremes(rows: Iterable[Row]) -> list[Row]:
+    groups = defaultdict(list)
+    for partition, _, value in rows:
+        groups[partition].append(value)
+    return [(partition, min(values), max(values)) for partition, values in groups.items()]
+
+
+def _joined(of: Inputs) -> list[Row]:
+    return [(k, x, y) for k, _, x in of["t1"] for other, _, y in of["t2"] if k == other]
+
+
+def _met(of: Inputs) -> list[Row]:
+    return [(value, id_) for _, _, value in of["u2"] for k, _, id_ in of["t1"] if k == value]
+
+
+def _top(rows: Iterable[Row]) -> list[Row]:
+    return sorted(((id_, v) for _, v, id_ in rows), key=lambda row: (-row[1], row[0]))[:2]
+
+
+def _total(rows: Sequence[Row]) -> list[Row]:
+    return [(len(rows), max((value for _, _, value in rows), default=None))]
+
+
+VIEWS: Final[dict[str, Wanted]] = {
+    "linear": Wanted(
+        "SELECT k, v + 1 AS w, id FROM t1 WHERE v > 1",
+        ("t1",),
+        lambda of: [(k, v + 1, id_) for k, v, id_ in of["t1"] if v > 1],
+        ("id",),
+    ),
+    "joined": Wanted("SELECT a.k, a.id AS x, b.id AS y FROM t1 a JOIN t2 b ON a.k = b.k", ("t1", "t2"), _joined),
+    "sums": Wanted(
+        "SELECT k, count(*) AS n, sum(v) AS s FROM t1 GROUP BY k", ("t1",), lambda of: _sums(of["t1"]), ("k",)
+    ),
+    "likewise": Wanted(
+        "SELECT k, count(*) AS n, sum(v) AS s FROM t1 GROUP BY k", ("t1",), lambda of: _sums(of["t1"]), ("k",)
+    ),
+    "extremes": Wanted(
+        "SELECT `partition` AS p, min(value) AS lo, max(value) AS hi FROM u1 GROUP BY `partition`",
+        ("u1",),
+        lambda of: _extremes(of["u1"]),
+        ("p",),
+    ),
+    "total": Wanted("SELECT count(*) AS n, max(value) AS m FROM u1", ("u1",), lambda of: _total(of["u1"])),
+    "top": Wanted("SELECT id, v FROM t1 ORDER BY v DESC, id LIMIT 2", ("t1",), lambda of: _top(of["t1"]), ("id",)),
+    "met": Wanted("SELECT u.value, t.id FROM u2 u JOIN t1 t ON u.value = t.k", ("u2", "t1"), _met),
+    "both": Wanted(
+        "SELECT `offset` AS o, value FROM u1 UNION ALL SELECT `offset` AS o, value FROM u2",
+        ("u1", "u2"),
+        lambda of: [(o, value) for _, o, value in (*of["u1"], *of["u2"])],
+    ),
+    "many": Wanted(
+        "SELECT k, n FROM sums WHERE n > 1", ("sums",), lambda of: [(k, n) for k, n, _ in of["sums"] if n > 1], ("k",)
+    ),
+}
+"""By name; ``likewise`` shares the stage of ``sums``, and ``many`` reads it."""
+
+
+TABLE: Final = Schema((Column("k", "int"), Column("v", "int"), Column("id", "int")))
+INPUTS: Final = {"t1": TABLE, "t2": TABLE, "u1": MESSAGES, "u2": MESSAGES}
+
+
+def queries() -> dict[str, Query]:
+    """Return the one query here that has no rule, as the planner has it asked of the engine, and its answer."""
+    _, (stage,) = _planned("top", VIEWS["top"].sql, (("t1", TABLE),))
+    assert isinstance(stage.plan, Opaque)
+    return {
+        stage.plan.sql: lambda relations: _top(
+            (None, *reversed(r.values())) for (rs,) in [relations.values()] for r in rs
+        )
+    }
+
+
+def multiset(rows: Iterable[Row]) -> Counter[Row]:
+    """Return how often each row is there."""
+    return Counter(rows)
+
+
+def define(name: str, sql: str, catalog: Catalog, analyst: object) -> tuple[PlannedView, tuple[Stage, ...]]:
+    """Return what `dataflows.define` does, worked out once for each view over the same schemas."""
+    schemas = {
+        key: item.schema
+        for key, item in catalog.items.items()
+        if not isinstance(item, Materialization) and key in VIEWS[name.lower()].inputs
+    }
+    return _planned(name, sql, tuple(sorted(schemas.items(), key=lambda pair: pair[0])))
+
+
+@cache
+def _planned(name: str, sql: str, schemas: tuple[tuple[str, Schema], ...]) -> tuple[PlannedView, tuple[Stage, ...]]:
+    planned = dataflows.plan_view(sql, dict(schemas), ListAnalyst())
+    return planned, dataflows.split(planned, name.lower())

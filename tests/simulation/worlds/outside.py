@@ -1,0 +1,475 @@
+"""What lies outside the world of the whole system: upstreams that forget, endpoints of two kinds, weather over stores.
+
+All of it survives every crash of those who use it.  Each call is an I/O point of the simulation, so it may be lost, be
+late, or be done without its caller's learning of it; what callers get then is `Unavailable`, as the contracts of
+readers and drivers say.
+
+Source: craft page "reliability" (3.1: F2 outages, F13 upstreams, F14 endpoints); design pages "sources", "materialize".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from strandline.errors import Determinate, FencedError, StoreError, Unavailable
+from strandline.frontier.gauge import Offsets
+from strandline.materialize.driver import Applied, Constraint, ConstraintKind, DriverSpec, Validated
+from strandline.materialize.grammar import Conversation
+from strandline.materialize.messages import (
+    DELETE,
+    EXISTS,
+    Acknowledge,
+    Acknowledged,
+    Flush,
+    Flushed,
+    Load,
+    Loaded,
+    Open,
+    Opened,
+    Request,
+    Response,
+    StartCommit,
+    StartedCommit,
+    Store,
+)
+from strandline.materialize.state import StateUpdate
+from strandline.materialize.task import NOTHING, Binding, Checkpoint, MaterializationSpec
+from strandline.persist.plane import Rows
+from strandline.sources.reclock import Slice
+from strandline.store.blob import Blob
+from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.testing.endpoints import key_of
+from strandline.testing.list_source import ListReader, Upstream
+from strandline.testing.simulation import CHANGE, READ, Fate, IoPoint, run_sync
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+AT_ONCE: Final = tuple(fate for fate in Fate if fate not in (Fate.LATE, Fate.CRASH_LATE))
+"""The fates of a change that its endpoint never does late: it has no way to refuse what is."""
+
+
+async def asked(
+    site: str, call: Callable[..., Coroutine[Any, Any, T]], arguments: tuple[object, ...], fates: tuple[Fate, ...]
+) -> T:
+    """Ask the outside.  Raises `Unavailable` where the answer does not come."""
+    try:
+        return await IoPoint(site, tuple(map(str, arguments)), lambda: run_sync(call(*arguments)), fates)
+    except StoreError as error:
+        raise Unavailable(str(error)) from error
+
+
+# ---- upstreams -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FickleUpstream(Upstream):
+    """An `Upstream` that may go back for a while (``hidden`` of the newest messages of each partition) or lose data."""
+
+    hidden: int = 0
+    lost: bool = False
+
+    @property
+    def frontier(self) -> Offsets:
+        """How far it can be read now."""
+        ends = {partition: max(0, len(values) - self.hidden) for partition, values in self.partitions.items()}
+        return Offsets({partition: end for partition, end in ends.items() if end})
+
+    def lose(self) -> None:
+        """Forget everything, whether it was told that it may or not."""
+        self.lost = True
+        self.forgotten = self.forgotten.join(super().frontier)
+
+
+class SimReader:
+    """A `SourceReader` whose every call is an I/O point; ``committed`` is called with what upstream may forget."""
+
+    bounded = True
+
+    def __init__(self, upstream: FickleUpstream, committed: Callable[[Offsets], None]) -> None:
+        self._inner = ListReader(upstream)
+        self._committed = committed
+
+    async def upstream_frontier(self) -> Offsets:
+        """See `SourceReader.upstream_frontier`."""
+        return await asked("upstream.frontier", self._inner.upstream_frontier, (), READ)
+
+    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+        """See `SourceReader.read`."""
+
+        async def read(_: object) -> Rows:
+            return await self._inner.read(slices, locate=locate)
+
+        return await asked("upstream.read", read, ((slices, locate),), READ)
+
+    async def commit(self, resume: Offsets) -> None:
+        """See `SourceReader.commit`."""
+
+        async def commit(offsets: Offsets) -> None:
+            self._committed(offsets)
+            await self._inner.commit(offsets)
+
+        await asked("upstream.commit", commit, (resume,), CHANGE)
+
+    def likely_small(self, slices: Sequence[Slice]) -> bool:
+        """See `SourceReader.likely_small`."""
+        return True
+
+    def notices(self) -> tuple[str, ...]:
+        """See `SourceReader.notices`."""
+        return ()
+
+
+# ---- endpoints -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Place:
+    """What is durable at an endpoint, and what it found wrong with what it was told (``broken``).
+
+    ``tables``: rows by resource and key.  ``fences`` and ``checkpoints``: by task, of those that keep their own.
+    ``staged``, ``applied``: transactions by name, of those that leave the commit to the runtime's log.  ``owners``:
+    whose rows a resource holds, by state key.
+    """
+
+    tables: dict[str, dict[str, Row]] = field(default_factory=dict)
+    fences: dict[str, int] = field(default_factory=dict)
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    staged: dict[str, list[Store]] = field(default_factory=dict)
+    applied: set[str] = field(default_factory=set)
+    owners: dict[str, str] = field(default_factory=dict)
+    down: bool = False
+    commits: int = 0
+    broken: list[str] = field(default_factory=list)
+
+    def store(self, binding: Binding, rows: Sequence[Row]) -> None:
+        """Keep and drop rows as told."""
+        table = self.tables.setdefault(binding.resource, {})
+        for given in rows:
+            row = dict(given)
+            exists, delete = row.pop(EXISTS), row.pop(DELETE)
+            key = key_of(binding, row)
+            if exists != (key in table):
+                self.broken.append(f"{binding.resource!r} was told exists = {exists} of key {key}")
+            if delete:
+                table.pop(key, None)
+            else:
+                table[key] = row
+
+
+class SimDriver:
+    """The driver of a `Place`; ``session`` is the kind of session that it opens."""
+
+    def __init__(self, place: Place, session: type[SimSession]) -> None:
+        self._place = place
+        self._session = session
+
+    async def spec(self) -> DriverSpec:
+        """Return what it takes: nothing."""
+        return DriverSpec({}, {}, "")
+
+    async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
+        """Accept every column."""
+        fine = Constraint(ConstraintKind.FIELD_OPTIONAL, "a dictionary holds anything")
+        return tuple(Validated(dict.fromkeys(b.schema.names, fine)) for b in spec.bindings)
+
+    async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
+        """Empty what holds the rows of another incarnation, unless the session does so with its first commit."""
+
+        async def fit(_: object) -> Applied:
+            for binding in spec.bindings:
+                if self._place.owners.get(binding.resource) != binding.state_key:
+                    self._place.tables.pop(binding.resource, None)
+                    self._place.owners[binding.resource] = binding.state_key
+            return Applied()
+
+        if self._session is CheckpointSession:
+            return Applied()
+        return await asked(f"{self._session.kind}.apply", fit, (spec.name,), AT_ONCE)
+
+    async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
+        """See `Driver.preview`."""
+        return ()
+
+    async def open(self) -> SimSession:
+        """Start a conversation."""
+        return self._session(self._place)
+
+    async def contents(self, binding: Binding) -> pa.Table:
+        """Return what the binding's resource holds."""
+        rows = list(self._place.tables.get(binding.resource, {}).values())
+        return pa.table({name: [row[name] for row in rows] for name in binding.schema.names})
+
+
+class SimSession:
+    """What the sessions share: the grammar, and that each message that changes or asks something is an I/O point."""
+
+    fates: tuple[Fate, ...] = CHANGE
+    kind = "endpoint"
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.bindings: tuple[Binding, ...] = ()
+        self.name = ""
+        self.state: dict[str, Any] = {}
+        self._said = Conversation()
+        self._answers: deque[Response] = deque()
+
+    async def send(self, message: Request) -> None:
+        """Check the grammar, do what the message says, and keep the answers."""
+        self._said = self._said.then(message)
+        if isinstance(message, Open):
+            self.bindings, self.state, self.name = message.spec.bindings, dict(message.state), message.spec.name
+
+        async def do(_: object) -> list[Response]:
+            if self.place.down:
+                raise Determinate("the endpoint does not answer")
+            return self.answers(message)
+
+        if isinstance(message, Flush) or not self.reaches(message):
+            answers = self.answers(message)
+        else:
+            fates = READ if isinstance(message, Load) else self.fates
+            answers = await asked(f"{self.kind}.{type(message).__name__}", do, (self.name,), fates)
+        for answer in answers:
+            self._said = self._said.then(answer)
+            self._answers.append(answer)
+
+    async def receive(self) -> Response:
+        """Return the next answer."""
+        return self._answers.popleft()
+
+    async def close(self) -> None:
+        """Forget the conversation."""
+        self._answers.clear()
+
+    def reaches(self, message: Request) -> bool:
+        """Tell whether ``message`` goes to the endpoint now."""
+        return True
+
+    def answers(self, message: Request) -> list[Response]:
+        """Do what ``message`` says and return the answers."""
+        raise NotImplementedError
+
+    def loaded(self, message: Load) -> list[Response]:
+        """Return the stored rows that were asked for."""
+        binding = self.bindings[message.binding]
+        table = self.place.tables.get(binding.resource, {})
+        places = [i for i, row in enumerate(message.keys.to_pylist()) if key_of(binding, row) in table]
+        return [Loaded(message.binding, message.keys.take(places))] if places else []
+
+
+class CheckpointSession(SimSession):
+    """Pattern 1: rows and checkpoint change together, under a fence; what comes under an older one is refused."""
+
+    kind = "checkpointing"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._fence = 0
+        self._stores: list[Store] = []
+
+    def reaches(self, message: Request) -> bool:
+        """Only what opens, asks and commits."""
+        return isinstance(message, Open | Load | StartCommit)
+
+    def answers(self, message: Request) -> list[Response]:
+        """Do what ``message`` says and return the answers."""
+        match message:
+            case Open():
+                self._fence = self.place.fences[self.name] = self.place.fences.get(self.name, 0) + 1
+                return [Opened(self.place.checkpoints.get(self.name, NOTHING)), Acknowledged()]
+            case Acknowledge():
+                return []
+            case Load():
+                return self.loaded(message)
+            case Flush():
+                return [Flushed()]
+            case Store():
+                self._stores.append(message)
+                return []
+            case StartCommit(checkpoint):
+                self._commit(checkpoint)
+                return [StartedCommit(), Acknowledged()]
+
+    def _commit(self, checkpoint: Checkpoint) -> None:
+        if self.place.fences[self.name] != self._fence:
+            raise FencedError(f"{self.name!r} was fenced off by another session")
+        before = self.place.checkpoints.get(self.name, NOTHING)
+        for binding in self.bindings:
+            if before.of(binding.state_key) is None:
+                self.place.tables.pop(binding.resource, None)
+        for store in self._stores:
+            self.place.store(self.bindings[store.binding], store.rows.to_pylist())
+        self._stores = []
+        self.place.checkpoints[self.name] = checkpoint
+        self.place.commits += 1
+
+
+class StagedSession(SimSession):
+    """Pattern 3: rows are staged under a fresh name, and applied once when the runtime's log has committed the name."""
+
+    kind = "staging"
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._stores: list[Store] = []
+
+    def reaches(self, message: Request) -> bool:
+        """Only what asks, stages and applies."""
+        applies = isinstance(message, Acknowledge) and self.state.get("staged") is not None
+        return applies or isinstance(message, Load | StartCommit)
+
+    def answers(self, message: Request) -> list[Response]:
+        """Do what ``message`` says and return the answers."""
+        match message:
+            case Open():
+                return [Opened(None)]
+            case Acknowledge():
+                return [self._apply()]
+            case Load():
+                return self.loaded(message)
+            case Flush():
+                return [Flushed()]
+            case Store():
+                self._stores.append(message)
+                return []
+            case StartCommit():
+                name = f"{self.name}-{len(self.place.staged)}"
+                self.place.staged[name] = list(self._stores)
+                self._stores, self.state = [], {"staged": name}
+                return [StartedCommit(StateUpdate(self.state))]
+
+    def _apply(self) -> Acknowledged:
+        name = self.state.get("staged")
+        if name is None:
+            return Acknowledged()
+        if name not in self.place.applied:
+            for store in self.place.staged[name]:
+                self.place.store(self.bindings[store.binding], store.rows.to_pylist())
+            self.place.applied.add(name)
+            self.place.commits += 1
+        self.state = {}
+        return Acknowledged(StateUpdate({"staged": None}, merge_patch=True))
+
+
+class DirectSession(SimSession):
+    """Pattern 2: rows are written as they come, one by one; a crash leaves some of them."""
+
+    kind = "direct"
+    fates = AT_ONCE
+
+    def reaches(self, message: Request) -> bool:
+        """Only what asks and writes."""
+        return isinstance(message, Load | Store)
+
+    def answers(self, message: Request) -> list[Response]:
+        """Do what ``message`` says and return the answers."""
+        match message:
+            case Open():
+                return [Opened(None)]
+            case Acknowledge():
+                return [Acknowledged()]
+            case Load():
+                return self.loaded(message)
+            case Flush():
+                return [Flushed()]
+            case Store(binding):
+                self.place.store(self.bindings[binding], message.rows.to_pylist())
+                self.place.commits += 1
+                return []
+            case StartCommit():
+                return [StartedCommit()]
+
+
+SESSIONS: Final[dict[str, type[SimSession]]] = {
+    "checkpointing": CheckpointSession,
+    "staging": StagedSession,
+    "direct": DirectSession,
+}
+
+
+# ---- weather ---------------------------------------------------------------------------------------------------------
+
+
+class Weather:
+    """Whether the stores can be reached at all."""
+
+    def __init__(self) -> None:
+        self.out = False
+
+    def check(self) -> None:
+        """Raise `Determinate` during an outage."""
+        if self.out:
+            raise Determinate("the store cannot be reached")
+
+
+class ExposedBlob:
+    """A Blob under the weather."""
+
+    def __init__(self, inner: Blob, weather: Weather) -> None:
+        self._inner = inner
+        self._weather = weather
+
+    async def get(self, key: str) -> bytes | None:
+        """See `Blob.get`."""
+        self._weather.check()
+        return await self._inner.get(key)
+
+    async def set(self, key: str, data: bytes) -> None:
+        """See `Blob.set`."""
+        self._weather.check()
+        await self._inner.set(key, data)
+
+    async def delete(self, key: str) -> bool:
+        """See `Blob.delete`."""
+        self._weather.check()
+        return await self._inner.delete(key)
+
+    async def list(self, prefix: str) -> list[str]:
+        """See `Blob.list`."""
+        self._weather.check()
+        return await self._inner.list(prefix)
+
+
+class ExposedConsensus:
+    """A Consensus under the weather."""
+
+    def __init__(self, inner: Consensus, weather: Weather) -> None:
+        self._inner = inner
+        self._weather = weather
+
+    async def head(self, key: str) -> Versioned | None:
+        """See `Consensus.head`."""
+        self._weather.check()
+        return await self._inner.head(key)
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        """See `Consensus.compare_and_set`."""
+        self._weather.check()
+        return await self._inner.compare_and_set(request)
+
+    async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
+        """See `Consensus.compare_and_set_many`."""
+        self._weather.check()
+        return await self._inner.compare_and_set_many(requests)
+
+    async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:
+        """See `Consensus.scan`."""
+        self._weather.check()
+        return await self._inner.scan(key, start, limit)
+
+    async def truncate(self, key: str, seqno: int) -> int:
+        """See `Consensus.truncate`."""
+        self._weather.check()
+        return await self._inner.truncate(key, seqno)
+
+    async def list_keys(self) -> list[str]:
+        """See `Consensus.list_keys`."""
+        self._weather.check()
+        return await self._inner.list_keys()
