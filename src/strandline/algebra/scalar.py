@@ -48,6 +48,10 @@ class Faithful(Spark):
             kind: how for kind, how in SparkGenerator.TRANSFORMS.items() if kind not in _REWRITTEN
         }
 
+        def _warn_unsupported(self) -> None:
+            """Refuse what is no query: sqlglot would take it as some command, and log that it did."""
+            self.raise_error("this is no query")
+
 
 def text(expression: exp.Expr) -> str:
     """Return the SQL text of ``expression``."""

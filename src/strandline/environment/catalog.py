@@ -69,13 +69,17 @@ class View(_Item, frozen=True, tag="view"):
     """A materialized view.
 
     ``stages`` maps the name of each internal stage to its shard; ``shard`` is the last one's.
-    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.
+    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
+    fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
+    is recomputed whole until it is defined anew (`environment/selfcheck.py`).
     """
 
     sql: str
     imports: tuple[str, ...]
     stages: dict[str, str]
     conf: dict[str, str]
+    checked: str = ""
+    distrusted: str = ""
     keep_history: str | None = None
 
     @property

@@ -29,6 +29,7 @@ from strandline.compute.plan.context import Context, renamed
 from strandline.compute.plan.definite import inexact, refuse_indefinite, refuse_unordered
 from strandline.compute.plan.dialect import MISTAKES, parse, position_of, words
 from strandline.compute.plan.key import key
+from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
 from strandline.compute.plan.scope import Names, Unplanned
 from strandline.errors import DefinitionError
@@ -54,8 +55,10 @@ class PlannedView:
     key: tuple[str, ...] | None = None
 
 
-def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> PlannedView:
+def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, distrusted: bool = False) -> PlannedView:
     """Return the plan of the query ``sql`` over the collections of ``catalog``.
+
+    ``distrusted``: a check found that a plan of it gave wrong rows, so plain Spark recomputes the whole of it.
 
     Raises:
         DefinitionError: the text is no query that Spark accepts, names what is not there, or has no definite value.
@@ -72,14 +75,18 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> Plan
         refuse_indefinite(None, sql, relations)
     context = Context(relations, analyst, _mentioned(query), Names(_bound(query)))
     try:
+        if distrusted:
+            raise Unplanned("a check found rows of it wrong")
         if query is None:
             raise Unplanned(str(mistrust))
         if _comma_before_outer(query):
             raise Unplanned("an outer join after a comma")
         plan = _planned(query, sql, schema, context)
     except Unplanned as why:
-        refuse_unordered(query, sql)
-        plan = _whole(sql, schema, relations, str(why))
+        means = meaning(sql, relations, analyst) if distrusted else sql
+        if means is None or means == sql:
+            refuse_unordered(query, sql)
+        plan = _whole(means or sql, schema, relations, str(why))
         context.notes[:] = [f"the whole query is recomputed: {why}", *inexact(query)]
         context.types.update((c.name, c.type) for c in schema)
     imports = tuple(sorted(set(_read(plan))))
