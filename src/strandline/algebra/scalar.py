@@ -41,16 +41,16 @@ class Faithful(Spark):
         JOINS_HAVE_EQUAL_PRECEDENCE = False  # a comma stays one, and is no CROSS JOIN
         ADD_JOIN_ON_TRUE = False
 
+        def _warn_unsupported(self) -> None:
+            """Refuse what is no query: sqlglot would take it as some command, and log that it did."""
+            self.raise_error("this is no query")
+
     class Generator(SparkGenerator):
         """Writes what is there: it turns no QUALIFY into a subquery, and no exact percentile into one that is not."""
 
         TRANSFORMS: ClassVar[dict[Any, Any]] = {
             kind: how for kind, how in SparkGenerator.TRANSFORMS.items() if kind not in _REWRITTEN
         }
-
-        def _warn_unsupported(self) -> None:
-            """Refuse what is no query: sqlglot would take it as some command, and log that it did."""
-            self.raise_error("this is no query")
 
 
 def text(expression: exp.Expr) -> str:
