@@ -76,7 +76,20 @@ PATIENCE: Final = (64, 4, 2, 2)
 ROLLUPS_EVERY: Final = (2, 8, 13)
 FANS: Final = (2, 3, 8)
 INLINE_BYTES: Final = (100, 200_000)
-FOCI: Final = ("", "", "", "consensus.compare_and_set", "consensus.compare_and_set_many", "blob.get", "upstream.read")
+FOCI: Final = (
+    "",
+    "",
+    "consensus.compare_and_set",
+    "consensus.compare_and_set",
+    "consensus.compare_and_set_many",
+    "blob.get",
+    "upstream.read",
+    "upstream.commit",
+    "checkpointing.StartCommit",
+    "staging.StartCommit",
+    "staging.Acknowledge",
+    "direct.Store",
+)
 ACKNOWLEDGED_MIN: Final = 2
 """W1: a history in which less than this was acknowledged says nothing, and counts as failed."""
 TABLES: Final = ("t1", "t2")
@@ -465,6 +478,8 @@ class Instance:
         """Return a row that was acknowledged in ``table``, that nobody has deleted as far as is known."""
         attempts = self.world.observer.attempts
         gone = {row for a in attempts for row, diff in a.rows.get(table, ()) if diff < 0}
+        if self.world.choose("deleted before", 4) == 0:
+            gone = set()  # it is to be refused
         rows = [
             r for a in attempts if a.time is not None for r, diff in a.rows.get(table, ()) if diff > 0 and r not in gone
         ]
