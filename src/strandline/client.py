@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 Data: TypeAlias = "DataFrame | pa.Table | Sequence[Mapping[str, Any]]"
 T = TypeVar("T")
+
+MERGE_EVERY_S: Final = 5.0
+"""How often large merges that are due are carried out, beside whatever else goes on."""
 
 
 def _mode(text: str | None, *, read_only: bool) -> Mode:
@@ -93,6 +96,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         assembly.close()
         raise
     loop.repeat(assembly.clock, BEAT_MS / 1000, core.beat)
+    loop.repeat(assembly.clock, MERGE_EVERY_S, core.merge)
     return Environment(core, assembly, loop)
 
 

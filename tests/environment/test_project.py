@@ -37,7 +37,8 @@ def test_a_directory_without_settings_is_no_project(tmp_path):
 def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
     """A project that is run from another directory would keep its collections there."""
     settings = (
-        "location: data\ndeployment: d\ncache: cached\nstorage: {Region: r}\nspark: {spark.sql.ansi.enabled: true}"
+        "location: data\ndeployment: d\ncache: cached\nkeep_history: 2 days\n"
+        "storage: {Region: r}\nspark: {spark.sql.ansi.enabled: true}"
     )
     project = load(write(tmp_path, strandline_yml=settings))
     assert project.location == (tmp_path / "data").as_uri()
@@ -45,6 +46,7 @@ def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
         "deployment": "d",
         "reentrant": True,
         "tick_ms": 1000,
+        "keep_history": "2 days",
         "cache": str(tmp_path / "cached"),
         "cache_bytes": 1 << 28,
         "storage": {"region": "r"},
@@ -65,6 +67,7 @@ def test_a_setting_of_spark_keeps_its_capitals(tmp_path):
     [
         ("location: data\nlocaton: x", "localton|localtion|`localton`|`locaton`"),
         ("deployment: d", "missing required field `location`"),
+        ("location: data\nkeep_history: a while", "keep_history: 'a while' is no interval"),
         ("location: data\ntick_ms: soon", r"Expected `int`, got `str` - at `\$.tick_ms`"),
         ("location: [", r"this is not YAML: .* \(at line 1, column"),
         ("location: data\nendpoints: {w: {path: x}}", "endpoint 'w' says no driver"),

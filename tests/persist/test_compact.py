@@ -8,9 +8,10 @@ import pytest
 
 from strandline.errors import CorruptionError, Determinate
 from strandline.frontier.antichain import Frontier
+from strandline.persist import trace
 from strandline.persist.batch import BlobPart
 from strandline.persist.machine import CAS_RETRIES_MAX
-from strandline.persist.records import Record
+from strandline.persist.records import Record, consolidate
 from strandline.persist.state import Appended
 from strandline.persist.trace import FAN, Merged, Stale, due
 from strandline.store.unreliable import Outcome
@@ -34,7 +35,12 @@ def parts_stored(place):
 
 def parts_named(place):
     """Which parts the newest version names."""
-    return {part.key for part in place.state().parts if isinstance(part, BlobPart)}
+    return parts_named_in(place.state())
+
+
+def parts_named_in(state):
+    """Which parts a version names."""
+    return {part.key for part in state.parts if isinstance(part, BlobPart)}
 
 
 def compactor(place, merger=None):
@@ -66,6 +72,68 @@ def test_history_that_nobody_holds_is_added_up(place):
     state = place.state()
     assert sum(b.rows for b in state.batches) < 6 * FAN
     assert place.snapshot(10 * FAN - 1) == [["counter", 79, 1], ["v79", 79, 1]]
+
+
+@pytest.mark.parametrize("window", [0, 100])
+@pytest.mark.parametrize("live", [20, 300])
+def test_of_a_past_that_nobody_holds_no_more_than_twice_what_is_alive_is_kept(place, live, window):
+    """Damage: rows that change all the time are kept for as often as they changed, and each read goes through them."""
+    client = place.client()
+    records, hold = run_sync(client.records("log", 1)), run_sync(client.since("log", "h", 1))
+    moves_every, kept = 16, []
+    for at in range(live * 8):
+        old, new = b"%d-%d" % (at % live, at // live - 1), b"%d-%d" % (at % live, at // live)
+        changed = [Record(new, at, 1), *([Record(old, at, -1)] if at >= live else [])]
+        run_sync(records.append(changed, Frontier(at), Frontier(at + 1)))
+        if at % moves_every == moves_every - 1:
+            run_sync(hold.downgrade(Frontier(max(0, at - window))))
+            kept.append(sum(batch.rows for batch in records.state.batches))
+    assert max(kept) <= 2 * live + FAN + 2 * (window + moves_every)
+    assert len(consolidate(replace(r, time=0) for r in run_sync(records.contents()))) == live
+
+
+def test_a_past_in_which_nothing_cancels_is_left_as_it_is(place):
+    """Damage: each time since moves, a shard that only grows is written anew."""
+    client = place.client()
+    records, hold = run_sync(client.records("log", 1)), run_sync(client.since("log", "h", 1))
+    for at in range(FAN - 1):
+        run_sync(records.append([Record(b"%d" % at, at, 1)], Frontier(at), Frontier(at + 1)))
+        run_sync(hold.downgrade(Frontier(at)))
+    assert client.metrics.compactions == 0
+
+
+def test_no_commit_waits_for_a_large_merge_that_is_done_apart(place, monkeypatch):
+    """Damage: one append in some hundreds takes as long as rewriting the shard, and everything waits for it."""
+    monkeypatch.setattr(trace, "LARGE_UPDATES", 3 * FAN)
+    client = place.client(merges_apart=True)
+    records = run_sync(client.records("log", 1))
+    wanted = []
+    for at in range(FAN * FAN + FAN):
+        wanted.append(Record(b"%d" % at, at, 1))
+        run_sync(records.append([wanted[-1]], Frontier(at), Frontier(at + 1)))
+    assert max(batch.rows for batch in records.state.batches) <= 3 * FAN, "small merges are done as before"
+    assert client.metrics.large_compactions == 0
+    assert due(records.state).large
+    run_sync(client.merge())
+    assert (due(records.state), client.metrics.large_compactions) == (None, 1)
+    assert run_sync(records.contents()) == wanted
+
+
+def test_a_large_merge_that_fails_is_a_problem_and_is_made_up_for(place, monkeypatch):
+    """Damage: a shard is never merged again, and `status` says that all is well."""
+    monkeypatch.setattr(trace, "LARGE_UPDATES", FAN - 1)
+    client = place.client(merges_apart=True)
+    records = run_sync(client.records("log", 1))
+    for at in range(FAN):
+        run_sync(records.append([Record(b"%d" % at * 20_000, at, 1)], Frontier(at), Frontier(at + 1)))
+    (missing, *_) = parts_named_in(records.state)
+    body = place.objects.pop(missing)
+    run_sync(client.merge())
+    assert "merge failed" in client.problems()["log"]
+    place.objects[missing] = body
+    for _ in range(2):
+        run_sync(client.merge())
+    assert (client.problems(), len(records.state.batches)) == ({}, 1)
 
 
 def test_a_record_shard_compacts_itself(place):

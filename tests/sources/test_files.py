@@ -15,7 +15,10 @@ import pytest
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import FencedError, SourceError
 from strandline.frontier.gauge import Offsets
+from strandline.persist import records
 from strandline.persist.client import PersistClient
+from strandline.persist.records import consolidate
+from strandline.persist.trace import FAN
 from strandline.sources import file_sequence
 from strandline.sources.file_options import parse
 from strandline.sources.file_sequence import FileSequence, FileVersion, content_check
@@ -147,6 +150,31 @@ def test_a_race_for_numbers_gives_each_file_one(place):
         await first.refresh()
         assert [first[i].name for i in range(len(first))] == ["a", "b", "c"]
         assert [second.number_of(name) for name in "abcd"] == [0, 1, 2, None]
+
+    asyncio.run(body())
+
+
+def test_following_a_sequence_goes_through_what_is_new(place, monkeypatch):
+    """Damage: each file that another instance takes costs going through all files there ever were."""
+    gone_through = []
+
+    def counted(updates):
+        given = list(updates)
+        gone_through.append(len(given))
+        return consolidate(given)
+
+    monkeypatch.setattr(records, "consolidate", counted)
+
+    async def body():
+        writing, following = await place.sequence(), await place.sequence()
+        total = 0
+        for n in range(200):
+            await writing.register([FileVersion(f"{n}", 1, 1, 1)])
+            gone_through.clear()
+            await following.refresh()
+            total += sum(gone_through)
+        assert [following[n].name for n in range(200)] == [f"{n}" for n in range(200)]
+        assert total <= 200 * FAN, "what was merged meanwhile is gone through once more, and no more than that"
 
     asyncio.run(body())
 

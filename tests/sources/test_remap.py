@@ -29,10 +29,33 @@ class Place:
     def __init__(self):
         self.blob, self.consensus, self.processes = MemoryBlob(), MemoryConsensus(), 0
 
-    async def open(self, epoch=1):
+    def client(self):
         self.processes += 1
-        client = PersistClient(HandClock(), CountingIds(f"p{self.processes}"), self.blob, self.consensus)
-        return await RemapShard.open(await client.records("remap", epoch), epoch)
+        return PersistClient(HandClock(), CountingIds(f"p{self.processes}"), self.blob, self.consensus)
+
+    async def open(self, epoch=1):
+        return await RemapShard.open(await self.client().records("remap", epoch), epoch)
+
+
+class Touched:
+    """Counts the offsets that are made or compared: what going through bindings costs."""
+
+    def __init__(self, monkeypatch):
+        self.count = 0
+        for name in ("__init__", "__le__"):
+            monkeypatch.setattr(Offsets, name, self._counting(getattr(Offsets, name)))
+
+    def _counting(self, call):
+        def counted(*given):
+            self.count += 1
+            return call(*given)
+
+        return counted
+
+    async def during(self, call):
+        before = self.count
+        await call
+        return self.count - before
 
 
 def test_a_stale_instance_reads_what_the_other_bound_and_adds_the_difference():
@@ -118,5 +141,79 @@ def test_two_offsets_of_one_partition_are_a_corruption_that_is_named():
         await records.append([Record(b'["0",3]', 4, 1), Record(b'["0",5]', 4, 1)], Frontier(0), Frontier(9))
         with pytest.raises(CorruptionError, match="remap"):
             await place.open()
+
+    asyncio.run(body())
+
+
+def test_a_mint_costs_the_same_after_a_thousand_bindings(monkeypatch):
+    """Damage: after a day of ticks a source spends all its time on binding the next one."""
+
+    async def body():
+        shard, touched = await Place().open(), Touched(monkeypatch)
+        costs = [await touched.during(shard.mint(n, Offsets({"0": n + 1}))) for n in range(1_000)]
+        assert max(costs[-100:]) <= max(costs[:10])
+
+    asyncio.run(body())
+
+
+def test_what_another_instance_bound_is_taken_over_without_going_through_the_rest(monkeypatch):
+    """Damage: a source that two instances read gets slower with every binding."""
+
+    async def body():
+        place, touched = Place(), Touched(monkeypatch)
+        writing, following = await place.open(), await place.open()
+        costs = []
+        for n in range(500):
+            await writing.mint(n, Offsets({"0": n + 1}))
+            costs.append(await touched.during(following.refresh()))
+        assert following.remap == writing.remap
+        assert max(costs[-100:]) <= max(costs[:10])
+
+    asyncio.run(body())
+
+
+def test_of_what_is_durable_one_binding_is_kept():
+    """Damage: a process that runs for a month holds a month of bindings in memory."""
+
+    async def body():
+        shard = await Place().open()
+        for n in range(100):
+            await shard.mint(n, Offsets({"0": n + 1}))
+            shard.compact(Frontier(max(0, n - 2)))
+        assert [b.time for b in shard.remap.bindings] == [96, 97, 98, 99]
+        assert shard.remap.resume([Frontier(97)]) == Offsets({"0": 97})
+
+    asyncio.run(body())
+
+
+bound = st.lists(st.tuples(st.integers(1, 3), st.dictionaries(st.sampled_from("ab"), st.integers(0, 9))), min_size=1)
+
+
+@given(bound, st.data())
+def test_a_remap_that_was_compacted_where_it_is_stored_resumes_where_it_was(mints, data):
+    """``compact(reclock(remap)) = reclock(compact(remap))``, also for who follows, and for who starts anew.
+
+    Damage: a message gets another time after a restart, or is read twice, or never.
+    """
+
+    async def body():
+        place, now = Place(), 0
+        shard, behind = await place.open(), await place.open()
+        for step, offsets in mints:
+            now += step
+            await shard.mint(now, Offsets(offsets))
+            if data.draw(st.booleans(), "follows"):
+                await behind.refresh()
+        whole = shard.remap
+        durable = Frontier(data.draw(st.integers(1, whole.upper.at), "durable"))
+        hold = await place.client().since("remap", "history", 1)
+        await hold.downgrade(Frontier(durable.at - 1))
+        shard.compact(durable)
+        await shard.mint(now + 1, Offsets({"a": 99}))
+        whole = whole.mint(now + 1, Offsets({"a": 99}))
+        for found in (shard.remap, await behind.refresh(), (await place.open()).remap):
+            assert found.compact(Frontier(durable.at - 1)) == whole.compact(Frontier(durable.at - 1))
+            assert found.resume([durable]) == whole.resume([durable])
+            assert found.slices(durable, found.upper) == whole.slices(durable, whole.upper)
 
     asyncio.run(body())

@@ -243,18 +243,20 @@ def warm(
 @app.command()
 def bench(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Which: persist.")] = "persist",
+    name: Annotated[str, typer.Argument(help="Which: persist, environment.")] = "persist",
     writers: Annotated[int, typer.Option(metavar="N", min=1, help="How many writers race for the load's shard.")] = 2,
     batches: Annotated[int, typer.Option(metavar="N", min=1, help="How many batches each of them appends.")] = 200,
     records: Annotated[int, typer.Option(metavar="N", min=1, help="How many records are in a batch.")] = 100,
     record_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="How large a record is.")] = 64,
+    ticks: Annotated[int | None, typer.Option(metavar="N", min=100, help="How often an environment ticks.")] = None,
     json: Annotated[bool, typer.Option("--json", help="As it does anyway.")] = True,
 ) -> None:
     """Measure us and our peer in one run; prints one JSON document."""
     from strandline.bench.load import Load
     from strandline.cli import benching  # it builds sessions of its own
 
-    benching.bench(_door(context), name, Load(writers, batches, records, record_bytes), Output(json))
+    size = benching.Size(Load(writers, batches, records, record_bytes), ticks)
+    benching.bench(_door(context), name, size, Output(json))
 
 
 def _door(context: typer.Context) -> Door:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.bench.appends import append_and_open
+from strandline.bench.environment import FILE_TICKS, grow
 from strandline.bench.load import Load
 from strandline.bench.persist import stage_and_scan
 from strandline.cli.door import Door, keep_apart
@@ -22,18 +24,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _persist(session: SparkSession, directory: Path, load: Load) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a benchmark is to do: ``ticks`` None: as many as it is meant to."""
+
+    load: Load
+    ticks: int | None = None
+
+
+def _persist(session: SparkSession, directory: Path, size: Size) -> dict[str, Any]:
     return {
         "bench": "persist",
-        **append_and_open(directory / "appends", load=load),
+        **append_and_open(directory / "appends", load=size.load),
         **stage_and_scan(session, directory / "parts"),
     }
 
 
-BENCHMARKS: Final[Mapping[str, Callable[[SparkSession, Path, Load], dict[str, Any]]]] = {"persist": _persist}
+def _environment(session: SparkSession, directory: Path, size: Size) -> dict[str, Any]:
+    ticks = size.ticks
+    few = {} if ticks is None else {"ticks": ticks, "file_ticks": min(ticks, FILE_TICKS), "bindings": ticks}
+    return {"bench": "environment", **grow(session, directory / "location", **few)}
 
 
-def bench(door: Door, name: str, load: Load, output: Output) -> None:
+BENCHMARKS: Final[Mapping[str, Callable[[SparkSession, Path, Size], dict[str, Any]]]] = {
+    "persist": _persist,
+    "environment": _environment,
+}
+
+
+def bench(door: Door, name: str, size: Size, output: Output) -> None:
     """Run the benchmark ``name`` in a temporary directory and print its document.
 
     Raises `ConfigError` if there is none of that name.
@@ -46,7 +65,7 @@ def bench(door: Door, name: str, load: Load, output: Output) -> None:
         session = build({})
     try:
         with tempfile.TemporaryDirectory(prefix="strandline-bench-", ignore_cleanup_errors=True) as directory:
-            document = BENCHMARKS[name](session, Path(directory), load)
+            document = BENCHMARKS[name](session, Path(directory), size)
     finally:
         if door.spark is None:
             session.stop()

@@ -56,6 +56,21 @@ class StageRun:
         """The names of the collections and stages it reads."""
         return tuple(self._inputs)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The shards of `inputs`."""
+        return tuple(reader.state.shard for reader in self._inputs.values())
+
+    @property
+    def needed(self) -> Frontier:
+        """The time from which on its inputs, and its own shard, must stay readable.
+
+        One step below where its next window begins: a time of its inputs is told from earlier ones only there.
+        """
+        begins = [self.sink.writer.state.upper] if not self.sink.fresh else [self.known()]
+        begins += [] if self.sink.desired is None else [Frontier(self.sink.desired)]
+        return Frontier(max(0, as_time(meet(begins)) - 1))
+
     def known(self) -> Frontier:
         """How far all inputs are known (as last seen here)."""
         return meet(reader.state.upper for reader in self._inputs.values())
@@ -97,6 +112,7 @@ class StageRun:
 
         Raises:
             FencedError: a newer epoch has taken over.
+            AsOfError: an input has let go of the past that the step needs.
             Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
         if not self.sink.known:
@@ -107,6 +123,7 @@ class StageRun:
             if as_time(upper) == 0:
                 return None  # some input knows nothing yet
             if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
+                self._require(as_time(upper) - 1)
                 await self.sink.start(as_time(upper) - 1)
             else:
                 await self._audit(upper)
@@ -118,9 +135,15 @@ class StageRun:
             if self.sink.owes and Frontier(lower) > self.sink.writer.state.upper:
                 await self.sink.advance(None, Frontier(lower), small=True)
             return Done(0, audited) if audited else None
+        self._require(lower if self.sink.fresh else lower - 1)
         delta, rows_read = await self._delta(lower, as_time(upper))
         await self.sink.advance(delta, upper, small=rows_read <= SMALL_ROWS_MAX)
         return Done(rows_read, audited)
+
+    def _require(self, time: int) -> None:
+        """Raise `AsOfError` if an input cannot tell ``time`` from earlier ones: what it holds would look new."""
+        for reader in self._inputs.values():
+            reader.require(max(0, time))
 
     async def _audit(self, upper: Frontier) -> None:
         at = min(as_time(upper), as_time(self.sink.writer.state.upper)) - 1

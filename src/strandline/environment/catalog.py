@@ -1,5 +1,7 @@
 """The catalog: which items a location holds, in which shards, and who may write.
 
+A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
+
 One value in one register (`persist/register.py`), changed by compare-and-set, so a definition is there whole or not at
 all.  ``epoch`` is the generation of the environment that writes: every change requires to be of the current one, so an
 environment that was succeeded cannot change anything.
@@ -45,6 +47,8 @@ class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
 class Table(_Item, frozen=True, tag="table"):
     """A collection written by INSERT, UPDATE and DELETE."""
 
+    keep_history: str | None = None
+
 
 class Source(_Item, frozen=True, tag="source"):
     """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards."""
@@ -53,6 +57,7 @@ class Source(_Item, frozen=True, tag="source"):
     options: dict[str, str]
     remap: str
     progress: str
+    keep_history: str | None = None
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -71,6 +76,7 @@ class View(_Item, frozen=True, tag="view"):
     imports: tuple[str, ...]
     stages: dict[str, str]
     conf: dict[str, str]
+    keep_history: str | None = None
 
     @property
     def shards(self) -> tuple[str, ...]:

@@ -17,11 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
+from strandline.environment.interval import refuse_no_interval
 from strandline.errors import ConfigError
 
 TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
 CACHE_BYTES_DEFAULT: Final = 256 << 20
+KEEP_HISTORY_DEFAULT: Final = "1 hour"
 
 
 class Mode(Enum):
@@ -42,6 +44,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``deployment`` names who writes: restarts of one deployment succeed each other without an operator.  ``reentrant``
     false: a dead holder must be released by an operator.  ``take_over``: fence whoever holds the location now.
     ``tick_ms``: the interval of ``strandline run``.
+    ``keep_history``: how long the past of collections stays readable that do not say so themselves (``KEEP HISTORY
+    FOR``): an interval such as ``1 hour`` or ``7 days``, or ``0``.
     ``cache_bytes``: how much of an object store is kept in local files (0: nothing), in ``cache`` if that is said.
     ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
     ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
@@ -53,6 +57,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reentrant: bool = True
     take_over: bool = False
     tick_ms: int = TICK_MS_DEFAULT
+    keep_history: str = KEEP_HISTORY_DEFAULT
     cache: str | None = None
     cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, str] = {}
@@ -61,6 +66,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.tick_ms < 1:
             raise ConfigError(f"tick_ms is {self.tick_ms}; it must be at least 1")
+        try:
+            refuse_no_interval(self.keep_history)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         if self.cache_bytes < 0:
             raise ConfigError(f"cache_bytes is {self.cache_bytes}; it must not be negative (0: no cache)")
 

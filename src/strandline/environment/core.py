@@ -41,6 +41,7 @@ from strandline.environment.dataflows import Dataflows, Definition, define, stag
 from strandline.environment.dropped import bury
 from strandline.environment.oracle import Oracle
 from strandline.environment.problems import NOTICES, PROBLEMS, Board
+from strandline.environment.retention import LETTING_GO, Retention, policy_of
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
@@ -69,8 +70,6 @@ from strandline.sources.remap import RemapShard
 
 CATALOG = "catalog"
 """What problems of knowing the catalog, and of closing what it dropped, are told under."""
-HISTORY = "history"
-"""The critical reader by which the environment keeps its collections' past readable."""
 
 
 @dataclass
@@ -84,6 +83,7 @@ class Writing:
     tables: dict[str, OpenTable]
     ingestions: dict[str, Ingestion]
     tasks: dict[str, Task]
+    retention: Retention
 
 
 class Core:
@@ -119,7 +119,9 @@ class Core:
         """
         blob, consensus = assembly.blob, assembly.consensus
         notifier = _notifier(assembly, mode)
-        client = PersistClient(assembly.clock, assembly.ids, blob, consensus, assembly.engine, notifier=notifier)
+        client = PersistClient(
+            assembly.clock, assembly.ids, blob, consensus, assembly.engine, notifier=notifier, merges_apart=True
+        )
         catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus))
         core = cls(assembly, client, catalogs, config, mode)
         if mode is not Mode.FULL:
@@ -185,7 +187,7 @@ class Core:
         item = self.catalog.collection(name)
         key = item.shard
         if key not in self._readers:
-            reader = await self.client.reader(item.shard, item.schema, item.name)
+            reader = await self.client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
             if reader is None:
                 raise _unopened(item)
             self._readers[key] = reader
@@ -202,22 +204,22 @@ class Core:
         known = self._held.get(item.shard)
         if known is not None:
             try:
-                await known.beat()
+                await _beat(known)
             except AsOfError:  # this process slept for longer than its lease
                 del self._held[item.shard]
             else:
                 return known
-        reader = await self.client.leased_reader(item.shard, item.schema, item.name)
+        reader = await self.client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
         if reader is None:
             raise _unopened(item)
         self._held[item.shard] = reader
         return reader
 
     async def beat(self) -> None:
-        """Show that the readers that hold something are there."""
+        """Show that the readers that hold something are there, and let go of the past that none of them may ask for."""
         for shard, reader in list(self._held.items()):
             try:
-                await reader.beat()
+                await _beat(reader)
             except AsOfError:
                 self._held.pop(shard, None)
             except StrandlineError:
@@ -246,6 +248,7 @@ class Core:
             {},
             {},
             {},
+            Retention(self.client, self.config, catalog.epoch),
         )
         for item in list(catalog.items.values()):
             await self.start(item)
@@ -293,9 +296,9 @@ class Core:
                 await self._start_view(item)
             case Materialization():
                 await self._start_task(item)
-        if not isinstance(item, Materialization):
-            # All history is kept readable: only this hold keeps an endpoint's own from moving since forward.
-            await self.client.since(item.shard, HISTORY, self.require_writing().epoch)
+        present = self.catalog.find(item.name)  # opening a view may have changed the shards of its stages
+        if present is not None and not isinstance(present, Materialization):
+            await self.require_writing().retention.hold(present)
 
     async def _reconcile(self) -> None:
         """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
@@ -358,7 +361,7 @@ class Core:
 
     async def reader_of(self, item: Collected) -> ReadHandle:
         """Return the reading handle of an item that is open for writing here."""
-        reader = await self.client.reader(item.shard, item.schema, item.name)
+        reader = await self.client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
         assert reader is not None, f"{item.name!r} was opened for writing a moment ago"
         self._readers[item.shard] = reader
         return reader
@@ -377,6 +380,7 @@ class Core:
         await self.maintain()
         await self.deliver()
         self._standing = self._left_behind(Frontier(time))
+        await self._let_go_of_history(time)
         await self.board.tell(self.all_problems())
         await self.noticeboard.tell(self.notices())
         return time
@@ -419,6 +423,17 @@ class Core:
         async with self._own_problem(name):
             await task.advance()
             self._note(name, "")
+
+    async def _let_go_of_history(self, time: int) -> None:
+        writing = self.require_writing()
+        async with self._own_problem(LETTING_GO):
+            await writing.retention.follow(self.catalog, writing.dataflows, time)
+            self._note(LETTING_GO, "")
+
+    async def merge(self) -> None:
+        """Carry out the large merges that are due: beside ticks, not in them (`persist/compact.py`)."""
+        if self.writing is not None:
+            await self.client.merge()
 
     def _left_behind(self, time: Frontier) -> dict[str, str]:
         """Return why each item without a problem of its own is not complete at ``time``: none stands silently."""
@@ -483,6 +498,10 @@ class Core:
             raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
         return writing.tables[name.lower()]
 
+    def kept(self, item: Collected) -> str:
+        """Return for how long the history of a collection is kept, as its author wrote it."""
+        return policy_of(item, self.config).text
+
     def schemas(self) -> Mapping[str, Schema]:
         """The schema of every collection, by name."""
         return {n: i.schema for n, i in self.catalog.items.items() if not isinstance(i, Materialization)}
@@ -512,6 +531,14 @@ class Core:
             self.problems[name] = problem
         else:
             self.problems.pop(name, None)
+
+
+async def _beat(reader: ReadHandle) -> None:
+    """Show that a reader is there; what it handed out is held by the versions that it is in, whatever since is.
+
+    How long history stays is for the environment that writes to say: a reader holds what it may be planning now.
+    """
+    await reader.downgrade_since(Frontier(max(0, as_time(reader.state.upper) - 1)))
 
 
 def _id(item: Item) -> str:

@@ -8,7 +8,9 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
+
+import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation, explain
@@ -24,8 +26,10 @@ from strandline.environment.catalog import (
 )
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
+from strandline.environment.interval import milliseconds
 from strandline.errors import DefinitionError
 
+C = TypeVar("C", Table, Source, View)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
     "source": Source,
@@ -39,7 +43,8 @@ async def create_table(core: Core, statement: statements.CreateTable) -> None:
     if _taken(core, statement.name, Table, quiet=statement.if_not_exists):
         return
     schema = core.assembly.analyst.parse_ddl(statement.columns)
-    await _add(core, Table(statement.name, _columns(schema), core.assembly.ids.fresh("s")))
+    table = Table(statement.name, _columns(schema), core.assembly.ids.fresh("s"))
+    await _add(core, keeping(table, statement.keep_history))
 
 
 async def create_source(core: Core, statement: statements.CreateSource) -> None:
@@ -49,18 +54,16 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     core.assembly.connectors.check(statement.name, statement.connector, statement.options)
     schema = core.assembly.analyst.parse_ddl(statement.columns)
     fresh = core.assembly.ids.fresh
-    await _add(
-        core,
-        Source(
-            statement.name,
-            _columns(schema),
-            fresh("s"),
-            statement.connector,
-            statement.options,
-            remap=fresh("s"),
-            progress=fresh("s"),
-        ),
+    source = Source(
+        statement.name,
+        _columns(schema),
+        fresh("s"),
+        statement.connector,
+        statement.options,
+        remap=fresh("s"),
+        progress=fresh("s"),
     )
+    await _add(core, keeping(source, statement.keep_history))
 
 
 async def create_view(core: Core, statement: statements.CreateView) -> None:
@@ -73,7 +76,7 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
         if error.position is None:
             raise
         raise DefinitionError(error.message, error.position.after(statement.start)) from error
-    await _add(core, definition.view)
+    await _add(core, keeping(definition.view, statement.keep_history))
 
 
 def plan(core: Core, name: str, sql: str) -> Definition:
@@ -159,6 +162,18 @@ def audit(core: Core, name: str) -> None:
 def _key(core: Core, name: str) -> tuple[str, ...]:
     definition = core.require_writing().dataflows.definitions.get(name)
     return (definition.planned.key or ()) if definition is not None else ()
+
+
+def keeping(item: C, keep_history: str | None) -> C:
+    """Return ``item`` with its history kept for that interval (None: for the environment's).
+
+    Raises `DefinitionError` if it is none.
+    """
+    try:
+        milliseconds(keep_history or "0")
+    except ValueError as error:
+        raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
+    return msgspec.structs.replace(item, keep_history=keep_history)
 
 
 async def _add(core: Core, item: Item) -> None:

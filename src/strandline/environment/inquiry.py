@@ -33,6 +33,8 @@ from strandline.persist.definite import read_definitely
 from strandline.persist.plane import Half, Rows
 from strandline.persist.push import PushClient
 from strandline.persist.read import ReadHandle
+from strandline.persist.state import ShardState
+from strandline.persist.trace import due
 
 ERRORS_SUFFIX: Final = "_errors"
 ERRORS: Final = Schema(
@@ -230,6 +232,8 @@ async def status(core: Core) -> dict[str, Any]:
             "upper": None if state is None else state.upper.at,
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
+            "keep_history": core.kept(item),
+            "merge_due": 0 if state is None else _merge_due(state),
             **await _source_status(core, name, item),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
@@ -249,6 +253,12 @@ async def status(core: Core) -> dict[str, Any]:
         },
         "problems": problems,
     }
+
+
+def _merge_due(state: ShardState) -> int:
+    """Return how many updates a large merge that is due would rewrite; 0: none is."""
+    plan = due(state)
+    return plan.updates if plan is not None and plan.large else 0
 
 
 async def _writers(push: PushClient) -> dict[str, int] | None:

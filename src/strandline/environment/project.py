@@ -1,6 +1,6 @@
 """A project: a directory that says what an environment is, in files that people keep under version control.
 
-    strandline.yml                  location, consensus, deployment, reentrant, tick_ms, spark, endpoints
+    strandline.yml                  location, consensus, deployment, reentrant, tick_ms, keep_history, spark, endpoints
     tables/*.sql                    CREATE TABLE …
     sources/*.sql|*.yml             CREATE SOURCE … , or the same as YAML
     views/*.sql                     CREATE MATERIALIZED VIEW …
@@ -27,7 +27,14 @@ import msgspec
 import yaml
 
 from strandline.environment import statements
-from strandline.environment.config import CACHE_BYTES_DEFAULT, DEPLOYMENT_DEFAULT, TICK_MS_DEFAULT, resolve_reference
+from strandline.environment.config import (
+    CACHE_BYTES_DEFAULT,
+    DEPLOYMENT_DEFAULT,
+    KEEP_HISTORY_DEFAULT,
+    TICK_MS_DEFAULT,
+    resolve_reference,
+)
+from strandline.environment.interval import refuse_no_interval
 from strandline.environment.statements import Bind, CreateMaterialization, CreateSource, CreateTable, CreateView
 from strandline.errors import ConfigError, DefinitionError
 
@@ -151,11 +158,15 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deployment: str = DEPLOYMENT_DEFAULT
     reentrant: bool = True
     tick_ms: int = TICK_MS_DEFAULT
+    keep_history: str = KEEP_HISTORY_DEFAULT
     cache: str | None = None
     cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, _Scalar] = {}
     storage: dict[str, _Scalar] = {}
     endpoints: dict[str, dict[str, _Scalar]] = {}
+
+    def __post_init__(self) -> None:
+        refuse_no_interval(self.keep_history)
 
 
 def _settings(root: Path) -> Project:
@@ -174,6 +185,7 @@ def _settings(root: Path) -> Project:
         "deployment": settings.deployment,
         "reentrant": settings.reentrant,
         "tick_ms": settings.tick_ms,
+        "keep_history": settings.keep_history,
         "cache": None if settings.cache is None else str(root.absolute() / settings.cache),
         "cache_bytes": settings.cache_bytes,
     }

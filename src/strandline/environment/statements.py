@@ -38,6 +38,7 @@ class CreateTable:
     name: str
     columns: str
     if_not_exists: bool = False
+    keep_history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class CreateSource:
     connector: str
     options: dict[str, str]
     if_not_exists: bool = False
+    keep_history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class CreateView:
     query: str
     start: Position
     if_not_exists: bool = False
+    keep_history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

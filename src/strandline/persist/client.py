@@ -33,6 +33,7 @@ from strandline.persist.register import Register
 from strandline.persist.retire import retire
 from strandline.persist.since import SinceHandle
 from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe
+from strandline.persist.trace import due
 from strandline.persist.updates import RowCodec
 from strandline.persist.write import WriteHandle, fenced
 from strandline.store.blob import Blob
@@ -54,10 +55,12 @@ class PersistClient:
         rollup_every: int = ROLLUP_EVERY,
         grace_ms: int | None = DELETION_GRACE_MS,
         notifier: Notifier | None = None,
+        merges_apart: bool = False,
     ) -> None:
         """``merger`` reads and rewrites parts of rows: the engine; without it their batches are never merged.
 
         ``grace_ms``: how long parts outlive the last version that names them; None: somebody else collects garbage.
+        ``merges_apart``: no commit waits for a large merge; whoever asks for that calls `merge` now and then.
         """
         self.clock = clock
         self.ids = ids
@@ -68,6 +71,7 @@ class PersistClient:
         self._merger = merger
         self._rollup_every = rollup_every
         self._grace_ms = grace_ms
+        self._merges_apart = merges_apart
         self._machines: dict[str, Machine] = {}
         self._compactors: dict[str, Compactor] = {}
 
@@ -95,21 +99,24 @@ class PersistClient:
         handle = await self.writer(shard, epoch, schema=SCHEMA, owner=SCHEMA, merger=RecordMerger(blob))
         return RecordShard(self._machines[shard], handle, blob)
 
-    async def reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
-        """Open ``shard`` for reading without a lease; None if it does not exist.  Writes nothing."""
+    async def reader(self, shard: str, schema: Schema, name: str, *, kept: str = "") -> ReadHandle | None:
+        """Open ``shard`` for reading without a lease; None if it does not exist.  Writes nothing.
+
+        ``kept``: see `ReadHandle`.
+        """
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
-        return ReadHandle(machine, schema, name)
+        return ReadHandle(machine, schema, name, kept=kept)
 
-    async def leased_reader(self, shard: str, schema: Schema, name: str) -> ReadHandle | None:
+    async def leased_reader(self, shard: str, schema: Schema, name: str, *, kept: str = "") -> ReadHandle | None:
         """Open ``shard`` for reading under a lease of its own; None if the shard does not exist."""
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
         lease = Lease(machine, self.clock, self.ids.fresh("r"))
         await lease.register()
-        return ReadHandle(machine, schema, name, lease)
+        return ReadHandle(machine, schema, name, lease, kept=kept)
 
     async def since(self, shard: str, reader: str, epoch: int) -> SinceHandle:
         """Register (or take over) the critical reader ``reader`` of ``shard`` under ``epoch``."""
@@ -133,6 +140,32 @@ class PersistClient:
             if not isinstance(outcome, StrandlineError):
                 writer.settled(request)
         return outcomes
+
+    async def downgrade_many(self, moves: Sequence[tuple[SinceHandle, Frontier]]) -> None:
+        """Let go of the times before each frontier: all shards in one durable flush.
+
+        Raises what the first shard met that could not be moved (`FencedError`: a newer epoch has its hold); the others
+        are moved.
+        """
+        commands = [(self._machines[hold.shard], hold.command(since)) for hold, since in moves]
+        failed: StrandlineError | None = None
+        for (hold, since), answer in zip(moves, await commit_many(self.consensus, commands), strict=True):
+            if isinstance(answer, StrandlineError):
+                failed = failed or answer
+            else:
+                await hold.settled(since, answer)
+        if failed is not None:
+            raise failed
+
+    async def merge(self) -> None:
+        """Carry out the large merges that commits of this client left due; what fails is among `problems`.
+
+        It may run beside anything else that this client does: nothing waits for it.
+        """
+        for shard, compactor in list(self._compactors.items()):
+            machine = self._machines[shard]
+            if compactor.merger is not None and due(machine.state) is not None:
+                await machine.upkeep.do("merge", compactor.catch_up)
 
     async def compactor(self, shard: str, merger: Merger | None = None) -> Compactor | None:
         """Return who compacts ``shard``, which is open already or opened now; None if it does not exist."""
@@ -159,6 +192,11 @@ class PersistClient:
     def names(self) -> Names:
         """Return the names of the location."""
         return Names(Register(KEY, self.clock, self.ids, self.consensus), self.ids)
+
+    def known(self, shard: str) -> ShardState | None:
+        """Return the newest state known here of a shard; None if it is not open."""
+        machine = self._machines.get(shard)
+        return machine.state if machine is not None and machine.opened else None
 
     def state_of(self, shard: str) -> ShardState:
         """Return the newest state known here of a shard that is open."""
@@ -237,7 +275,7 @@ class PersistClient:
                 metrics=self.metrics,
             )
             self._machines[shard] = machine
-            self._compactors[shard] = Compactor(machine, self.blob)
+            self._compactors[shard] = Compactor(machine, self.blob, apart=self._merges_apart)
         return self._machines[shard]
 
 

@@ -3,6 +3,10 @@
 `Compactor.keep_up` is maintenance (`persist/upkeep.py`): it runs after a commit and does what `trace.due` says until
 nothing is.  What could not be done is still due for the next committer.
 
+A large merge takes seconds, and a commit should not.  Where ``apart`` is set, `keep_up` leaves large ones due, and
+whoever set it sees to it that `catch_up` is called between commits, or beside them: a merge takes its inputs' place iff
+they are all there as they were, whatever was committed meanwhile.
+
 What is written and does not get into the shard is deleted at once, unless the outcome of the commit is unknown: then it
 may be there.
 
@@ -16,7 +20,7 @@ from typing import Final
 
 from strandline.algebra.schema import Schema
 from strandline.errors import StoreError, StrandlineError
-from strandline.frontier.antichain import TIME_MAX, as_time
+from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier, as_time
 from strandline.persist.batch import NOTHING, Batch, BlobPart, Staged
 from strandline.persist.evolution import parse_schema
 from strandline.persist.machine import Machine
@@ -31,23 +35,36 @@ UNNAMED: Final = Schema(())
 
 
 class Compactor:
-    """Keeps the trace of one shard short.  ``merger`` can rewrite the shard's parts; without one nothing is done."""
+    """Keeps the trace of one shard short.  ``merger`` can rewrite the shard's parts; without one nothing is done.
 
-    def __init__(self, machine: Machine, blob: Blob) -> None:
+    ``apart``: large merges are carried out by `catch_up` alone.
+    """
+
+    def __init__(self, machine: Machine, blob: Blob, *, apart: bool = False) -> None:
         self._machine = machine
         self._blob = blob
-        self._looked_at: tuple[Batch, ...] = ()
+        self._apart = apart
+        self._looked_at: tuple[tuple[Batch, ...], Frontier] = ((), MINIMUM)
         self.merger: Merger | None = None
 
     async def keep_up(self) -> bool:
         """Carry out the merges that are due.  Raises what reading the parts, rewriting them and committing raise."""
-        if self.merger is None or self._machine.state.batches is self._looked_at:
+        batches, since = self._looked_at
+        if self.merger is None or (self._machine.state.batches is batches and self._machine.state.since == since):
             return True
-        for _ in range(MERGES_MAX):
-            plan = due(self._machine.state)
+        await self._carry_out_due(small=self._apart)
+        return True
+
+    async def catch_up(self) -> bool:
+        """Carry out the merges that are due, large ones too; tell whether there were any.  Raises as `keep_up`."""
+        return self.merger is not None and await self._carry_out_due(small=False)
+
+    async def _carry_out_due(self, *, small: bool) -> bool:
+        for done in range(MERGES_MAX):
+            plan = due(self._machine.state, small=small)
             if plan is None:
-                self._looked_at = self._machine.state.batches
-                break
+                self._looked_at = (self._machine.state.batches, self._machine.state.since)
+                return done > 0
             await self.carry_out(plan)
         return True
 
@@ -86,6 +103,7 @@ class Compactor:
                 await self._discard(output)
         else:
             self._machine.metrics.compactions += 1
+            self._machine.metrics.large_compactions += plan.large
         return outcome
 
     async def _rewritten(self, plan: Plan) -> Staged:

@@ -73,6 +73,11 @@ class Machine:
         self.upkeep.add("rollup", self._roll_up_if_due)
 
     @property
+    def opened(self) -> bool:
+        """Whether a state is known."""
+        return self._state is not None
+
+    @property
     def state(self) -> ShardState:
         """The newest state known here (others may have gone on since)."""
         assert self._state is not None, f"shard {self.shard!r} is used before it was opened"

@@ -29,6 +29,8 @@ class Metrics:
     """Rollups, merges and collections that were due after a commit and could not be done; tried again later."""
     compactions: int = 0
     """Merges that took the place of what they were made of."""
+    large_compactions: int = 0
+    """Those among them that were large: an environment carries these out between commits."""
     gc_runs: int = 0
     """Collections of garbage that were carried out."""
     parts_deleted: int = 0

@@ -36,15 +36,19 @@ STUTTER_S: Final = 1.0
 class ReadHandle:
     """One reader of one shard.  ``name`` is what people call the collection, for messages.
 
-    ``lease`` is registered, or None: then nothing is held, and nothing is written.
+    ``lease`` is registered, or None: then nothing is held, and nothing is written.  ``kept`` says for how long the
+    collection's history is kept, for messages, where somebody promised that.
     """
 
-    def __init__(self, machine: Machine, schema: Schema, name: str, lease: Lease | None = None) -> None:
+    def __init__(
+        self, machine: Machine, schema: Schema, name: str, lease: Lease | None = None, *, kept: str = ""
+    ) -> None:
         self._machine = machine
         self._lease = lease
         self._listening: Counter[int] = Counter()  # the frontiers of listens under way
         self.schema = schema
         self.name = name
+        self.kept = kept
 
     @property
     def state(self) -> ShardState:
@@ -181,11 +185,16 @@ class ReadHandle:
             )
         return time
 
+    def require(self, time: int) -> None:
+        """Raise `AsOfError` unless ``time`` can be told from earlier ones, as far as is known here."""
+        self._refuse_unreadable(self.state, time)
+
     def _refuse_unreadable(self, state: ShardState, time: int) -> None:
         if not state.since <= Frontier(time):
-            raise AsOfError(
-                f"{self.name!r} cannot be read at {time}: its history before since {state.since} is compacted"
-            )
+            why = f"its history before since {state.since} is compacted"
+            if self.kept:
+                why = f"history of {self.name!r} is kept for {self.kept}; since is {state.since}"
+            raise AsOfError(f"{self.name!r} cannot be read at {time}: {why}")
 
     async def wait_beyond(self, time: int, *, timeout_s: float | None = None) -> ShardState:
         """Return a state whose upper is beyond ``time``: when it is told of one, or finds it by asking now and then.

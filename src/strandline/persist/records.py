@@ -87,7 +87,6 @@ class RecordShard:
         self._machine = machine
         self._writer = writer
         self._blob = blob
-        self._read: dict[tuple[Part, ...], list[Record]] = {}
 
     @property
     def shard(self) -> str:
@@ -130,33 +129,31 @@ class RecordShard:
             await discard_records(self._blob, staged)
         return outcome
 
-    async def contents(self, state: ShardState | None = None, *, after: Frontier = MINIMUM) -> list[Record]:
+    async def contents(
+        self, state: ShardState | None = None, *, after: Frontier = MINIMUM, lower: Frontier = MINIMUM
+    ) -> list[Record]:
         """Return the updates of ``state`` (default: the newest known here), consolidated, in order of time.
 
-        ``after``: only those in batches that begin there or later.  A batch is read once and remembered.  What is
-        merged and collected while it is read is read as what took its place, unless a certain ``state`` is asked for.
+        ``after``: only those in batches that begin there or later.  ``lower``: only those at that time or later, which
+        since must be before; batches that end before it are not read.  Nothing is remembered: whoever keeps what it
+        was given asks for what is new.  What is merged and collected while it is read is read as what took its place,
+        unless a certain ``state`` is asked for.
         """
         while True:
             wanted = self.state
             try:
-                return await self._contents(wanted if state is None else state, after)
+                return await self._contents(wanted if state is None else state, after, lower)
             except CorruptionError:
                 newest = await self._machine.refresh()
                 if state is not None or {*wanted.parts} <= {*newest.parts}:
                     raise
 
-    async def _contents(self, state: ShardState, after: Frontier) -> list[Record]:
-        batches = [batch for batch in state.batches if batch.parts]
-        records: list[Record] = []
-        for batch in batches:
-            if after <= batch.lower:
-                if batch.parts not in self._read:
-                    self._read[batch.parts] = await read_records(self._blob, self.shard, batch.parts)
-                records += self._read[batch.parts]
-        if len(self._read) > 2 * len(batches):  # compaction has replaced most of them
-            there = {batch.parts for batch in batches}
-            self._read = {parts: read for parts, read in self._read.items() if parts in there}
-        return consolidate(records)
+    async def _contents(self, state: ShardState, after: Frontier, lower: Frontier) -> list[Record]:
+        found: list[Record] = []
+        for batch in state.batches:
+            if batch.parts and after <= batch.lower and not batch.upper <= lower:
+                found += await read_records(self._blob, self.shard, batch.parts)
+        return consolidate(record for record in found if lower.beyond(record.time))
 
 
 async def stage_records(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from strandline.errors import FencedError
 from strandline.frontier.antichain import Frontier
-from strandline.persist.machine import Machine
+from strandline.persist.machine import Command, Machine
 from strandline.persist.state import (
     Downgraded,
     OpaqueMismatch,
@@ -41,15 +41,26 @@ class SinceHandle:
         self._opaque = held.opaque
         return await self.downgrade(held.since)
 
+    @property
+    def shard(self) -> str:
+        """The shard's id."""
+        return self._machine.shard
+
     async def downgrade(self, since: Frontier) -> Frontier:
         """Let go of all times before ``since``; return where the hold stands (it never goes back).
 
         Raises `FencedError` if a newer epoch holds it.
         """
+        return await self.settled(since, await self._machine.commit(self.command(since)))
+
+    def command(self, since: Frontier) -> Command[Downgraded | OpaqueMismatch]:
+        """Return what `downgrade` would commit (for `downgrade_many`); its answer is for `settled`."""
         expected = self._opaque
-        match await self._machine.commit(
-            lambda state: compare_and_downgrade(state, self._reader, expected, self._epoch, since)
-        ):
+        return lambda state: compare_and_downgrade(state, self._reader, expected, self._epoch, since)
+
+    async def settled(self, since: Frontier, answer: Downgraded | OpaqueMismatch) -> Frontier:
+        """Take note of what became of a `command`, and see it through; returns and raises as `downgrade`."""
+        match answer:
             case Downgraded(stands):
                 self._opaque = self._epoch
                 self.since = stands

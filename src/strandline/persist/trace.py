@@ -10,6 +10,13 @@ batch counts as that one does, since it will never grow by itself.  So tiers fal
 and as soon as `FAN` batches share a tier they become one.  There are never more than `FAN - 1` batches a tier: their
 number grows as the logarithm of the number of appends, and each update is rewritten once a tier.
 
+A past that is given up shrinks.  At or before since, what was withdrawn cancels what it withdraws, in however large or
+small batches the two lie: as soon as that would drop half of what is there, these batches become one (`_cancelled`).
+So of what lies before since at most twice what is alive is kept.
+
+A merge is *large* above `LARGE_UPDATES` or `LARGE_BYTES`: where somebody does those apart, no commit waits for one
+(`persist/compact.py`).
+
 What counts is not batches but *runs*: what was staged as one, and lies below one prefix.  A batch that was appended as
 one is mostly one run, however many parts Spark wrote it in; but all that a stream wrote before it sealed is one batch
 of as many runs as there were writes.  What a merge wrote is one run, so it is never due for its parts alone.
@@ -22,13 +29,13 @@ Source: design page "persist" (maintenance; details that cost others years).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 from strandline.errors import CorruptionError, InvalidUsage
-from strandline.frontier.antichain import TIME_MAX, Frontier, join
+from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, join
 from strandline.persist.batch import INLINE_SHARD_BYTES_MAX, NOTHING, Batch, BlobPart, InlinePart, Staged, as_batch
 from strandline.persist.state import ShardState
 
@@ -37,6 +44,9 @@ FAN: Final = 1 << _TIER_BITS
 INLINE_BYTES_FULL: Final = INLINE_SHARD_BYTES_MAX * 3 // 4
 """From here on inline parts are moved to Blob, so that appends still find room for theirs."""
 assert INLINE_BYTES_FULL < INLINE_SHARD_BYTES_MAX
+LARGE_UPDATES: Final = 100_000
+LARGE_BYTES: Final = 32 << 20
+"""What is more than either takes longer than a commit should: a job of its own, and seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,16 @@ class Plan:
     inputs: tuple[Batch, ...]
     since: Frontier
     inline_bytes_max: int
+
+    @property
+    def updates(self) -> int:
+        """How many updates it rewrites."""
+        return sum(batch.rows for batch in self.inputs)
+
+    @property
+    def large(self) -> bool:
+        """Whether it takes longer than a commit should."""
+        return self.updates > LARGE_UPDATES or sum(p.size for b in self.inputs for p in b.parts) > LARGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,28 +135,63 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
     return replace(state, batches=(*state.batches[:at], merged, *state.batches[end:])), Merged()
 
 
-def due(state: ShardState) -> Plan | None:
-    """Return the merge that the newest batches have made necessary, or None.
+def due(state: ShardState, *, small: bool = False) -> Plan | None:
+    """Return the merge that the newest batches have made necessary, or None; ``small``: leaving out large ones.
 
     A tombstone is not merged: nobody can read it, and it is about to be deleted.
     """
     if state.tombstone:
         return None
+    return next((plan for plan in _due(state) if not (small and plan.large)), None)
+
+
+def _due(state: ShardState) -> Iterator[Plan]:
     batches = _closed(state.batches)
+    yield from _tiers(state, batches)
+    if settled := _cancelled(state, batches):
+        yield _plan(state, settled)
+    if state.inline_bytes > INLINE_BYTES_FULL and (overflow := _overflow(state, batches)):
+        yield overflow
+
+
+def _tiers(state: ShardState, batches: Sequence[Batch]) -> Iterator[Plan]:
+    """Yield the merges of as many runs of a tier as fan in, those of the lowest tier first."""
     tier = runs = 0
     end = len(batches)
     for at in range(len(batches) - 1, -1, -1):
         own = batches[at].rows.bit_length() // _TIER_BITS
         if own > tier or runs == 0:
             if runs >= FAN:
-                return _plan(state, batches[at + 1 : end])
+                yield _plan(state, batches[at + 1 : end])
             tier, runs, end = max(tier, own), 0, at + 1
         runs += _runs(batches[at])
     if runs >= FAN:
-        return _plan(state, batches[:end])
-    if state.inline_bytes > INLINE_BYTES_FULL:
-        return _overflow(state, batches)
-    return None
+        yield _plan(state, batches[:end])
+
+
+def _cancelled(state: ShardState, batches: Sequence[Batch]) -> Sequence[Batch]:
+    """Return the batches that begin at or before since, if at least half of what they hold before it cancels out.
+
+    How much does is known without reading where diffs are 1 and -1: of ``n`` updates that sum up to ``d``, ``n - d``;
+    of a batch that goes on beyond since, as large a share as of its times.
+    """
+    since = as_time(state.since)
+    begun = batches[: next((n for n, batch in enumerate(batches) if as_time(batch.lower) > since), len(batches))]
+    gone = sum(max(0, batch.rows - batch.diffs) * _share(batch, since, first=n == 0) for n, batch in enumerate(begun))
+    alive = sum(min(batch.rows, batch.diffs) for batch in begun)
+    return begun if gone >= max(FAN, alive) else ()
+
+
+def _share(batch: Batch, since: int, *, first: bool) -> float:
+    """Return how much of what a batch holds could cancel at ``since`` and has not done so, from 0 to 1.
+
+    What compaction advanced to one time has cancelled within its batch, so of the first batch only what came later may.
+    """
+    begin = max(as_time(batch.lower), as_time(batch.since))
+    end = min(as_time(batch.upper), TIME_MAX) - 1
+    if end <= since and not (first and end <= begin):
+        return 1.0
+    return max(0, since - begin) / (end - begin) if end > begin else 0.0
 
 
 def everything(state: ShardState) -> Plan | None:

@@ -50,12 +50,16 @@ class Upkeep:
         self._running = True
         try:
             for name, job in list(self._jobs.items()):  # whoever opens a writer meanwhile adds to them
-                if self._left_out.get(name):
-                    self._left_out[name] -= 1
-                else:
-                    await self._try(name, job)
+                await self.do(name, job)
         finally:
             self._running = False
+
+    async def do(self, name: str, job: Job) -> None:
+        """Do ``job``, which is due now, unless it failed too often of late; what it raises is noted."""
+        if self._left_out.get(name):
+            self._left_out[name] -= 1
+        else:
+            await self._try(name, job)
 
     async def _try(self, name: str, job: Job) -> None:
         try:

@@ -79,15 +79,16 @@ class FileSequence:
         return self._numbers.get(name)
 
     async def refresh(self) -> None:
-        """Fetch what others registered."""
+        """Fetch what others registered; what is known here is not read again."""
         await self._shard.refresh()
-        upper = self._shard.upper.at
-        if upper == len(self._files):
+        upper, known = self._shard.upper.at, len(self._files)
+        if upper == known:
             return
-        records = await self._shard.contents()
-        if [record.time for record in records] != list(range(len(records))) or upper != len(records):
+        records = await self._shard.contents(lower=Frontier(known))
+        numbers = [record.time for record in records]
+        if numbers != list(range(known, known + len(records))) or upper != known + len(records):
             raise CorruptionError(f"file sequence {self._shard.shard!r}: its numbers are not 0 to {upper}, each once")
-        self._extend([_decoder.decode(record.data) for record in records[len(self._files) :]])
+        self._extend([_decoder.decode(record.data) for record in records])
 
     async def register(self, files: Sequence[FileVersion]) -> None:
         """Number ``files`` in the order given, durably; what another instance numbered meanwhile keeps that number.

@@ -104,6 +104,8 @@ class Ingestion:
         """
         upper = (await data.refresh()).upper  # before the remap, so that the remap cannot seem to be behind
         bound = (await remap.refresh()).upper
+        if upper <= remap.remap.since:  # another instance made more durable in between, and forgot when that happened
+            upper = (await data.refresh()).upper
         if not upper <= bound:
             raise CorruptionError(
                 f"shard {data.shard!r} is durable up to {upper} and its remap {remap.shard!r} is bound up to {bound} "
@@ -227,6 +229,7 @@ class Ingestion:
             self._stall(error)
             return
         self.status = replace(self.status, resume=resume)
+        self._remap.compact(durable)
 
     def _stall(self, error: SourceError | Unavailable) -> Stalled:
         self.status = replace(self.status, stalled=str(error), notices=self._reader.notices())

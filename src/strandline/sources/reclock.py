@@ -19,10 +19,9 @@ Source: design page "sources" (reclocking, resumption).  Laws: `sources/invarian
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -50,9 +49,11 @@ class Slice:
     upper: Offsets
 
 
-@dataclass(frozen=True)
 class Remap:
     """Bindings for all times before ``upper``; a time without one of its own has that of the time before it.
+
+    A value: `mint` and `compact` return another one.  What one grows out of shares its bindings with it, so that a mint
+    costs what it adds and not what there is.
 
     >>> remap = Remap().mint(1000, Offsets({"0": 3})).mint(2000, Offsets({"0": 5}))
     >>> remap.time_of("0", 2), remap.time_of("0", 3), remap.time_of("0", 5), remap.time_of("1", 0)
@@ -61,21 +62,37 @@ class Remap:
     ([0, 3, 3, 5], '[2001]')
     """
 
-    bindings: tuple[Binding, ...] = ()
-    upper: Frontier = MINIMUM
-    since: Frontier = MINIMUM
+    __slots__ = ("_count", "_shared", "since", "upper")
 
-    def __post_init__(self) -> None:
-        for earlier, later in pairwise(self.bindings):
-            if not (earlier.time < later.time and earlier.offsets <= later.offsets):
-                raise ValueError(f"{later} cannot follow {earlier}: bindings never go back (law R1)")
-        if self.bindings and self.upper.beyond(self.bindings[-1].time):
-            raise ValueError(f"{self.bindings[-1]} is not before the upper {self.upper}")
+    def __init__(self, bindings: Iterable[Binding] = (), upper: Frontier = MINIMUM, since: Frontier = MINIMUM) -> None:
+        self._shared = list(bindings)  # the first `_count` of them are ours; what comes after them is a later remap's
+        self._count = len(self._shared)
+        self.upper = upper
+        self.since = since
+        for earlier, later in pairwise(self._shared):
+            _refuse_back(earlier, later)
+        if self._shared and upper.beyond(self._shared[-1].time):
+            raise ValueError(f"{self._shared[-1]} is not before the upper {upper}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Remap):
+            return NotImplemented
+        return (self.bindings, self.upper, self.since) == (other.bindings, other.upper, other.since)
+
+    __hash__ = None  # type: ignore[assignment]  # nothing keeps remaps in a set
+
+    def __repr__(self) -> str:
+        return f"Remap({self.bindings}, upper={self.upper}, since={self.since})"
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """All of them, oldest first."""
+        return tuple(self._shared[: self._count])
 
     @property
     def frontier(self) -> Offsets:
         """What the newest binding covers."""
-        return self.bindings[-1].offsets if self.bindings else NOTHING_READ
+        return self._shared[self._count - 1].offsets if self._count else NOTHING_READ
 
     def mint(self, time: int, offsets: Offsets) -> Remap:
         """Bind ``time`` to what ``offsets`` or an earlier binding covers; one that covers nothing new is left out.
@@ -85,19 +102,33 @@ class Remap:
         if not self.upper.beyond(time):
             raise InvalidUsage(f"time {time} is bound already: the remap is known up to {self.upper}")
         covered = self.frontier.join(offsets)
-        new = () if covered == self.frontier else (Binding(time, covered),)
-        return replace(self, bindings=self.bindings + new, upper=Frontier(time + 1))
+        return self.extended([] if covered == self.frontier else [Binding(time, covered)], Frontier(time + 1))
+
+    def extended(self, new: Sequence[Binding], upper: Frontier) -> Remap:
+        """Return this remap with ``new`` bindings, known for all times before ``upper``.
+
+        Raises `ValueError` if they do not follow those that are there (law R1).
+        """
+        for earlier, later in pairwise([*self._shared[max(0, self._count - 1) : self._count], *new]):
+            _refuse_back(earlier, later)
+        if new and (not self.upper.beyond(new[0].time) or upper.beyond(new[-1].time)):
+            raise ValueError(f"{new[0]} and what follows are not within [{self.upper}, {upper})")
+        grown = Remap(upper=upper, since=self.since)
+        # Where somebody else grew out of this one before, the end is taken: then there are two lists from here on.
+        grown._shared = self._shared if len(self._shared) == self._count else self._shared[: self._count]
+        grown._shared += new
+        grown._count = self._count + len(new)
+        return grown
 
     def time_of(self, partition: str, offset: int) -> int | None:
         """Return the time at which the message happens, or None while no binding covers it."""
-        ends, times = self._steps.get(partition, ([], []))
-        index = bisect_right(ends, offset)
-        return times[index] if index < len(times) else None
+        at = bisect_right(self._shared, offset, hi=self._count, key=lambda binding: binding.offsets[partition])
+        return self._shared[at].time if at < self._count else None
 
     def offsets_at(self, time: int) -> Offsets:
         """Return the offsets before which everything has happened by ``time``."""
-        index = bisect_right(self._times, time)
-        return self.bindings[index - 1].offsets if index else NOTHING_READ
+        after = self._after(time)
+        return self._shared[after - 1].offsets if after else NOTHING_READ
 
     def frontier_of(self, offsets: Offsets) -> Frontier:
         """Return the times not complete when what is before ``offsets`` is here: from the first that needs more.
@@ -106,10 +137,8 @@ class Remap:
         >>> [str(remap.frontier_of(Offsets(o))) for o in ({"1": 9}, {"1": 10}, {"1": 10, "2": 10})]
         ['[1000]', '[2000]', '[2001]']
         """
-        for binding in self.bindings:
-            if not binding.offsets <= offsets:
-                return Frontier(binding.time)
-        return self.upper
+        at = bisect_left(self._shared, True, hi=self._count, key=lambda binding: not binding.offsets <= offsets)
+        return Frontier(self._shared[at].time) if at < self._count else self.upper
 
     def slices(self, lower: Frontier, upper: Frontier) -> tuple[Slice, ...]:
         """Return the messages that happen in ``[lower, upper)``, by time; times at which nothing happens are left out.
@@ -120,7 +149,7 @@ class Remap:
             raise InvalidUsage(f"messages up to {upper} are asked for; the remap is known up to {self.upper}")
         before = self.resume([lower])
         found = []
-        for binding in self.bindings[bisect_right(self._times, _predecessor(lower)) :]:
+        for binding in self._shared[self._after(_predecessor(lower)) : self._count]:
             if upper.beyond(binding.time):
                 break
             found.append(Slice(binding.time, before, binding.offsets))
@@ -155,27 +184,20 @@ class Remap:
             raise InvalidUsage(f"the remap is known up to {self.upper}; it cannot be compacted to {since}")
         if since <= self.since:
             return self
-        merged = bisect_right(self._times, since.at)
-        kept = self.bindings[merged:]
+        merged = self._after(since.at)
+        kept = self._shared[merged : self._count]
         if merged:
-            kept = (Binding(since.at, self.bindings[merged - 1].offsets), *kept)
+            kept.insert(0, Binding(since.at, self._shared[merged - 1].offsets))
         return Remap(kept, self.upper, since)
 
-    @cached_property
-    def _times(self) -> list[int]:
-        return [binding.time for binding in self.bindings]
+    def _after(self, time: int) -> int:
+        """Return how many bindings are at or before ``time``."""
+        return bisect_right(self._shared, time, hi=self._count, key=lambda binding: binding.time)
 
-    @cached_property
-    def _steps(self) -> dict[str, tuple[list[int], list[int]]]:
-        """By partition: the offsets it was bound to, rising strictly, and the time of each."""
-        steps: dict[str, tuple[list[int], list[int]]] = {}
-        for binding in self.bindings:
-            for partition, end in binding.offsets.entries:
-                ends, times = steps.setdefault(partition, ([], []))
-                if not ends or end > ends[-1]:
-                    ends.append(end)
-                    times.append(binding.time)
-        return steps
+
+def _refuse_back(earlier: Binding, later: Binding) -> None:
+    if not (earlier.time < later.time and earlier.offsets <= later.offsets):
+        raise ValueError(f"{later} cannot follow {earlier}: bindings never go back (law R1)")
 
 
 def _predecessor(upper: Frontier) -> int:

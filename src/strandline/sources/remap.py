@@ -3,6 +3,10 @@
 One record shard per source.  At the time of a binding, each partition that it moves has its old record withdrawn and
 its new one inserted, so the collection's contents at ``t`` are the offsets in force at ``t``, one record a partition.
 
+Nobody asks when a message happened whose data are durable, so the remap is compacted to one step below the data's
+upper (`compact`): in memory at once, in the shard as its since follows.  What is kept, and what a mint or a refresh
+costs, follows from what is not durable yet, however old the source is.
+
 Promise: any number of instances may mint; each time is bound once, and an instance that comes second reads the binding
 instead of inventing one.  So all instances of a source give every message the same time.
 
@@ -18,12 +22,13 @@ from itertools import groupby
 import msgspec
 
 from strandline.errors import CorruptionError
+from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.persist.records import Record, RecordShard
 from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import fenced
 from strandline.sources.invariants import only_grows
-from strandline.sources.reclock import Binding, Remap
+from strandline.sources.reclock import NOTHING_READ, Binding, Remap
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(tuple[str, int])
@@ -55,7 +60,7 @@ class RemapShard:
         return self._remap
 
     async def refresh(self) -> Remap:
-        """Fetch the bindings that others added; return all."""
+        """Fetch the bindings that others added; return all that are kept."""
         await self._shard.refresh()
         return await self._adopt(self._shard.state)
 
@@ -79,12 +84,28 @@ class RemapShard:
                     raise fenced(self.shard, outcome, self._epoch)
         return self._remap
 
+    def compact(self, durable: Frontier) -> None:
+        """Forget when things happened that are durable: all that did before ``durable``, the data's upper.
+
+        One step below it stays distinguishable, which is what a restart resumes from.
+        """
+        if durable.at:
+            self._remap = self._remap.compact(Frontier(min(durable.at, as_time(self._remap.upper)) - 1))
+
     async def _adopt(self, state: ShardState) -> Remap:
-        if state.upper != self._remap.upper or state.since != self._remap.since:
-            records = await self._shard.contents(state)
-            adopted = Remap(tuple(_bindings(self.shard, records)), state.upper, state.since)
-            assert only_grows(self._remap, adopted), f"law R1: {self._remap} -> {adopted}"
+        """Take note of what ``state`` holds beyond what is known here: what is known is not read again."""
+        known = self._remap
+        if state.upper != known.upper:
+            if state.since < known.upper:
+                records = await self._shard.contents(state, lower=known.upper)
+                adopted = known.extended(tuple(_bindings(self.shard, records, known.frontier)), state.upper)
+            else:
+                records = await self._shard.contents(state)
+                adopted = Remap(_bindings(self.shard, records, NOTHING_READ), state.upper).compact(state.since)
+                assert only_grows(known, adopted), f"law R1: {known} -> {adopted}"
             self._remap = adopted
+        if self._remap.since < state.since < self._remap.upper:
+            self._remap = self._remap.compact(state.since)
         return self._remap
 
 
@@ -95,9 +116,9 @@ def _difference(before: Remap, after: Remap, time: int) -> Iterator[Record]:
             yield Record(_encoder.encode(entry), time, diff)
 
 
-def _bindings(shard: str, records: Iterable[Record]) -> Iterator[Binding]:
-    """Add up the records (in order of time) to what is bound at each of their times."""
-    counts: dict[tuple[str, int], int] = {}
+def _bindings(shard: str, records: Iterable[Record], before: Offsets) -> Iterator[Binding]:
+    """Add up the records (in order of time) to what is bound at each of their times; ``before`` is what was before."""
+    counts: dict[tuple[str, int], int] = dict.fromkeys(before.entries, 1)
     for time, updates in groupby(records, key=lambda record: record.time):
         for record in updates:
             entry = _decoder.decode(record.data)

@@ -1,0 +1,320 @@
+"""`strandline bench environment`: what ticks leave behind, and whether a tick costs more the more of them there were.
+
+An environment with a table, a source and three views (one of accumulators, one of a join, one that regroups) is ticked
+very often.  What is alive stays the same: each tick replaces a row of the table, and brings one row of the source while
+it takes an old one back.  So all that grows is history, which the environment is to let go of.
+
+It runs twice: over lists and memory stores, so that very many ticks are a matter of minutes, and over files and Spark.
+The clock goes on by an hour a tick; so the day for which garbage is kept ends within the run, as history does.
+
+Source: design page "the public face" (benchmarks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from strandline.algebra.schema import Column, Schema
+from strandline.environment import definitions
+from strandline.environment.assembly import Assembly
+from strandline.environment.catalog import Materialization, Source, View
+from strandline.environment.config import Config, Mode
+from strandline.environment.core import Core
+from strandline.environment.statements import CreateSource, CreateTable, CreateView
+from strandline.environment.tables import Change, Statement
+from strandline.environment.tenure import SystemProcesses
+from strandline.environment.wiring import assemble
+from strandline.errors import ConfigError, Position
+from strandline.frontier.antichain import as_time
+from strandline.frontier.gauge import Offsets
+from strandline.materialize.driver import Driver
+from strandline.persist.client import PersistClient
+from strandline.persist.evolution import parse_schema
+from strandline.persist.plane import Contents, Engine, Rows
+from strandline.persist.read import contents
+from strandline.persist.state import ShardState
+from strandline.sources.reader import SourceReader
+from strandline.sources.reclock import Slice
+from strandline.sources.remap import RemapShard
+from strandline.store.consensus import Versioned
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.list_analyst import ListAnalyst
+from strandline.testing.list_engine import ListEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TICKS: Final = 100_000
+FILE_TICKS: Final = 2_000
+BINDINGS: Final = 100_000
+TICK_MS: Final = 3_600_000
+KEPT_TICKS: Final = 24
+ROWS: Final = 32
+"""How many rows the table and the source have each."""
+GROUPS: Final = 8
+TENTHS: Final = 10
+SAMPLES: Final = 50
+"""How often in each tenth bytes are counted."""
+MINTS: Final = 1_000
+START_MS: Final = 1_700_000_000_000
+
+ITEMS: Final = "id INT, grp INT, amount BIGINT"
+EVENTS: Final = Schema((Column("id", "int"), Column("value", "bigint")))
+VIEWS: Final[Mapping[str, str]] = {
+    "totals": "SELECT grp, count(*) AS n, sum(amount) AS amount FROM items GROUP BY grp",
+    "matched": "SELECT i.id, i.amount, e.value FROM items i JOIN events e ON i.id = e.id",
+    "highest": "SELECT grp, max(amount) AS top FROM items GROUP BY grp",
+}
+_TEXT: Final = Position(1, 1)
+
+
+def grow(
+    session: SparkSession,
+    directory: Path,
+    *,
+    ticks: int = TICKS,
+    file_ticks: int = FILE_TICKS,
+    bindings: int = BINDINGS,
+) -> dict[str, Any]:
+    """Measure both environments, in ``directory``, and mints; return every figure.
+
+    At the top are the figures over lists: ``updates_kept`` in all shards of the items; ``live_rows``;
+    ``window_updates``: those of the updates that history must keep; ``tick_ratio``: mean cost of a tick in the last
+    tenth ÷ in the second; ``read_ratio``: the same of the updates that were read; ``disk_ratio``: bytes stored in the
+    last tenth ÷ in the second.  ``files`` has the same over files and Spark.  ``mint_ms``: mean of the last mints, with
+    ``bindings`` of them there and none durable.
+    """
+    lists = asyncio.run(grown(over_lists(), ticks))
+    files = asyncio.run(grown(over_files(session, directory), file_ticks))
+    return {**lists, "files": files, "mint_ms": asyncio.run(mint_ms(bindings)), "bindings": bindings}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an environment is tried: what it is made of, its clock, and what it stores and has read so far."""
+
+    assembly: Assembly
+    clock: HandClock
+    stored: Callable[[], int]
+    read: Callable[[], int] = lambda: 0
+
+
+def over_lists() -> Place:
+    """Return a place in memory, with the engine over lists."""
+    objects: dict[str, bytes] = {}
+    versions: dict[str, list[Versioned]] = {}
+    blob, clock = MemoryBlob(objects), HandClock(START_MS)
+    engine = _Counting(blob)
+    assembly = Assembly(
+        clock=clock,
+        ids=CountingIds("bench"),
+        blob=blob,
+        consensus=MemoryConsensus(versions),
+        engine=engine,
+        analyst=ListAnalyst(),
+        connectors=_Tides(engine),
+        drivers=_no_endpoint,
+        together=in_turn,
+        processes=SystemProcesses(),
+        address=None,
+        opened=ExitStack(),
+    )
+
+    def stored() -> int:
+        return sum(map(len, objects.values())) + sum(len(each.data) for some in versions.values() for each in some)
+
+    return Place(assembly, clock, stored, lambda: engine.read_updates)
+
+
+def over_files(session: SparkSession, directory: Path) -> Place:
+    """Return a place in ``directory``, with Spark; the clock alone is not the machine's."""
+    clock = HandClock(START_MS)
+    opened = assemble(directory.as_uri(), spark=session, consensus=None, config=Config())
+    assembly = replace(opened, clock=clock, connectors=_Tides(opened.engine))
+    return Place(assembly, clock, lambda: sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()))
+
+
+class _Counting(ListEngine):
+    """Counts the updates in the batches that are read."""
+
+    read_updates = 0
+
+    async def read(self, contents: Contents) -> Rows:
+        self.read_updates += contents.rows
+        return await super().read(contents)
+
+
+@dataclass(frozen=True)
+class _Tides:
+    """`Connectors` of one source: see `_Tide`."""
+
+    engine: Engine
+
+    def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.check`."""
+
+    async def reader(self, source: Source, client: PersistClient, epoch: int) -> SourceReader:
+        """See `Connectors.reader`."""
+        return _Tide(self.engine)
+
+
+class _Tide:
+    """A `SourceReader` of two messages each time it is asked: one brings a row, the other takes the oldest back."""
+
+    bounded = False
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._brought = 0
+
+    async def upstream_frontier(self) -> Offsets:
+        self._brought += 1
+        return Offsets({"": self._brought})
+
+    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+        frames = []
+        for each in slices:
+            numbers = range(each.lower[""], each.upper[""])
+            old = [n - ROWS for n in numbers if n >= ROWS]
+            frames += [await self._rows(each.time, 1, numbers), await self._rows(each.time, -1, old)]
+        return await self._engine.union(EVENTS, frames, advance=0, negate=[False] * len(frames))
+
+    async def _rows(self, time: int, diff: int, numbers: Sequence[int]) -> Rows:
+        columns = {"id": pa.array([n % ROWS for n in numbers], pa.int32()), "value": pa.array(numbers, pa.int64())}
+        return await self._engine.local(pa.table(columns), EVENTS, time=time, diff=diff)
+
+    async def commit(self, resume: Offsets) -> None:
+        pass
+
+    def likely_small(self, slices: Sequence[Slice]) -> bool:
+        return True
+
+    def notices(self) -> tuple[str, ...]:
+        return ()
+
+
+def _no_endpoint(endpoint: str, options: Mapping[str, str]) -> Driver:
+    raise ConfigError(f"there is no endpoint {endpoint!r} here, with options {sorted(options)} or without")
+
+
+@dataclass
+class _Tenth:
+    """What the ticks of one tenth cost."""
+
+    took_s: list[float] = field(default_factory=list)
+    stored: list[int] = field(default_factory=list)
+    read: int = 0
+
+
+async def grown(place: Place, ticks: int, *, kept_ticks: int = KEPT_TICKS) -> dict[str, Any]:
+    """Tick an environment at ``place`` and return what that left behind, and what it cost: see `grow`.
+
+    ``kept_ticks``: for how many ticks history is kept.
+    """
+    config = Config(keep_history=f"{kept_ticks * TICK_MS} ms")
+    core = await Core.open(place.assembly, config, Mode.FULL)
+    try:
+        await _define(core)
+        tenths = [_Tenth() for _ in range(TENTHS)]
+        for n in range(ticks):
+            tenth = tenths[n * TENTHS // ticks]
+            place.clock.now += TICK_MS
+            read, begun = place.read(), time.perf_counter()
+            await _change(core, n)
+            await core.tick()
+            await core.merge()
+            tenth.took_s.append(time.perf_counter() - begun)
+            tenth.read += place.read() - read
+            if n % max(1, ticks // TENTHS // SAMPLES) == 0:
+                tenth.stored.append(place.stored())
+        problems = core.all_problems()
+        assert not problems, f"something stands in the way: {problems}"
+        kept = await _kept(core)
+    finally:
+        await core.close()
+        place.assembly.close()
+    return {"ticks": ticks, "kept_ticks": kept_ticks, **kept, **_ratios(tenths)}
+
+
+def _ratios(tenths: Sequence[_Tenth]) -> dict[str, Any]:
+    second, last = tenths[1], tenths[-1]
+    return {
+        "tick_ms": round(statistics.fmean(last.took_s) * 1000, 3),
+        "tick_ratio": round(statistics.fmean(last.took_s) / statistics.fmean(second.took_s), 3),
+        "read_ratio": round(last.read / max(1, second.read), 3),
+        "read_per_tick": round(last.read / len(last.took_s), 1),
+        "disk_bytes": round(statistics.fmean(last.stored)),
+        "disk_ratio": round(statistics.fmean(last.stored) / statistics.fmean(second.stored), 3),
+    }
+
+
+async def _define(core: Core) -> None:
+    await definitions.create_table(core, CreateTable("items", ITEMS))
+    await definitions.create_source(core, CreateSource("events", EVENTS.ddl, "tide", {}))
+    for name, query in VIEWS.items():
+        await definitions.create_view(core, CreateView(name, query, _TEXT))
+
+
+async def _change(core: Core, n: int) -> None:
+    """Put one row of the table in the place of the one that was there `ROWS` ticks ago."""
+    table = core.table("items")
+    inserted = await core.engine.local(_items([n]), table.schema, time=0, diff=1)
+    changes: list[Change | Statement] = [Change(table, inserted, False, 1)]
+    if n >= ROWS:
+        deleted = await core.engine.local(_items([n - ROWS]), table.schema, time=0, diff=-1)
+        changes.append(Change(table, deleted, True, 1))
+    await core.commit(changes, token=None)
+
+
+def _items(numbers: Sequence[int]) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array([n % ROWS for n in numbers], pa.int32()),
+            "grp": pa.array([n % GROUPS for n in numbers], pa.int32()),
+            "amount": pa.array(numbers, pa.int64()),
+        }
+    )
+
+
+async def _kept(core: Core) -> dict[str, Any]:
+    """Count what is in the shards of collections and stages: all updates, what is alive, and what history keeps."""
+    kept = live = window = 0
+    for item in core.catalog.items.values():
+        assert not isinstance(item, Materialization), "none was defined"
+        stages = item.stages.values() if isinstance(item, View) else ()
+        for shard in (item.shard, *stages):
+            state = core.client.state_of(shard)
+            kept += sum(batch.rows for batch in state.batches)
+            live += sum(batch.diffs for batch in state.batches)
+            window += await _window(core, state)
+    return {"updates_kept": kept, "live_rows": live, "window_updates": window}
+
+
+async def _window(core: Core, state: ShardState) -> int:
+    """Return how many updates a shard has at times that history must tell apart: after its since."""
+    schema = parse_schema(state.schema)
+    assert schema is not None, "a shard of rows says of which"
+    recent = contents(state, schema, as_time(state.since) + 1, as_time(state.upper), advance=0)
+    return len(await core.engine.collect(await core.engine.read(recent)))
+
+
+async def mint_ms(bindings: int) -> float:
+    """Return what binding a time takes, in milliseconds, where ``bindings`` are there and none of them is durable."""
+    client = PersistClient(HandClock(START_MS), CountingIds("mints"), MemoryBlob(), MemoryConsensus(), grace_ms=0)
+    remap = await RemapShard.open(await client.records("remap", 1), 1)
+    begun = 0.0
+    for n in range(bindings + MINTS):
+        if n == bindings:
+            begun = time.perf_counter()
+        await remap.mint(n * 1000, Offsets({"": n + 1}))
+    return round((time.perf_counter() - begun) * 1000 / MINTS, 4)

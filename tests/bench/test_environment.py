@@ -1,0 +1,51 @@
+"""What ticks leave behind is bounded, and the benchmark that says so would say otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strandline.bench.environment import grow, grown, mint_ms, over_lists
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+TICKS = 400
+KEPT = 8
+RATIO_MAX = 1.2
+
+
+def test_ticks_leave_behind_what_is_alive_and_the_history_window() -> None:
+    """Damage: an environment that has run for a month is slow, large, and gets slower and larger."""
+    found = asyncio.run(grown(over_lists(), TICKS, kept_ticks=KEPT))
+    assert found["updates_kept"] <= 4 * found["live_rows"] + found["window_updates"]
+    assert found["read_ratio"] <= RATIO_MAX
+
+
+def test_the_benchmark_tells_a_past_that_is_never_let_go_of() -> None:
+    """Damage: the figures are well whatever the environment keeps."""
+    found = asyncio.run(grown(over_lists(), TICKS, kept_ticks=TICKS))
+    assert found["window_updates"] > 4 * found["live_rows"]
+    assert found["read_ratio"] > RATIO_MAX
+
+
+def test_mints_are_measured() -> None:
+    """Damage: nobody knows what a tick costs a source that is old."""
+    assert asyncio.run(mint_ms(50)) > 0
+
+
+@pytest.mark.slow
+def test_very_many_ticks_cost_what_few_cost(spark: SparkSession, tmp_path: Path, record_property) -> None:
+    """Damage: an environment that has run for a year is slow, large, and gets slower and larger."""
+    found = grow(spark, tmp_path)
+    for each, kept in ((found, "lists"), (found["files"], "files")):
+        for name, goal in (("tick_ratio", RATIO_MAX), ("disk_ratio", RATIO_MAX)):
+            verdict = "pass" if each[name] <= goal else "told"
+            record_property("FIGURE", f"environment {kept} {name} {each[name]} {goal} {verdict}")
+        assert each["updates_kept"] <= 4 * each["live_rows"] + each["window_updates"]
+        assert each["disk_ratio"] <= RATIO_MAX
+    record_property("FIGURE", f"environment mint_ms {found['mint_ms']} 0.2 told")
