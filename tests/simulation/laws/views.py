@@ -17,7 +17,7 @@ Source: design page "compute" (laws K1 to K4), "sources" (R1 to R4), "materializ
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -100,6 +100,7 @@ class Observer:
         self._shards: frozenset[str] = frozenset()  # all that were ever an item's
         self._seen: dict[tuple[str, int], Counter[Row]] = {}
         self.attempts: list[Attempt] = []
+        self.spoilt: dict[str, set[int]] = defaultdict(set)  # by shard: the times at which others may have written
         self.checked = 0
 
     async def catalog(self) -> Catalog:
@@ -132,7 +133,7 @@ class Observer:
                     self._source(name, there[name], self._upstreams[item.options["upstream"]])
                     await self._bound(item, there[name])
                 case View() if name in there and all(i in there for i in VIEWS[name].inputs):
-                    self._view(name, there[name], {i: there[i] for i in VIEWS[name].inputs})
+                    self._view(item, there[name], {i: there[i] for i in VIEWS[name].inputs})
                 case Materialization():
                     await self._endpoint(item, catalog, there)
         self._tables(
@@ -211,7 +212,7 @@ class Observer:
         if not await machine.open(create=False):
             return
         bindings = await RecordShard(machine, None, self._client.blob).contents()
-        for time in sorted(now.times | {now.upper - 1}):
+        for time in sorted(now.times | {record.time for record in bindings} | {now.upper - 1}):
             if not max(now.since, as_time(machine.state.since)) <= time < now.upper:
                 continue
             covered: Counter[str] = Counter()
@@ -241,6 +242,7 @@ class Observer:
         deletes = Counter(
             (table, row) for a in self.attempts for table, rows in a.rows.items() for row, diff in rows if diff < 0
         )
+        since = max((now.since for now in tables.values()), default=0)
         for attempt in self.attempts:
             asked = [
                 (table, row, diff)
@@ -256,28 +258,25 @@ class Observer:
                 if other == row and change == diff
             ]
             times = {time for _, time, _, _ in found}
-            wanted = len(asked)
-            if any(now.since for now in tables.values()):
-                continue  # times before since are not told apart any more
+            wanted, told = len(asked), attempt.time
+            if (times and min(times) <= since) or (told is not None and told <= since):
+                continue  # times up to since are not told apart any more, and what was deleted by then is gone
             require("T", len(times) <= 1, f"{attempt.token} is there at {sorted(times)}")
             require("T", len(found) in {0, wanted}, f"{attempt.token} is there in part: {found[:3]}")
-            told = attempt.time
-            if told is not None and any(now.upper <= told for now in tables.values()):
-                continue  # it is committed, and not applied yet
-            require(
-                "T", told is None or not wanted or times == {told}, f"{attempt.token} of {told} is at {sorted(times)}"
-            )
+            if told is not None and all(told < now.upper for now in tables.values()):  # else it is not applied yet
+                require("T", not wanted or times == {told}, f"{attempt.token} of {told} is at {sorted(times)}")
 
     # ---- views -------------------------------------------------------------------------------------------------------
 
-    def _view(self, name: str, now: Collected, inputs: Mapping[str, Collected]) -> None:
+    def _view(self, view: View, now: Collected, inputs: Mapping[str, Collected]) -> None:
+        name, spoilt = view.name, self.spoilt[view.shard]
         upper = min([now.upper, *(each.upper for each in inputs.values())])
         since = max([now.since, *(each.since for each in inputs.values())])
         times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1})
         first = min(now.times | {now.upper - 1})
         for time in sorted(times):
-            if not max(since, first) <= time < upper:
-                continue
+            if not max(since, first) <= time < upper or time in spoilt:
+                continue  # where others wrote, what is the view's own comes with its next append
             self.checked += 1
             wanted = Counter(VIEWS[name].meaning({i: list(each.at(time).elements()) for i, each in inputs.items()}))
             found = now.at(time)

@@ -20,9 +20,8 @@ from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Correction
 from strandline.compute.step import StageRun
-from strandline.compute.tick import TickReport
 from strandline.environment import core as core_module
-from strandline.environment import dropped, tables
+from strandline.environment import dropped, retention, tables
 from strandline.environment.catalog import Catalog, CatalogStore
 from strandline.environment.core import Core
 from strandline.environment.feeds import CollectionFeed
@@ -107,7 +106,9 @@ async def appended_from_memory(self: Ingestion) -> Stepped:
     if upper <= lower:
         return await _step_source(self)
     slices = self._remap.remap.slices(first, upper)
-    staged = [await self._stage([replace(s, time=max(s.time, as_time(lower))) for s in slices], lower, upper, again=False)]
+    staged = [
+        await self._stage([replace(s, time=max(s.time, as_time(lower))) for s in slices], lower, upper, again=False)
+    ]
     return await self._append(staged if slices else [], lower, upper)
 
 
@@ -147,7 +148,9 @@ async def old_side_new(
     self: StageRun, plan: Any, lower: int, upper: int, origin: int, *, first: bool
 ) -> dict[str, Any]:
     """Read everything old as if it were new."""
-    return await _read_step(self, plan, upper if any(":delta" in f for f in _frames(plan)) else lower, upper, origin, first=first)
+    return await _read_step(
+        self, plan, upper if any(":delta" in f for f in _frames(plan)) else lower, upper, origin, first=first
+    )
 
 
 _frames = stepping.frames
@@ -171,36 +174,11 @@ def change_missed(reader: Any, lower: int, upper: int) -> int:
     return 0
 
 
-@bug("a stage that fails is left out of the report", (TickReport, "problem"))
-def failure_untold(self: TickReport, name: str) -> str:
-    """Say nothing."""
-    return ""
-
-
 @bug("stages are stepped all together, whatever reads what", (ticking, "levels"))
 def levels_ignored(runs: Any) -> list[list[Any]]:
     """Put all into one level."""
     return [list(runs)] if runs else []
 
-
-@bug("an empty append that another writer was before counts as done", (Sink, "moved"))
-def moved_anyway(self: Sink, outcome: Any, upper: Frontier) -> None:
-    """Look at no outcome."""
-    self.known = True
-    self.desired = as_time(upper)
-
-
-@bug("the first step of a view begins one time late", (StageRun, "step"))
-async def first_step_late(self: StageRun, upper: Frontier) -> Any:
-    """Have it begin where it ends, so that nothing of before is in it."""
-    fresh = self.sink.fresh
-    done = await _step(self, upper)
-    if fresh and not self.sink.fresh:
-        self.sink._correction.clear()
-    return done
-
-
-_step = StageRun.step
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
@@ -267,7 +245,10 @@ async def committed_too_early(self: Materialization, action: Any) -> Any:
     """Write the checkpoint before the endpoint has begun to commit."""
     if isinstance(action, runtime.states.SendStartCommit):
         extent = self._log.record.progress.extent
-        await self._log.write(replace(self._log.record.progress, checkpoint=action.checkpoint, position=action.checkpoint, extent=extent), self._log.record.state)
+        await self._log.write(
+            replace(self._log.record.progress, checkpoint=action.checkpoint, position=action.checkpoint, extent=extent),
+            self._log.record.state,
+        )
     return await _perform(self, action)
 
 
@@ -275,9 +256,9 @@ _changes = CollectionFeed.changes
 
 
 @bug("a window begins one time late", (CollectionFeed, "changes"))
-def window_late(self: CollectionFeed, lower: int, upper: int) -> Any:
+def window_late(self: CollectionFeed, lower: int, upper: int, **options: Any) -> Any:
     """Leave out what changed at its first time."""
-    return _changes(self, min(lower + 1, upper) if lower else lower, upper)
+    return _changes(self, min(lower + 1, upper) if lower else lower, upper, **options)
 
 
 _advance_checkpoint = Checkpoint.advance
@@ -332,6 +313,24 @@ async def bury_believed(shards: Any, transactions: Any) -> Any:
     return frozenset(shards), {}
 
 
+_wanted_sinces = retention.wanted_sinces
+
+
+@bug("holds follow the policies, whatever still reads the past", (retention, "wanted_sinces"))
+def past_let_go(collections: Any, policies: Any, upper: Any, limits: Any) -> Any:
+    """Ask no stage."""
+    return _wanted_sinces(collections, dict.fromkeys(policies, retention.NONE), upper, ())
+
+
+@bug("a remap forgets what is bound and not durable", (retention, "wanted_sinces"))
+def remap_let_go(collections: Any, policies: Any, upper: Any, limits: Any) -> Any:
+    """Take its own upper for the data's."""
+    wanted = _wanted_sinces(collections, policies, upper, limits)
+    remaps = [item.remap for item in collections if hasattr(item, "remap")]
+    ends = {remap: upper(remap) for remap in remaps if remap in wanted}
+    return wanted | {remap: Frontier(max(0, end.at - 1)) for remap, end in ends.items() if end and end.at}
+
+
 @bug("a CREATE of unknown outcome is not looked for", (CatalogStore, "settle"))
 async def unknown_definition_ignored(self: CatalogStore, epoch: int) -> None:
     """Believe what is known."""
@@ -359,4 +358,3 @@ def silence(self: Core, time: Frontier) -> dict[str, str]:
 def failure_shared(self: Core, name: str) -> Any:
     """Let it through."""
     return core_module.AsyncExitStack()
-
