@@ -21,7 +21,7 @@ _COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "p
 
 def status(door: Door, root: Path, output: Output) -> None:
     """Print what there is to say about the environment."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         found = env.status()
     output.result(found, _written_by(found))
     if output.json:
@@ -39,7 +39,10 @@ def status(door: Door, root: Path, output: Output) -> None:
         if told := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
             output.result({}, f"stores, as {name} met them: {told}")
     for name, each in found["materializations"].items():
+        moving = each.pop("moving") or {}
         told = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
+        if any(moving.values()):
+            told += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
         output.result({}, f"materialization {name}: {told}")
     known = {name.lower() for name in (*found["collections"], *found["materializations"])}
     for name in sorted(found["problems"].keys() - known):
@@ -48,13 +51,13 @@ def status(door: Door, root: Path, output: Output) -> None:
 
 def query(door: Door, root: Path, sql: str, as_of: int | None, output: Output) -> None:
     """Print the answer to a query."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         _answer(env, sql, as_of, output)
 
 
 def explain(door: Door, root: Path, name: str, output: Output) -> None:
     """Print how a view is maintained."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         found = env.explain(name)
     document = {"name": name, "incremental": found.incremental, "reasons": found.reasons, "sql": found.sql}
     output.result(document, str(found))
@@ -67,7 +70,7 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
     writes = any(not isinstance(statement, statements.Query) for _, statement in parsed)
     _refuse_loose_ends(parsed)
-    with door.writing(project) if writes else door.reading(project) as env:
+    with door.writing(project) if writes else door.reading(project, output.note) as env:
         transaction: Transaction | None = None
         for each, statement in parsed:
             match statement:
@@ -88,9 +91,10 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
 def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:
     """Refuse a script, before any of it is run, whose transactions do not begin and end as they should."""
     begun: Position | None = None
-    for text, statement in parsed:
+    for _, statement in parsed:
         if isinstance(statement, statements.Bracket):
-            at = statements.position_at(text, len(text) - len(text.lstrip()))
+            at = statement.at
+            assert at is not None, "it was read from the script"
             if (statement.word == "BEGIN") == (begun is not None):
                 where = "outside any transaction" if begun is None else f"inside the transaction of {begun}"
                 raise DefinitionError(f"{statement.word} {where}", at)
@@ -114,8 +118,10 @@ def _text(file: Path) -> str:
         return sys.stdin.read()
     try:
         return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file {str(file)!r} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"the file {str(file)!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the file {str(file)!r} is not text in UTF-8 (byte {error.start + 1})") from error
 
 
 def _written_by(found: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport, tick
+from strandline.environment import live
 from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import (
     KEY,
@@ -57,6 +58,7 @@ from strandline.errors import (
 )
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.runtime import Status, unwatched
 from strandline.persist.client import PersistClient
 from strandline.persist.location import KEY as LOCATION
 from strandline.persist.notify import LocalNotifier, Notifier, Polling
@@ -104,6 +106,8 @@ class Core:
         self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
         self._running: dict[str, str] = {}  # the items that are open here, and their ids
+        self.watch: Callable[[Status], None] = unwatched
+        """Called after every batch that a task has read or sent; it must not raise or block."""
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
@@ -131,7 +135,7 @@ class Core:
         try:
             await core._take_over()
             if isinstance(notifier, PushServer):
-                await notifier.serve(client.metrics.counts)
+                await notifier.serve(core._told)
         except BaseException:
             with suppress(StrandlineError):  # what went wrong first is what is told
                 await core.close()
@@ -300,6 +304,17 @@ class Core:
         if present is not None and not isinstance(present, Materialization):
             await self.require_writing().retention.hold(present)
 
+    def _watched(self, status: Status) -> None:
+        self.watch(status)
+
+    def live(self) -> dict[str, int]:
+        """Return the live counters of what runs here (`environment/live.py`)."""
+        writing = self.writing
+        return {} if writing is None else live.counters(writing.dataflows, writing.tasks)
+
+    def _told(self) -> dict[str, int]:
+        return {**self.client.metrics.counts(), **live.told(self.live())}
+
     async def _reconcile(self) -> None:
         """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
 
@@ -343,7 +358,9 @@ class Core:
 
     async def _start_view(self, view: View) -> None:
         writing = self.require_writing()
-        planned, stages = define(view.name, view.sql, self.catalog, self.assembly.analyst)
+        planned, stages = define(
+            view.name, view.sql, self.catalog, self.assembly.analyst, distrusted=bool(view.distrusted)
+        )
         shards = stage_shards(stages, self.catalog, self.assembly.ids)
         if shards != view.stages:  # this version plans otherwise than the one that defined the view
             view = msgspec.structs.replace(view, stages=shards)
@@ -356,7 +373,7 @@ class Core:
         readers = [await self.reader(bound.collection) for bound in item.bindings]
         endpoint = self.assembly.drivers(item.endpoint, item.options)
         writing.tasks[item.name.lower()] = await start_task(
-            item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch
+            item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch, self._watched
         )
 
     async def reader_of(self, item: Collected) -> ReadHandle:
@@ -436,7 +453,7 @@ class Core:
             await self.client.merge()
 
     def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each item without a problem of its own is not complete at ``time``: none stands silently."""
+        """Return why each item without a problem of its own is not where ``time`` is: none stands still silently."""
         found = {}
         tasks = self.require_writing().tasks
         for name, item in self.catalog.items.items():
@@ -515,7 +532,8 @@ class Core:
         for name, item in self.catalog.items.items():
             if not isinstance(item, Materialization):
                 owners |= dict.fromkeys(item.shards, name)
-        found = self._standing | self.problems
+        found = {name: item.distrusted for name, item in self.catalog.items.items() if isinstance(item, View)}
+        found = {name: why for name, why in found.items() if why} | self._standing | self.problems
         for shard, problem in self.client.problems().items():
             if (owner := owners.get(shard)) is not None:  # else it was dropped
                 found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
@@ -542,8 +560,10 @@ async def _beat(reader: ReadHandle) -> None:
 
 
 def _id(item: Item) -> str:
-    """Return what tells an item from another one that had its name."""
-    return item.id if isinstance(item, Materialization) else item.shard
+    """Return what tells an item from another one that had its name, and a task from itself before a backfill."""
+    if isinstance(item, Materialization):
+        return " ".join((item.id, *(str(bound.backfill) for bound in item.bindings)))
+    return item.shard
 
 
 def _unopened(item: Collected) -> ConfigError:

@@ -9,20 +9,24 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from strandline.algebra.nodes import Get, Project, frames
+from strandline.algebra.excerpt import within
+from strandline.algebra.nodes import Filter, Get, Project, frames
+from strandline.algebra.scalar import Scalar, call, cast, column, number
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.dialect import words
+from strandline.compute.plan.dialect import parse, position_of, words
+from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
+from strandline.engine.edits import Edit
+from strandline.environment import live
+from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
 from strandline.environment.core import Core
 from strandline.environment.dataflows import define
@@ -30,6 +34,7 @@ from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
+from strandline.persist.notify import Notifier
 from strandline.persist.plane import Half, Rows
 from strandline.persist.push import PushClient
 from strandline.persist.read import ReadHandle
@@ -47,7 +52,10 @@ order."""
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not."""
+    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not.
+
+    Of a materialization: the sums over its ``tables``, each of which is told by its name.
+    """
 
     name: str
     as_of: int
@@ -55,6 +63,7 @@ class Verification:
     extra: int
     sample: pa.Table
     repaired: bool = False
+    tables: tuple[Verification, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -62,6 +71,8 @@ class Verification:
         return not self.missing and not self.extra
 
     def __str__(self) -> str:
+        if self.tables:
+            return "\n".join(map(str, self.tables))
         if self.ok:
             return f"{self.name}: equal at {self.as_of}" + (" (repaired)" if self.repaired else "")
         lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {self.as_of}"]
@@ -90,11 +101,30 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
     names = relations_of(core, sql)
-    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
-    time = as_of if as_of is not None else await latest(handle for handle in handles.values())
-    relations = {name: await _multiset(core, name, handles[name], time, hold) for name in names}
+    time, relations = await relations_at(core, names, as_of, hold)
     schema, rows = await core.engine.query(sql, relations, time=time)
     return Answer(time if names else None, schema, await core.engine.multiset(rows, schema))
+
+
+def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
+    """Return the relations that an edit of ``table`` may name, that table too.  Raises `DefinitionError`."""
+    read = {table.lower()}
+    for excerpt in (*([edit.where] if edit.where else ()), *edit.values.values()):
+        with within(excerpt.start):
+            read |= set(relations_of(core, excerpt.text))
+    return sorted(read)
+
+
+async def relations_at(
+    core: Core, names: Sequence[str], as_of: int | None, hold: Hold
+) -> tuple[int, dict[str, tuple[Schema, Rows]]]:
+    """Return the multisets of relations at one time (None: the latest complete for all), and that time.
+
+    What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``.
+    """
+    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
+    time = as_of if as_of is not None else await latest(handles.values())
+    return time, {name: await _multiset(core, name, handles[name], time, hold) for name in names}
 
 
 async def latest(handles: Iterable[ReadHandle]) -> int:
@@ -114,25 +144,41 @@ def relations_of(core: Core, sql: str) -> list[str]:
     """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
     known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
     names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
-    try:
-        tree = sqlglot.parse_one(sql, dialect="spark")
-    except SqlglotError:
+    tree = parse(sql)
+    if tree is None:
         occurring = {word.text.lower() for word in words(sql)}
         return sorted(names & occurring if occurring else names)
-    used = {table.name.lower() for table in tree.find_all(exp.Table)}
+    tables = (table for table in tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))
+    used = {table.name.lower(): table for table in tables}
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    for name in sorted(used - names - local):
-        raise unknown("collection", name, names)
-    return sorted(used & names)
+    for name in sorted(used.keys() - names - local):
+        with within(position_of(used[name], sql)):
+            raise unknown("collection", name, names)
+    return sorted(used.keys() & names)
 
 
-def collections_of(core: Core, sql: str) -> list[str]:
-    """Return the collections that `relations_of` ``sql`` belong to: of an error half, its source."""
-    return sorted({_base(core, name) for name in relations_of(core, sql)})
+def collections_of(core: Core, relations: Iterable[str]) -> list[str]:
+    """Return the collections that ``relations`` belong to: of an error half, its source."""
+    return sorted({_base(core, name) for name in relations})
 
 
-async def verify(core: Core, name: str, as_of: int | None) -> Verification:
-    """Compare a view with its query, answered anew by plain Spark at one time: both ways, as multisets.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of ``parts`` parts of a view's rows, told apart by a hash of its key (all columns, where none is known)."""
+
+    parts: int
+    part: int
+
+    def of(self, columns: Sequence[str]) -> Scalar:
+        """Return the condition that a row is in the sample."""
+        hashed = call("xxhash64", *map(column, columns))
+        return Scalar(exp.EQ(this=call("pmod", hashed, number(self.parts)), expression=number(self.part)))
+
+
+async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None = None) -> Verification:
+    """Compare a view with its definite meaning, answered anew by plain Spark at one time: both ways, as multisets.
+
+    ``sample``: compare these rows only.
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``.
@@ -146,13 +192,36 @@ async def verify(core: Core, name: str, as_of: int | None) -> Verification:
     reader = await core.reader(name)
     handles = {name: await core.reader(name) for name in view.imports}
     time = as_of if as_of is not None else await latest([reader])
-    # A view is only ever ahead of its inputs because somebody else wrote to it: then what is known of them has to do.
+    # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
-    unheld = Hold()
-    relations = {name: await _multiset(core, name, handle, known, unheld) for name, handle in handles.items()}
-    _, wanted = await core.engine.query(view.sql, relations, time=time)
-    stored = await snapshot(core, reader, time, unheld)
+    wanted = await _meant(core, view, handles, known, time)
+    stored = await snapshot(core, reader, time, Hold())
+    if sample is not None:
+        planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+        condition = sample.of(planned.key or view.schema.names)
+        rows = Filter(Get("rows", tuple((each, each) for each in view.schema.names)), condition)
+        wanted = await core.engine.evaluate(rows, {"rows": wanted}, origin=0)
+        stored = await core.engine.evaluate(rows, {"rows": stored}, origin=0)
     return await _compare(core, view.name, view.schema, stored, wanted, time)
+
+
+async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int, time: int) -> Rows:
+    """Return what the view must hold over its inputs' contents at ``known``, as insertions at ``time``.
+
+    Plain Spark answers the text that says it.  Where no text says it, the view's plan is computed from scratch.
+    """
+    schemas = {each: core.catalog.collection(each).schema for each in view.imports}
+    sql = meaning(view.sql, schemas, core.assembly.analyst)
+    if sql is not None:
+        relations = {each: await _multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
+        _, rows = await core.engine.query(sql, relations, time=time)
+        return rows
+    read = {each: await snapshot(core, handle, known, Hold()) for each, handle in handles.items()}
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    for stage in stages:
+        plan = full_plan(stage)
+        read[stage.name] = await core.engine.evaluate(plan, {each: read[each] for each in frames(plan)}, origin=known)
+    return read[stages[-1].name]
 
 
 async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verification]:
@@ -163,7 +232,7 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
     handles = {each: await core.reader(each) for each in view.imports}
-    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted))
     found = []
     for stage in stages[:-1]:
         shard = view.stages.get(stage.name)
@@ -182,18 +251,14 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     return found
 
 
-async def verify_endpoint(core: Core, name: str) -> list[Verification]:
+async def verify_endpoint(core: Core, name: str) -> Verification:
     """Compare each table of a materialization with its collection at the time that the endpoint has reached.
 
     Raises:
         DefinitionError: there is no such materialization.
         AsOfError: the endpoint has nothing yet.
     """
-    item = core.catalog.find(name)
-    if not isinstance(item, Materialization):
-        raise unknown(
-            "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
-        )
+    item = materialization(core.catalog, name)
     endpoint = core.assembly.drivers(item.endpoint, item.options)
     position = await reached(item, core.client, core.catalog)
     if not position:
@@ -207,7 +272,14 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         found.append(
             await _compare(core, f"{item.name}/{binding.resource}", reader.schema, stored, wanted, position - 1)
         )
-    return found
+    return _together(item.name, found)
+
+
+def _together(name: str, tables: list[Verification]) -> Verification:
+    """Return what was found of several tables as one; a sample is the first table's that differs."""
+    first = next((table for table in tables if not table.ok), tables[0])
+    missing, extra = sum(table.missing for table in tables), sum(table.extra for table in tables)
+    return Verification(name, first.as_of, missing, extra, first.sample, tables=tuple(tables))
 
 
 async def status(core: Core) -> dict[str, Any]:
@@ -220,6 +292,9 @@ async def status(core: Core) -> dict[str, Any]:
         problems, notices = await core.board.read(), await core.noticeboard.read()
     else:
         problems, notices = core.all_problems(), core.notices()
+    writers = await _writers(core.client.notifier)
+    persists, theirs = live.split(writers or {})
+    counted = theirs if core.writing is None else core.live()
     collections = {}
     for name, item in catalog.items.items():
         if isinstance(item, Materialization):
@@ -235,19 +310,23 @@ async def status(core: Core) -> dict[str, Any]:
             "keep_history": core.kept(item),
             "merge_due": 0 if state is None else _merge_due(state),
             **await _source_status(core, name, item),
+            **_sink_status(item, live.of(counted, live.SINK, name)),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
-    notifier = core.client.notifier
     return {
         "epoch": catalog.epoch,
         "mode": core.mode.value,
         "persist": core.client.metrics.counts(),
-        "writer_persist": await _writers(notifier) if isinstance(notifier, PushClient) else None,
+        "writer_persist": None if writers is None else persists,
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: {**await _task_status(core, name, item), "problem": problems.get(name)}
+            item.name: {
+                **await _task_status(core, name, item),
+                "moving": live.of(counted, live.MOVING, name) or None,
+                "problem": problems.get(name),
+            }
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
@@ -261,10 +340,17 @@ def _merge_due(state: ShardState) -> int:
     return plan.updates if plan is not None and plan.large else 0
 
 
-async def _writers(push: PushClient) -> dict[str, int] | None:
-    """Return what the process that writes has met, if it can be asked."""
-    await push.connect()
-    return push.counters
+async def _writers(notifier: Notifier) -> dict[str, int] | None:
+    """Return what the process that writes has met, if it is another one and can be asked."""
+    if not isinstance(notifier, PushClient):
+        return None
+    await notifier.connect()
+    return notifier.counters
+
+
+def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
+    """Return what the sinks of a view did in the process that writes, since it was opened; None: it cannot be asked."""
+    return {"sink": counters or None} if isinstance(item, View) else {}
 
 
 async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
@@ -336,6 +422,7 @@ async def _multiset(core: Core, name: str, handle: ReadHandle, time: int, hold: 
         rows = await snapshot(core, handle, time, hold)
         return handle.schema, await core.engine.multiset(rows, handle.schema)
     rows = await snapshot(core, handle, time, hold, Half.ERR)
-    fields = tuple((c.name, f"CAST(get_json_object(`error`, '$.{c.name}') AS {c.type})") for c in ERRORS)
+    paths = ((c, exp.Literal.string(f"$.{c.name}")) for c in ERRORS)
+    fields = tuple((c.name, Scalar(cast(call("get_json_object", column("error"), at), c.type))) for c, at in paths)
     told = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
     return ERRORS, await core.engine.multiset(told, ERRORS)

@@ -4,7 +4,8 @@
 engine.
 
 A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, logs) · ``blob/`` (parts, rollups) ·
-``push`` (while somebody writes: where to be told of new versions).
+``push`` (while somebody writes: where to be told of new versions).  The object ``location`` says which consensus
+the location was made with (`persist/location.py`).
 ``memory://`` keeps its states in memory and its parts in a temporary directory that goes with the environment.
 ``s3://`` has ``consensus/`` (conditional puts) beside ``blob/``, unless its consensus is elsewhere.
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,8 +34,9 @@ from strandline.engine.session import adopt, build
 from strandline.engine.spark import SparkEngine
 from strandline.environment import places
 from strandline.environment.assembly import Assembly
-from strandline.environment.config import Config, Mode, resolve_reference
+from strandline.environment.config import Config, Mode
 from strandline.environment.connectors import FileConnectors
+from strandline.environment.endpoints import driver
 from strandline.environment.loop import at_once
 from strandline.environment.places import (
     ConsensusPlace,
@@ -47,13 +49,9 @@ from strandline.environment.places import (
 )
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import ConfigError
-from strandline.materialize.driver import Driver
-from strandline.materialize.drivers.duckdb import DuckDBDriver
-from strandline.materialize.drivers.duckdb_file import DuckDBFile
 from strandline.persist.location import Pair, agree, another_consensus, read_mark
 from strandline.store.blob import Blob
 from strandline.store.cache import CachedBlob, FileCache
-from strandline.store.clock import Clock
 from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.file import FileBlob
 from strandline.store.memory import MemoryConsensus
@@ -94,10 +92,11 @@ def assemble(
     used; Java is missing or too old.  `Unavailable`: a store does not answer.
     """
     where = places.location_of(location, config.storage)
+    place = places.consensus_of(consensus, where)
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
         blob, parts = _stores(where, mode, opened)
-        store = _agreed(places.consensus_of(consensus, where), where, blob, mode, opened)
-        blob = _cached(blob, where, config)
+        store = _agreed(place, where, blob, mode, opened)
+        blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
         wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
@@ -123,23 +122,6 @@ def assemble(
             where.root / PUSH if isinstance(where, InFiles) else None,
             opened.pop_all(),
         )
-
-
-def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:
-    """Return the driver for an endpoint; options that are references are resolved here, and nowhere before.
-
-    Raises `ConfigError` naming the endpoint or the option that is not known.
-    """
-    match endpoint:
-        case "duckdb":
-            unknown = sorted(set(options) - {"path"})
-            if unknown or "path" not in options:
-                wrong = f"option {unknown[0]!r} is not known" if unknown else "option 'path' is missing"
-                raise ConfigError(f"endpoint duckdb: {wrong}; it takes path '/where/the/file.duckdb'")
-            path = resolve_reference(options["path"], base=Path())
-            return DuckDBDriver(DuckDBFile(clock, Path(path)))
-        case _:
-            raise ConfigError(f"there is no driver for endpoint {endpoint!r}; there is one for duckdb")
 
 
 async def side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -181,15 +163,15 @@ def _stores(where: Location, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts
             return FileBlob(root / BLOB, existing=True), PartStore(root / BLOB)
 
 
-def _cached(blob: Blob, where: Location, config: Config) -> Blob:
+def _cached(blob: Blob, where: Location, config: Config, opened: ExitStack) -> Blob:
     """Return ``blob`` behind a cache of local files, if it is far away and a cache is wanted."""
     if not isinstance(where, ObjectLocation) or not config.cache_bytes:
         return blob
     place = blake2b(where.url.encode(), digest_size=8).hexdigest()
     shared = Path(tempfile.gettempdir(), f"strandline-cache-{os.getuid()}-{place}")
-    return CachedBlob(
-        blob, FileCache(shared if config.cache is None else Path(config.cache, place), config.cache_bytes)
-    )
+    cache = FileCache(shared if config.cache is None else Path(config.cache, place), config.cache_bytes)
+    opened.callback(cache.close)
+    return CachedBlob(blob, cache)
 
 
 def _writable(root: Path) -> Path:
@@ -226,7 +208,7 @@ def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitS
             return MemoryConsensus()
         case InSQLite(path):
             return opened.enter_context(closing(SQLiteConsensus(path, existing=existing)))
-        case InPostgres(url, schema):
+        case InPostgres(url, _, schema):
             return opened.enter_context(closing(PostgresConsensus(url, schema=schema, existing=existing)))
         case InObjectStore():
             assert isinstance(where, ObjectLocation), "nothing else has objects to keep it beside"
