@@ -21,13 +21,11 @@ from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Correction
 from strandline.compute.step import StageRun
 from strandline.environment import core as core_module
-from strandline.environment import dropped, retention, tables
-from strandline.environment.catalog import Catalog, CatalogStore
+from strandline.environment import retention, tables
+from strandline.environment.catalog import Catalog
 from strandline.environment.core import Core
 from strandline.environment.feeds import CollectionFeed
-from strandline.errors import FencedError
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.materialize import runtime
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.runtime import Materialization
 from strandline.materialize.task import Checkpoint
@@ -44,13 +42,6 @@ bug = registrar(BUGS)
 # ---- sources ---------------------------------------------------------------------------------------------------------
 
 _slices = Remap.slices
-
-
-@bug("a step gives all its messages the time of its last binding", (Remap, "slices"))
-def messages_late(self: Remap, lower: Frontier, upper: Frontier) -> tuple[Slice, ...]:
-    """Read several bindings as one."""
-    found = _slices(self, lower, upper)
-    return tuple(replace(each, time=found[-1].time) for each in found)
 
 
 @bug("a step begins one binding too early", (Remap, "slices"))
@@ -200,13 +191,6 @@ async def absent_deleted(*_: Any) -> None:
 _transact = Transactions.transact
 
 
-@bug("a commit that is asked for again is another commit", (Transactions, "transact"))
-async def token_ignored(self: Transactions, draft: Any, *, token: str | None = None) -> int:
-    """Give it a token of its own."""
-    self.__dict__["_again"] = self.__dict__.get("_again", 0) + 1
-    return await _transact(self, draft, token=token and f"{token}.{self.__dict__['_again']}")
-
-
 # ---- materialize -----------------------------------------------------------------------------------------------------
 
 
@@ -219,37 +203,7 @@ _open_log = RecoveryLog.open
 _write_log = RecoveryLog.write
 
 
-@bug("whoever opens the recovery log leaves it as it is", (RecoveryLog, "write"))
-async def log_not_fenced(self: RecoveryLog, progress: Any, state: Any) -> None:
-    """Write whatever it holds by now."""
-    try:
-        await _write_log(self, progress, state)
-    except FencedError:
-        await _open_log(self)
-        await _write_log(self, progress, state)
-
-
 _perform = Materialization._perform
-
-
-@bug("what is about to be stored is not written down first", (Materialization, "_perform"))
-async def extent_not_logged(self: Materialization, action: Any) -> Any:
-    """Skip the log."""
-    if isinstance(action, runtime.states.PersistExtent):
-        return runtime.states.ExtentPersisted()
-    return await _perform(self, action)
-
-
-@bug("the commit is logged when it is asked for", (Materialization, "_perform"))
-async def committed_too_early(self: Materialization, action: Any) -> Any:
-    """Write the checkpoint before the endpoint has begun to commit."""
-    if isinstance(action, runtime.states.SendStartCommit):
-        extent = self._log.record.progress.extent
-        await self._log.write(
-            replace(self._log.record.progress, checkpoint=action.checkpoint, position=action.checkpoint, extent=extent),
-            self._log.record.state,
-        )
-    return await _perform(self, action)
 
 
 _changes = CollectionFeed.changes
@@ -305,14 +259,6 @@ def shared_stage_closed(self: Catalog, items: Any) -> Catalog:
     return msgspec.structs.replace(self, items=items, dropped=(*self.dropped, *sorted(gone)))
 
 
-@bug("what could not be closed is taken for closed", (core_module, "bury"))
-async def bury_believed(shards: Any, transactions: Any) -> Any:
-    """Report no failure."""
-    shards = tuple(shards)
-    await dropped.bury(shards, transactions)
-    return frozenset(shards), {}
-
-
 _wanted_sinces = retention.wanted_sinces
 
 
@@ -329,11 +275,6 @@ def remap_let_go(collections: Any, policies: Any, upper: Any, limits: Any) -> An
     remaps = [item.remap for item in collections if hasattr(item, "remap")]
     ends = {remap: upper(remap) for remap in remaps if remap in wanted}
     return wanted | {remap: Frontier(max(0, end.at - 1)) for remap, end in ends.items() if end and end.at}
-
-
-@bug("a CREATE of unknown outcome is not looked for", (CatalogStore, "settle"))
-async def unknown_definition_ignored(self: CatalogStore, epoch: int) -> None:
-    """Believe what is known."""
 
 
 @bug("an item that could not be opened is not opened again", (Core, "_reconcile"))

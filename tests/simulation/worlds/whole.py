@@ -620,3 +620,8 @@ _CREATES: Final = {
     "CreateView": "create_view",
     "CreateMaterialization": "create_materialization",
 }
+
+
+def law_of(error: Exception) -> str:
+    """Return the law that a history broke; empty if it ended otherwise."""
+    return error.law if isinstance(error, LawBrokenError) else ""
