@@ -5,6 +5,7 @@ Source: design page "the public face" (command line).
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,6 +71,9 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
     writes = any(not isinstance(statement, statements.Query) for _, statement in parsed)
     _refuse_loose_ends(parsed)
+    if not parsed:
+        output.note(f"there is no statement in {str(file)!r}")
+        return
     with door.writing(project) if writes else door.reading(project, output.note) as env:
         transaction: Transaction | None = None
         for each, statement in parsed:
@@ -104,7 +108,8 @@ def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> No
 
 
 def _said(name: str, timestamp: int | None, output: Output) -> None:
-    said = name if timestamp is None else f"{name} committed at {timestamp}"
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).upper()
+    said = f"{words}: done" if timestamp is None else f"{words}: committed at {timestamp}"
     output.result({"statement": name, "timestamp": timestamp}, said)
 
 

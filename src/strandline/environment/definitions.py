@@ -38,7 +38,7 @@ from strandline.materialize.driver import require_all
 Create: TypeAlias = (
     statements.CreateTable | statements.CreateSource | statements.CreateView | statements.CreateMaterialization
 )
-C = TypeVar("C", Table, Source, View)
+C = TypeVar("C", bound=Table | Source | View)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
     "source": Source,
@@ -207,6 +207,18 @@ def keeping(item: C, statement: statements.CreateTable | statements.CreateSource
         except ValueError as error:
             raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
     return msgspec.structs.replace(item, keep_history=statement.keep_history)
+
+
+async def keep(
+    core: Core,
+    item: Table | Source | View,
+    statement: statements.CreateTable | statements.CreateSource | statements.CreateView,
+) -> None:
+    """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
+    wanted = keeping(item, statement)
+    if wanted != item:
+        writing = core.require_writing()
+        await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(wanted))
 
 
 async def _add(core: Core, item: Item) -> None:
