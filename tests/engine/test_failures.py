@@ -16,6 +16,12 @@ LOST = """An error occurred while calling o42.toArrow.
 \tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)
 """
 DAMAGED = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/x. SQLSTATE: KD001"
+FULL = """An error occurred while calling o42.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
+Caused by: java.io.FileNotFoundException: /data/blob/s-1/part.parquet (No space left on device)
+"""
+SPILLED = "[FAILED_READ_FILE.NO_HINT] Encountered error\nCaused by: java.io.IOException: No space left on device"
+WORDS = "[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast SQLSTATE: 22018"
 DIVIDED = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
 RAISED = "[USER_RAISED_EXCEPTION] no such shop SQLSTATE: P0001"
 SEVERAL = "[SCALAR_SUBQUERY_TOO_MANY_ROWS] Scalar subquery returned more than one row. SQLSTATE: 21000"
@@ -35,6 +41,9 @@ NEGATIVE = "[USER_RAISED_EXCEPTION] a row is there -1 times: {} SQLSTATE: P0001"
         (py4j.Py4JError(f"{LOST}{SEVERAL}"), EvaluationError, "Scalar subquery returned more than one row"),
         (py4j.Py4JError(f"{LOST}Caused by: java.time.DateTimeException: too far"), EvaluationError, "too far"),
         (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, "a row is there -1 times"),
+        (py4j.Py4JError(FULL), Determinate, "No space left on device: /data/blob/s-1/part.parquet"),
+        (py4j.Py4JError(SPILLED), Determinate, "No space left on device"),
+        (py4j.Py4JError(WORDS), EvaluationError, "cannot be cast"),
     ],
 )
 def test_whose_move_it_is_follows_from_what_failed(error: Exception, ours: type[Exception], text: str) -> None:

@@ -35,29 +35,32 @@ class Applied:
 
 
 async def apply(core: Core, project: Project) -> Applied:
-    """Create what ``project`` defines and ``core`` lacks.
+    """Create what ``project`` defines and ``core`` lacks; what is there keeps its history for as long as it says now.
 
     Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there (then nothing was
     created).
     """
-    missing, kept = [], []
+    missing, there = [], []
     for defined in project.definitions:
         present = core.catalog.find(defined.statement.name)
         if present is None:
             missing.append(defined)
             continue
-        kept.append(present.name)
+        there.append((present, defined))
         with in_file(defined.file):
             if change := _changed(core, present, defined):
                 raise DefinitionError(
                     f"{present.name!r} was created with {change}; drop it first, or put the definition back"
                 )
+    for present, defined in there:
+        with in_file(defined.file):
+            await _keep(core, present, defined)
     created = []
     for defined in in_order(missing):
         with in_file(defined.file):
             await _create(core, defined)
         created.append(defined.statement.name)
-    return Applied(tuple(created), tuple(kept))
+    return Applied(tuple(created), tuple(present.name for present, _ in there))
 
 
 def in_order(defined: Sequence[Defined]) -> list[Defined]:
@@ -101,6 +104,12 @@ async def _create(core: Core, defined: Defined) -> None:
             await definitions.create_materialization(core, statement)
 
 
+async def _keep(core: Core, present: Item, defined: Defined) -> None:
+    match present, defined.statement:
+        case ((Table() | Source() | View()), (CreateTable() | CreateSource() | CreateView()) as statement):
+            await definitions.keep(core, present, statement)
+
+
 def _changed(core: Core, present: Item, defined: Defined) -> str:
     """Return what is there that differs from the definition, for people; empty if nothing does."""
     match defined.statement, present:
@@ -136,9 +145,13 @@ def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> 
     return "" if same else "other collections, tables or keys"
 
 
-def _meaning(sql: str) -> list[str]:
-    """A query without what means nothing: spaces and comments."""
-    return [word.text for word in words(sql)]
+def _meaning(sql: str) -> list[tuple[str, bool]]:
+    """A query without what means nothing: spaces and comments.
+
+    >>> _meaning("SELECT 'a' -- b") == _meaning("SELECT  'a'"), _meaning("SELECT 'a'") == _meaning("SELECT a")
+    (True, False)
+    """
+    return [(word.text, word.literal) for word in words(sql)]
 
 
 def _told(options: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from strandline.environment.catalog import (
     View,
     unknown,
 )
+from strandline.environment.config import refusal_of_secrets
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
 from strandline.environment.interval import milliseconds
@@ -36,7 +38,7 @@ from strandline.materialize.driver import require_all
 Create: TypeAlias = (
     statements.CreateTable | statements.CreateSource | statements.CreateView | statements.CreateMaterialization
 )
-C = TypeVar("C", Table, Source, View)
+C = TypeVar("C", bound=Table | Source | View)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
     "source": Source,
@@ -61,6 +63,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
         return
     with within(statement.at):
         own = on_error.others(statement.name, statement.options, on_error.SOURCE)
+        _refuse_secrets("source", statement.name, own)
         core.assembly.connectors.check(statement.name, statement.connector, own)
     with within(statement.columns_at):
         schema = core.assembly.analyst.parse_ddl(statement.columns)
@@ -115,6 +118,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         return
     with within(statement.at):
         own = on_error.others(statement.name, statement.options, on_error.MATERIALIZATION)
+        _refuse_secrets("materialization", statement.name, own)
         endpoint = core.assembly.drivers(statement.endpoint, own)
     bound = tuple(_bound(core, bind) for bind in statement.bindings)
     fresh = core.assembly.ids.fresh("m")
@@ -207,6 +211,18 @@ def keeping(item: C, statement: statements.CreateTable | statements.CreateSource
     return msgspec.structs.replace(item, keep_history=statement.keep_history)
 
 
+async def keep(
+    core: Core,
+    item: Table | Source | View,
+    statement: statements.CreateTable | statements.CreateSource | statements.CreateView,
+) -> None:
+    """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
+    wanted = keeping(item, statement)
+    if wanted != item:
+        writing = core.require_writing()
+        await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(wanted))
+
+
 async def _add(core: Core, item: Item) -> None:
     writing = core.require_writing()
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(item))
@@ -230,3 +246,9 @@ def _taken(core: Core, statement: Create, kind: type) -> bool:
 
 def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:
     return tuple((column.name, column.type) for column in schema)
+
+
+def _refuse_secrets(kind: str, name: str, options: Mapping[str, str]) -> None:
+    """Raise `DefinitionError` for a secret that stands in a definition: definitions are stored, and shown."""
+    if refusal := refusal_of_secrets(options):
+        raise DefinitionError(f"{kind} {name!r}: {refusal}")
