@@ -25,7 +25,7 @@ from unittest import mock
 from laws.broken import judged, require
 from laws.views import FOREIGN, Attempt, Observer, standing
 from strandline.environment import core as core_module
-from strandline.environment import definitions
+from strandline.environment import definitions, retention
 from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import Materialization, Source, Table, View
 from strandline.environment.config import Config, Mode
@@ -76,6 +76,10 @@ PATIENCE: Final = (64, 4, 2, 2)
 ROLLUPS_EVERY: Final = (2, 8, 13)
 FANS: Final = (2, 3, 8)
 INLINE_BYTES: Final = (100, 200_000)
+LARGE: Final = (8, 100_000)
+"""From how many updates on a merge is large, so that no commit waits for it."""
+KEPT: Final = ("0", "0", "60 ms", "1 hour")
+"""For how long history is kept."""
 FOCI: Final = ("", "", "", "consensus.compare_and_set", "consensus.compare_and_set_many", "blob.get", "upstream.read")
 ACKNOWLEDGED_MIN: Final = 2
 """W1: a history in which less than this was acknowledged says nothing, and counts as failed."""
@@ -150,6 +154,8 @@ class World:
         self.rollup_every = ROLLUPS_EVERY[-1]
         self.fan = FANS[-1]
         self.inline_bytes = INLINE_BYTES[-1]
+        self.large = LARGE[-1]
+        self.kept = KEPT[-1]
         self.queries = queries()
         still = SimClock(self.simulation)
         outside = PersistClient(still, SimIds(), self.blob, self.consensus)
@@ -197,6 +203,8 @@ class World:
             mock.patch.object(register, "RETRIES_MAX", max(2, self.patience)),
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
+            mock.patch.object(trace, "LARGE_UPDATES", self.large),
+            mock.patch.object(retention, "TICKS_BETWEEN", 2),
             mock.patch.object(core_module, "define", define),
             mock.patch.object(definitions, "define", define),
         ):
@@ -260,6 +268,8 @@ def populate(world: World) -> None:
     world.rollup_every = world.one_of("rollups", ROLLUPS_EVERY)
     world.fan = world.one_of("fan", FANS)
     world.inline_bytes = world.one_of("inline", INLINE_BYTES)
+    world.large = world.one_of("large", LARGE)
+    world.kept = world.one_of("kept", KEPT)
     world.instances = 1 + world.choose("instances", 2)
     for upstream in world.upstreams.values():
         upstream.produce("p", *(world.choose("value", 4) for _ in range(2)))
@@ -362,7 +372,7 @@ class Instance:
         await SimClock(world.simulation).sleep(0.03 * world.choose("start", 4))
         while True:
             try:
-                core = await Core.open(world.assembly(), Config(take_over=True), Mode.FULL)
+                core = await Core.open(world.assembly(), Config(take_over=True, keep_history=world.kept), Mode.FULL)
             except (StoreError, Unavailable, FencedError):
                 world.marks["open: failed"] += 1
                 await SimClock(world.simulation).sleep(0.05)
@@ -389,8 +399,10 @@ class Instance:
         await self._define(core)
         while self.tasks or world.busy:
             match world.choose("do", 8):
-                case 0 | 1 | 2:
+                case 0 | 1:
                     await self._tick(core)
+                case 2:
+                    await core.assembly.together([self._tick(core), core.merge()])
                 case 3 | 4:
                     await self._commit(core)
                 case 5 if world.choose("drop", 3) == 0:
