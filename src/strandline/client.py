@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from strandline.algebra.schema import Schema, quote
 from strandline.compute.explain import Explanation
+from strandline.environment import backfill as refilling
 from strandline.environment import definitions, inquiry, statements, upkeep
 from strandline.environment.apply import Applied, apply
 from strandline.environment.catalog import Item, Materialization
@@ -30,11 +31,13 @@ from strandline.environment.inquiry import Verification
 from strandline.environment.loop import LoopThread
 from strandline.environment.progress import progress
 from strandline.environment.project import Project
+from strandline.environment.selfcheck import SelfCheck
 from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives, released
 from strandline.environment.wiring import SparkAssembly, assemble
 from strandline.errors import AsOfError, DefinitionError, InvalidUsage
 from strandline.frontier.antichain import Frontier
+from strandline.materialize.runtime import Status
 from strandline.persist.definite import read_definitely
 from strandline.persist.holds import BEAT_MS
 from strandline.persist.plane import Rows
@@ -173,6 +176,7 @@ class Environment:
         self._core = core
         self._assembly = assembly
         self._loop = loop
+        self._checks = SelfCheck(core)
         self._turn = threading.RLock()
         self._closed = False
         self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
@@ -263,9 +267,13 @@ class Environment:
     def tick(self, ts: int | None = None) -> int:
         """Ingest sources, advance every view and endpoint to one new time, and return it.
 
+        Between ticks views are checked within a small budget (`environment/selfcheck.py`).
+
         Raises `FencedError` if another environment has taken over.
         """
-        return self._run(self._core.tick(ts))
+        time = self._run(self._core.tick(ts))
+        self._run(self._checks.turn())
+        return time
 
     def sync(self, ts: int, timeout: float | None = None) -> None:
         """Tick until every view's upper is past ``ts``.
@@ -329,16 +337,14 @@ class Environment:
         """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
 
         The state that it keeps inside is compared too, with what that state's own inputs hold, and is told as
-        ``view/stage`` if it differs.  A materialization is compared with its collections: the first binding that
-        differs is returned.
+        ``view/stage`` if it differs.  A materialization is compared with its collections: ``tables`` has each of them.
         """
 
         async def item() -> Item | None:
             return self._core.catalog.find(name)
 
         if isinstance(self._run(item()), Materialization):
-            tables = self._run(inquiry.verify_endpoint(self._core, name))
-            return next((table for table in tables if not table.ok), tables[0])
+            return self._run(inquiry.verify_endpoint(self._core, name))
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
@@ -356,6 +362,13 @@ class Environment:
         with self._turn:
             return progress(self._core)
 
+    def watch(self, call: Callable[[Status], None]) -> None:
+        """Have ``call`` made while a tick goes on, after every batch of rows that a materialization reads or sends.
+
+        It is made on the environment's own thread: it must not block, raise, or call the environment.
+        """
+        self._core.watch = call
+
     def inspect(self, name: str) -> dict[str, Any]:
         """Return what the shard of a collection (or a shard by its id) is: state, batches, holders, bytes."""
         return self._run(upkeep.inspect(self._core, name))
@@ -371,6 +384,13 @@ class Environment:
     def gc(self, *, apply: bool = False) -> list[dict[str, Any]]:
         """Return which shards have garbage, and how much; ``apply``: collect it."""
         return self._run(upkeep.collect(self._core, apply=apply))
+
+    def backfill(self, name: str, collection: str | None = None, *, apply: bool = False) -> dict[str, Any]:
+        """Return what filling a materialization's tables again does; ``apply``: do it, and the next tick fills them.
+
+        ``collection``: only the table that is bound to it.  See `strandline.environment.backfill`.
+        """
+        return self._run(refilling.backfill(self._core, name, collection, apply=apply))
 
     def release(self) -> str | None:
         """Give the location free whose dead holder may not be succeeded; return who that was.

@@ -140,6 +140,10 @@ class Laboratory:
             self._plans[sql] = plan_view(sql, self.catalog, self.analyst)
         return self._plans[sql]
 
+    def forget(self, sql: str) -> None:
+        """Plan that view anew when it is asked for again."""
+        self._plans.pop(sql, None)
+
     def run(self, plan: Node, read: Mapping[str, tuple[Schema, Updates]]) -> Updates:
         """Run a plan over frames of updates, and consolidate what it gives."""
         names = {}

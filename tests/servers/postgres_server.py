@@ -51,6 +51,11 @@ class PostgresServer:
         """Stop it: ``fast``, or ``immediate`` as a power cut would."""
         self._control("stop", "-w", "-m", mode)
 
+    def revive(self) -> None:
+        """Start it, if it does not run."""
+        if not (self.directory / "data" / "postmaster.pid").exists():
+            self.start()
+
     def _control(self, *arguments: str) -> None:
         _run([str(self.binaries / "pg_ctl"), "-D", str(self.directory / "data"), *arguments], self.directory)
 

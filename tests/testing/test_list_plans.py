@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from strandline.algebra.nodes import frames
+from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.compute.delta.phase import Phase, Window, source
 from strandline.compute.plan.view import plan_view
@@ -210,7 +211,7 @@ def test_a_plan_means_over_lists_what_it_means_to_spark(view: str, spark, tmp_pa
 )
 def test_an_expression_has_the_value_that_spark_gives_it(text: str, row: dict[str, Any], wanted: object) -> None:
     """Damage: simulated views mean something else than those that run."""
-    assert evaluator_of(text)(row) == wanted
+    assert evaluator_of(scalar(text))(row) == wanted
 
 
 @pytest.mark.parametrize(
@@ -219,10 +220,10 @@ def test_an_expression_has_the_value_that_spark_gives_it(text: str, row: dict[st
 def test_an_expression_without_a_value_is_an_error(text: str) -> None:
     """Damage: a failing row becomes some value in the simulation, and errors are never simulated."""
     with pytest.raises(CollectionError, match="cannot be evaluated"):
-        evaluator_of(text)({"a": 0})
+        evaluator_of(scalar(text))({"a": 0})
 
 
 def test_what_is_not_known_is_refused() -> None:
     """Damage: an expression is evaluated to a guess."""
     with pytest.raises(InvalidUsage, match="knows no"):
-        evaluator_of("upper(`a`)")
+        evaluator_of(scalar("upper(`a`)"))

@@ -6,7 +6,7 @@ updates are found; they only occur in step plans.  Under a step plan every node 
 ``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project`
 and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
 
-Scalar expressions are Spark SQL text over the *output column names of the input*, quoted; column names are unique
+Scalar expressions are trees (`scalar.Scalar`) over the *output column names of the input*; column names are unique
 within a node (the planner renames), so no expression ever needs a qualifier.
 
 Source: design page "compute" (from SQL to a dataflow; a step; the table of rules).
@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Final, TypeAlias
+
+from strandline.algebra.scalar import Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +41,23 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Rows of literals: ``rows[i][j]`` is the SQL text of column j; each is there from ``time`` on with diff 1.
+    """Rows of literals: ``rows[i][j]`` is the value of column j, which reads no column.
 
+    Each row is there from ``time`` on with diff 1.
     In a view's plan ``time`` is 0; a step plan has it at the time of the view's first step.
     """
 
     names: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Scalar, ...], ...]
     time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Output columns as expressions over the input's: ``((name, sql), …)``."""
+    """Output columns as expressions over the input's: ``((name, expression), …)``."""
 
     input: Node
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, Scalar], ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,7 +70,7 @@ class Filter:
     """The input's rows for which ``predicate`` is true (not null, not false)."""
 
     input: Node
-    predicate: str
+    predicate: Scalar
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,7 +87,7 @@ class Join:
     """
 
     inputs: tuple[Node, ...]
-    on: tuple[str, ...]
+    on: tuple[Scalar, ...]
     small: int | None = None
 
     @property
@@ -115,7 +118,7 @@ class Aggregate:
 
     name: str
     function: str
-    argument: str | None
+    argument: Scalar | None
     distinct: bool
     type: str
     argument_type: str
@@ -123,7 +126,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """GROUP BY: one row per distinct value of ``keys`` ``((name, sql), …)`` with the aggregates.
+    """GROUP BY: one row per distinct value of ``keys`` ``((name, expression), …)`` with the aggregates.
 
     Without keys there is one row always (a global aggregate), even over no input.  DISTINCT is a Reduce over all
     columns without aggregates.  Over update frames a plain Reduce (and an `Opaque`) reads all updates as of one time,
@@ -131,7 +134,7 @@ class Reduce:
     """
 
     input: Node
-    keys: tuple[tuple[str, str], ...]
+    keys: tuple[tuple[str, Scalar], ...]
     aggregates: tuple[Aggregate, ...]
 
     @property
@@ -171,12 +174,12 @@ class Negate:
 class Accumulator:
     """One stored accumulator: the running Σ diff × ``contribution`` of a group.
 
-    ``contribution`` is an SQL expression over the input that is never null and of exact ``type`` (bigint or decimal),
+    ``contribution`` is an expression over the input that is never null and of exact ``type`` (bigint or decimal),
     so that the sum does not depend on the order of rows (law D).
     """
 
     name: str
-    contribution: str
+    contribution: Scalar
     type: str
 
 
@@ -194,7 +197,7 @@ class Accumulate:
 
     delta: Node
     prior: Node
-    keys: tuple[tuple[str, str], ...]
+    keys: tuple[tuple[str, Scalar], ...]
     accumulators: tuple[Accumulator, ...]
     rows: str
     times: tuple[int, ...] = ()
@@ -221,7 +224,7 @@ class Regroup:
     delta: Node
     new: Node
     prior: Node
-    keys: tuple[tuple[str, str], ...]
+    keys: tuple[tuple[str, Scalar], ...]
     aggregates: tuple[Aggregate, ...]
     times: tuple[int, ...] = ()
     start: int | None = None

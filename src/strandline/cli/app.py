@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, keeping, running, verifying, warming
+from strandline.cli import asking, endpoints, keeping, running, verifying, warming
 from strandline.cli.door import Door
 from strandline.cli.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.output import Output, printable
@@ -33,6 +33,9 @@ app = typer.Typer(
 
 inspect_app = typer.Typer(help="Look inside.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(inspect_app, name="inspect")
+
+driver_app = typer.Typer(help="What endpoints take.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(driver_app, name="driver")
 
 ProjectOption = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document per result.")]
@@ -209,6 +212,30 @@ def gc(
 ) -> None:
     """Say what nothing names any more, and collect it."""
     keeping.gc(_door(context), project, Output(json), apply=apply)
+
+
+@app.command()
+def backfill(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A materialization.")],
+    collection: Annotated[
+        str | None, typer.Argument(help="Fill only the table that is bound to this collection; default: all.")
+    ] = None,
+    apply: ApplyOption = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Say what filling an endpoint's tables again from the start would do to them, and do it."""
+    endpoints.backfill(_door(context), project, name, collection, Output(json), apply=apply)
+
+
+@driver_app.command("spec")
+def driver_spec(
+    endpoint: Annotated[str, typer.Argument(help="An endpoint, as in CREATE MATERIALIZATION … INTO.")],
+    json: JsonOption = False,
+) -> None:
+    """Show which options an endpoint and its tables take, as JSON Schemas."""
+    endpoints.driver_spec(endpoint, Output(json))
 
 
 @app.command()

@@ -25,10 +25,12 @@ from rich.text import Text
 
 from strandline.cli.door import Door
 from strandline.cli.exits import Exit
+from strandline.cli.moving import Pace, Pacer
 from strandline.cli.output import Output, printable
 from strandline.client import Environment
 from strandline.environment.project import Project
 from strandline.errors import FencedError, StoreError, Unavailable
+from strandline.materialize.runtime import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def run(door: Door, project: Project, wanted: Wanted, output: Output) -> Exit:
         stop.listening(),
         _reporting(project, output) as report,
     ):
+        env.watch(report.moved)
         try:
             report.applied(env.apply(project).created)
             return _ticks(env, wanted, stop, report)
@@ -116,8 +119,12 @@ class Stop:
 class Report:
     """What `run` says of itself while it goes on: with ``--json`` a document a tick, else what changed."""
 
+    pause_s = 10.0
+    """How long nothing is said of a transaction under way."""
+
     def __init__(self, output: Output) -> None:
         self._output = output
+        self._pacer = Pacer(time.monotonic, self.pause_s)
         self._read = 0
         self._problems: dict[str, str] = {}
         self._waiting: set[tuple[str, str]] = set()
@@ -164,6 +171,16 @@ class Report:
         """A tick came to nothing."""
         self.say("tick failed, will be tried again", what=str(error))
 
+    def moved(self, status: Status) -> None:
+        """A task has read or sent a batch of rows; called on another thread, while the tick goes on."""
+        pace = self._pacer.pace(status)
+        if pace is not None:
+            self.paced(pace)
+
+    def paced(self, pace: Pace) -> None:
+        """Say how far a transaction is."""
+        self.say(pace.verb, of=pace.name, rows=pace.done, about=pace.about, rows_per_s=pace.rows_per_s)
+
     def say(self, event: str, **facts: object) -> None:
         """Write a log line."""
         self._output.log(event, **facts)
@@ -175,6 +192,8 @@ class Report:
 class TerminalReport(Report):
     """The same for a person who watches: a line for each tick that did something, a living line for the others."""
 
+    pause_s = 0.25
+
     def __init__(self, output: Output, title: str) -> None:
         super().__init__(output)
         self._title = printable(title, lines=False)
@@ -184,6 +203,10 @@ class TerminalReport(Report):
         """Print a line above the living one."""
         told = ", ".join(f"{name} {value}" for name, value in facts.items())
         self._output.note(f"{event}: {told}" if told else event)
+
+    def paced(self, pace: Pace) -> None:
+        """Show it in the living line."""
+        self.living.update(Text(f"{self._title}: {printable(str(pace))}"))
 
     def idle(self, complete: int) -> None:
         """Show that it lives."""

@@ -61,6 +61,7 @@ def document(found: Verification) -> dict[str, Any]:
         "extra": found.extra,
         "repaired": found.repaired,
         "sample": found.sample.to_pylist(),
+        **({"tables": [document(table) for table in found.tables]} if found.tables else {}),
     }
 
 

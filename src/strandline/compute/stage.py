@@ -21,7 +21,8 @@ from enum import Enum
 from typing import Final
 
 from strandline.algebra.nodes import Filter, Get, Join, Node, Opaque, Project, Reduce, UnionAll, frames, with_frames
-from strandline.algebra.schema import Column, Schema, quote
+from strandline.algebra.scalar import Scalar, column
+from strandline.algebra.schema import Column, Schema
 from strandline.compute.delta.linear import updates
 from strandline.compute.delta.phase import Phase, Window, frame, source
 from strandline.compute.delta.recompute import replay
@@ -85,7 +86,7 @@ def split(view: PlannedView, name: str) -> tuple[Stage, ...]:
     if own is None:
         last = _stage(Kind.LINEAR, rest, view.schema, name=name)
         return (*cut.stages.values(), last)
-    names = {column: stored for stored, column in _renaming(rest) or ()}
+    names = {inner_name: stored for stored, inner_name in _renaming(rest) or ()}
     inner = tuple((names[own_name], own_name) for _, own_name in own.stored)
     stored = tuple(sorted(inner, key=lambda pair: view.schema.names.index(pair[0])))
     last = replace(own, name=name, schema=view.schema, stored=stored)
@@ -111,7 +112,7 @@ def delta_plan(stage: Stage, window: Window) -> Node | None:
             return updates(stage.plan, window)
     if found is None or all(stored == own for stored, own in stage.stored):
         return found
-    return Project(found, tuple((stored, quote(own)) for stored, own in stage.stored))
+    return Project(found, tuple((stored, Scalar(column(own))) for stored, own in stage.stored))
 
 
 def full_plan(stage: Stage) -> Node:
@@ -186,15 +187,16 @@ def _renaming(node: Node) -> tuple[tuple[str, str], ...] | None:
         return node.columns
     if not isinstance(node, Project) or not isinstance(node.input, Get):
         return None
-    below = {quote(name): own for name, own in node.input.columns}
-    if sorted(sql for _, sql in node.columns) != sorted(below):
+    below = dict(node.input.columns)
+    taken = [expression.column for _, expression in node.columns]
+    if None in taken or sorted(map(str, taken)) != sorted(below):
         return None
-    return tuple((name, below[sql]) for name, sql in node.columns)
+    return tuple((name, below[str(own)]) for (name, _), own in zip(node.columns, taken, strict=True))
 
 
 def _stage(kind: Kind, plan: Node, schema: Schema, *, name: str | None = None, reason: str | None = None) -> Stage:
     if name is None:
         described = f"{kind.value}\n{plan!r}\n{schema.ddl}"
         name = f"{kind.value}-{hashlib.sha256(described.encode()).hexdigest()[:FINGERPRINT_DIGITS]}"
-    stored = tuple((column, column) for column in schema.names)
+    stored = tuple((each, each) for each in schema.names)
     return Stage(name, kind, plan, tuple(sorted(frames(plan))), schema, stored, reason)

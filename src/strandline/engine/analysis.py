@@ -11,17 +11,21 @@ from __future__ import annotations
 import difflib
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import ParseException, PySparkException, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from strandline.algebra.schema import Schema, quote
+from strandline.algebra.nodes import Node
+from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
 from strandline.engine import types
 from strandline.engine.ddl import schema_of
 from strandline.engine.session import adopt
+from strandline.engine.sql import render
 from strandline.errors import DefinitionError, Position
 
 _OPEN: Final = "SELECT * FROM (\n"
@@ -39,6 +43,7 @@ class SparkAnalyst:
     def __init__(self, session: SparkSession) -> None:
         self._session = adopt(session)
         self._lock = threading.Lock()
+        self._empties: dict[str, DataFrame] = {}
 
     def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
         """Return the schema of the query ``sql``, in which the names of ``relations`` stand for collections.
@@ -46,14 +51,22 @@ class SparkAnalyst:
         Raises:
             DefinitionError: Spark cannot parse or resolve it, or a column has a type that no collection can hold.
         """
-        with self._lock:
+        with self._over(relations):
+            return _kept(schema_of(analysed(self._session, sql, list(relations)).schema))
+
+    def same(self, sql: str, other: str, relations: Mapping[str, Schema]) -> bool:
+        """Tell whether ``sql``, which is accepted, and ``other``, which may not be, are the same query to Spark.
+
+        They are if their analysed plans are, or become the same by Spark's own rewriting (``1L``, ``CAST(1 AS
+        BIGINT)``).  Names of relations and of columns on the way do not count.
+        """
+        with self._over(relations):
+            one = analysed(self._session, sql, list(relations))
             try:
-                for name, schema in relations.items():
-                    self._empty(schema).createOrReplaceTempView(quote(name))
-                return _kept(schema_of(analysed(self._session, sql, list(relations)).schema))
-            finally:
-                for name in relations:
-                    self._session.catalog.dropTempView(name)
+                two = analysed(self._session, other, list(relations))
+            except DefinitionError:
+                return False
+            return one.sameSemantics(two) or bool(_optimised(one).sameResult(_optimised(two)))
 
     def parse_ddl(self, ddl: str) -> Schema:
         """Return the schema that a column list writes: ``a INT, b ARRAY<STRING>``."""
@@ -66,8 +79,45 @@ class SparkAnalyst:
             raise DefinitionError(f"not a column list: {ddl}")
         return _kept(schema_of(listed))
 
-    def _empty(self, schema: Schema) -> DataFrame:
-        return self._session.createDataFrame([], schema.ddl)
+    def rehearse(self, step: Node, frames: Mapping[str, Schema], stored: Schema) -> None:
+        """Raise `DefinitionError` if ``step`` could not run over ``frames``, or gave other columns than ``stored``.
+
+        ``frames``: for each frame that it reads the columns of the collection, without time and diff.
+        """
+        views = {name: f"{RESERVED}frame_{n}" for n, name in enumerate(sorted(frames))}
+        columns = {views[name]: f"{schema.ddl}, {TIME} bigint, {DIFF} bigint" for name, schema in frames.items()}
+        with self._views({view: self._empty(ddl) for view, ddl in columns.items()}):
+            found = analysed(self._session, render(step, views), list(views.values()))
+            given = schema_of(found.select(*map(quote, stored.names)).schema)
+            try:
+                _optimised(found)
+            except (PySparkException, Py4JError) as error:  # Spark's own mistakes come as what they are
+                raise DefinitionError(f"Spark accepts it and does not plan it: {_sentence(str(error))}") from error
+        if given != stored:
+            raise DefinitionError(f"a step of the view would give ({given.ddl}) and not ({stored.ddl})")
+
+    def _empty(self, ddl: str) -> DataFrame:
+        """Return the relation without rows; made once, since a planner asks for the same few again and again."""
+        if ddl not in self._empties:
+            self._empties[ddl] = self._session.createDataFrame([], ddl)
+        return self._empties[ddl]
+
+    @contextmanager
+    def _over(self, relations: Mapping[str, Schema]) -> Iterator[None]:
+        """Let the names of ``relations`` stand for empty collections meanwhile."""
+        with self._views({name: self._empty(each.ddl) for name, each in relations.items()}):
+            yield
+
+    @contextmanager
+    def _views(self, frames: Mapping[str, DataFrame]) -> Iterator[None]:
+        with self._lock:
+            try:
+                for name, frame in frames.items():
+                    frame.createOrReplaceTempView(quote(name))
+                yield
+            finally:
+                for name in frames:
+                    self._session.catalog.dropTempView(name)
 
 
 def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame:
@@ -84,10 +134,14 @@ def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame
         raise _refusal(error, sql, names) from error
 
 
+def _optimised(query: DataFrame) -> Any:
+    return query._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - no public call compares optimised plans
+
+
 def _unparsed(session: SparkSession, error: ParseException, sql: str) -> DefinitionError:
     """Return why ``sql`` alone does not parse, for our parentheses would show in Spark's reason.
 
-    The one use of the JVM's own objects here: no public call parses a text without running what it says.
+    It asks the JVM's own parser: no public call parses a text without running what it says.
     """
     try:
         session._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001 - see the docstring
@@ -99,6 +153,8 @@ def _unparsed(session: SparkSession, error: ParseException, sql: str) -> Definit
 
 
 def _kept(schema: Schema) -> Schema:
+    if not schema.columns:
+        raise DefinitionError("a collection needs at least one column")
     types.columns(schema)  # refuses, by the column's name, what no collection can hold
     return schema
 

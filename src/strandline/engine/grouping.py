@@ -12,7 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from sqlglot import exp
+
 from strandline.algebra.nodes import Accumulate, Accumulator, Aggregate, Regroup
+from strandline.algebra.scalar import Scalar, binary, cast, column
+from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.engine.text import Text, listed
 
@@ -23,13 +27,13 @@ _SIGNS: Final = "LATERAL VIEW explode(array(1L, -1L)) s AS __sign"
 """A lateral view that gives each row twice: what comes, and what goes."""
 _MULTIPLIER: Final = "decimal(10,0)"
 
-Keys = Sequence[tuple[str, str]]
+Keys = Sequence[tuple[str, Scalar]]
 
 
 def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> str:
     """Running sums: what was stored of the touched groups, and what each time of the window adds."""
     keys, sums, once = [quote(name) for name, _ in node.keys], node.accumulators, len(node.times) == 1
-    computed = [f"{sql} AS {quote(name)}" for name, sql in node.keys]
+    computed = [f"{value.sql} AS {quote(name)}" for name, value in node.keys]
     added = [f"{_times_diff(a)} AS {quote(a.name)}" for a in sums]
     moved = f"SELECT {listed([*computed, TIME, *added])} FROM {delta}"
     if not once:
@@ -91,9 +95,10 @@ def _before(accumulator: Accumulator) -> str:
 
 def _times_diff(accumulator: Accumulator) -> str:
     """Return contribution × diff; `compute/delta/reduce.py` sees to it that a decimal is narrow enough for that."""
+    diff: exp.Expr = column(DIFF)
     if accumulator.type.startswith("decimal"):
-        return f"{accumulator.contribution} * CAST({DIFF} AS {_MULTIPLIER})"
-    return f"({accumulator.contribution}) * {DIFF}"
+        diff = cast(diff, _MULTIPLIER)
+    return written(binary(exp.Mul, accumulator.contribution.tree, diff))
 
 
 def _signed(accumulator: Accumulator) -> str:
@@ -128,7 +133,7 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
     """Each touched group at each time it is touched; what it was before is withdrawn then."""
     keys, names = node.keys, [quote(name) for name, _ in node.keys]
     columns = [quote(name) for name in node.names]
-    computed = listed(f"{sql} AS {quote(name)}" for name, sql in keys)
+    computed = listed(f"{value.sql} AS {quote(name)}" for name, value in keys)
     if keys and len(node.times) == 1:
         time = f"{node.times[0]}L"
         touched = text.define("touched", f"SELECT {computed} FROM {delta}")
@@ -166,7 +171,7 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
     return "\nUNION ALL\n".join(terms)
 
 
-def _arguments(aggregates: Sequence[Aggregate]) -> dict[str, str]:
+def _arguments(aggregates: Sequence[Aggregate]) -> dict[Scalar, str]:
     """Return the distinct arguments of ``aggregates`` and the columns that carry them."""
     found = dict.fromkeys(a.argument for a in aggregates if a.argument is not None)
     return {argument: f"__a{n}" for n, argument in enumerate(found)}
@@ -180,9 +185,8 @@ def _members(
     With ``touched``, of these groups only; it may carry columns ``own``: then up to the moment ``__at`` of each.
     """
     arguments = _arguments(aggregates)
-    columns = [f"{sql} AS {quote(name)}" for name, sql in keys] + [
-        f"{sql} AS {name}" for sql, name in arguments.items()
-    ]
+    columns = [f"{value.sql} AS {quote(name)}" for name, value in keys]
+    columns += [f"{value.sql} AS {name}" for value, name in arguments.items()]
     rows = f"SELECT {listed([*columns, TIME, DIFF])} FROM {source}"
     names = [quote(name) for name, _ in keys] + list(arguments.values())
     joined = ""
@@ -214,7 +218,7 @@ def _grouped(names: list[str], aggregates: Sequence[Aggregate], members: str, mo
     return f"SELECT {listed([*names, *values])}\nFROM {members}{copies}{grouped}"
 
 
-def _aggregate(aggregate: Aggregate, arguments: dict[str, str]) -> str:
+def _aggregate(aggregate: Aggregate, arguments: dict[Scalar, str]) -> str:
     if aggregate.argument is None:
         return "COUNT(__copy)"
     argument = arguments[aggregate.argument]

@@ -43,6 +43,9 @@ ENGINE_CONF: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
+    # Spark 4.3 cannot plan UNION ALL over a query that selects EXISTS (…): the constraints that it carries from one
+    # side to the other name columns inside the subquery ("key not found" in UnionBase.rewriteConstraints).
+    "spark.sql.constraintPropagation.enabled": "false",
     # Steps are small and planned by us; re-planning between stages costs tens of milliseconds and gains nothing on
     # them.
     "spark.sql.adaptive.enabled": "false",

@@ -1,4 +1,4 @@
-"""Plans as Spark SQL text that a person can read.
+"""Plans as Spark SQL text that a person can read: the one place where a plan becomes text.
 
 `render` turns a node into one SELECT over temporary views; the result has the node's columns, then ``__time`` and
 ``__diff``, and is not consolidated.  Every node becomes one common table expression, named after what it does.  The
@@ -12,7 +12,6 @@ Source: design page "compute" (a step; small facts); `algebra.nodes` for what ea
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from strandline.algebra.nodes import (
@@ -30,33 +29,25 @@ from strandline.algebra.nodes import (
     Replay,
     UnionAll,
 )
+from strandline.algebra.scalar import Scalar, conjunction
+from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.engine import grouping
 from strandline.engine.text import Text, listed
-
-_QUOTED = re.compile(r"`((?:[^`]|``)+)`")
 
 
 def render(node: Node, frame_names: Mapping[str, str]) -> str:
     """Return ``node`` as one SELECT; ``frame_names`` maps the frames of its `Get` leaves to temporary views.
 
-    >>> print(render(Filter(Get("t:delta", (("a", "x"),)), "`a` > 1"), {"t:delta": "v"}))
-    WITH get_1 AS (
+    >>> from strandline.algebra.scalar import scalar
+    >>> print(render(Filter(Get("t:delta", (("a", "x"),)), scalar("`a` > 1")), {"t:delta": "v"}))
+    WITH __get_1 AS (
       SELECT `x` AS `a`, __time, __diff FROM `v`
     )
-    SELECT * FROM get_1 WHERE `a` > 1
+    SELECT * FROM __get_1 WHERE `a` > 1
     """
-    text = Text(taken=frozenset(name.lower() for name in frame_names.values()))
+    text = Text()
     return text.query(_body(node, frame_names, text))
-
-
-def columns_of(expression: str) -> frozenset[str]:
-    """Return the columns that an expression of a plan names (perhaps more: a quoted word inside a string counts too).
-
-    >>> sorted(columns_of("upper(`a`) = `b``c`"))
-    ['a', 'b`c']
-    """
-    return frozenset(name.replace("``", "`") for name in _QUOTED.findall(expression))
 
 
 def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
@@ -72,10 +63,10 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
         case Constant():
             return _constant(node)
         case Project():
-            columns = [_as(sql, name) for name, sql in node.columns]
+            columns = [_as(value.sql, name) for name, value in node.columns]
             return f"SELECT {listed([*columns, TIME, DIFF])} FROM {below(node.input)}"
         case Filter():
-            return f"SELECT * FROM {below(node.input)} WHERE {node.predicate}"
+            return f"SELECT * FROM {below(node.input)} WHERE {node.predicate.sql}"
         case Join():
             return _join(node, [below(child) for child in node.inputs], text)
         case UnionAll():
@@ -113,9 +104,9 @@ def _constant(node: Constant) -> str:
     names = [*node.names, TIME, DIFF]
     if not node.rows:
         return f"SELECT {listed(f'NULL AS {quote(name)}' for name in names)} WHERE false"
-    rows = (f"SELECT {listed([*row, f'{node.time}L', '1L'])}" for row in node.rows[1:])
-    first = [_as(sql, name) for sql, name in zip((*node.rows[0], f"{node.time}L", "1L"), names, strict=True)]
-    return "\nUNION ALL\n".join([f"SELECT {listed(first)}", *rows])
+    values = [[*(value.sql for value in row), f"{node.time}L", "1L"] for row in node.rows]
+    first = [_as(sql, name) for sql, name in zip(values[0], names, strict=True)]
+    return "\nUNION ALL\n".join(f"SELECT {listed(row)}" for row in (first, *values[1:]))
 
 
 def _join(node: Join, sources: list[str], text: Text) -> str:
@@ -129,23 +120,23 @@ def _join(node: Join, sources: list[str], text: Text) -> str:
         position = _next(left, node, names, waiting)
         left.remove(position)
         names |= frozenset(node.inputs[position].names)
-        on = [conjunct for conjunct in waiting if columns_of(conjunct) <= names]
+        on = [conjunct for conjunct in waiting if conjunct.columns <= names]
         waiting = [conjunct for conjunct in waiting if conjunct not in on]
         hint = "/*+ BROADCAST(l) */ " if node.small is not None else ""
         columns = map(quote, node.names if not left else sorted(names))
         times = [f"GREATEST(l.{TIME}, r.{TIME}) AS {TIME}", f"l.{DIFF} * r.{DIFF} AS {DIFF}"]
-        condition = " AND ".join(f"({conjunct})" for conjunct in on) or "true"
+        condition = written(conjunction(conjunct.tree for conjunct in on)) if on else "true"
         body = f"SELECT {hint}{listed([*columns, *times])}\nFROM {joined} l JOIN {sources[position]} r ON {condition}"
         joined = text.define("join", body) if left else joined
     assert not waiting, f"{waiting} name columns that no input of the join has"
     return body
 
 
-def _next(left: list[int], node: Join, names: frozenset[str], waiting: list[str]) -> int:
+def _next(left: list[int], node: Join, names: frozenset[str], waiting: list[Scalar]) -> int:
     """Return the first input that some condition connects with what is joined already; without any, the first."""
     for position in left:
         own = frozenset(node.inputs[position].names)
-        if any(columns_of(c) & own and columns_of(c) & names and columns_of(c) <= own | names for c in waiting):
+        if any(c.columns & own and c.columns & names and c.columns <= own | names for c in waiting):
             return position
     return left[0]
 
@@ -157,7 +148,7 @@ def _multiset(names: Iterable[str], source: str, condition: str) -> str:
     counted = (
         f"SELECT {columns}{', ' if columns else ''}SUM({DIFF}) AS {DIFF} FROM {source} WHERE {condition} {grouped}"
     )
-    return f"SELECT {columns or '1 AS one'} FROM ({counted}) LATERAL VIEW {grouping.REPEAT}"
+    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) LATERAL VIEW {grouping.REPEAT}"
 
 
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:

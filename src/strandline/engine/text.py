@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from strandline.algebra.schema import RESERVED
+
 
 def listed(items: Iterable[str]) -> str:
     """Return ``items`` with commas between.
@@ -17,28 +19,24 @@ def listed(items: Iterable[str]) -> str:
 class Text:
     """The common table expressions of one query, each defined before it is used.
 
-    >>> text = Text(taken=frozenset({"get_1"}))
+    Their names are reserved ones, so that none hides a relation of the author's.
+
+    >>> text = Text()
     >>> print(text.query("SELECT * FROM " + text.define("get", "SELECT 1")))
-    WITH get_2 AS (
+    WITH __get_1 AS (
       SELECT 1
     )
-    SELECT * FROM get_2
+    SELECT * FROM __get_1
     """
 
-    def __init__(self, taken: frozenset[str]) -> None:
-        self._taken = taken
+    def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._count = 0
 
     def define(self, label: str, body: str) -> str:
         """Return the name of a table expression with this body: a new one, or that of an equal one defined before."""
         if body in self._names:
             return self._names[body]
-        while True:
-            self._count += 1
-            name = f"{label}_{self._count}"
-            if name not in self._taken:
-                break
+        name = f"{RESERVED}{label}_{len(self._names) + 1}"
         self._names[body] = name
         return name
 

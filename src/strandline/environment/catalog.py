@@ -69,13 +69,17 @@ class View(_Item, frozen=True, tag="view"):
     """A materialized view.
 
     ``stages`` maps the name of each internal stage to its shard; ``shard`` is the last one's.
-    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.
+    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
+    fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
+    is recomputed whole until it is defined anew (`environment/selfcheck.py`).
     """
 
     sql: str
     imports: tuple[str, ...]
     stages: dict[str, str]
     conf: dict[str, str]
+    checked: str = ""
+    distrusted: str = ""
     keep_history: str | None = None
 
     @property
@@ -85,11 +89,15 @@ class View(_Item, frozen=True, tag="view"):
 
 
 class BoundTable(msgspec.Struct, frozen=True):
-    """One collection of a materialization: where it goes, and by which key."""
+    """One collection of a materialization: where it goes, and by which key.
+
+    ``backfill`` counts how often its table was asked for anew (`environment/backfill.py`).
+    """
 
     collection: str
     table: str
     key: tuple[str, ...]
+    backfill: int = 0
 
 
 class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):

@@ -14,10 +14,10 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 
@@ -57,6 +57,7 @@ from strandline.errors import (
 )
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.runtime import Status, unwatched
 from strandline.persist.client import PersistClient
 from strandline.persist.location import KEY as LOCATION
 from strandline.persist.notify import LocalNotifier, Notifier, Polling
@@ -68,6 +69,8 @@ from strandline.persist.transactions import Transactions, open_transactions
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
+MOVING = "moving"
+"""How the names of counters begin that tell how far an endpoint's transaction is."""
 CATALOG = "catalog"
 """What problems of knowing the catalog, and of closing what it dropped, are told under."""
 
@@ -104,6 +107,8 @@ class Core:
         self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
         self._running: dict[str, str] = {}  # the items that are open here, and their ids
+        self.watch: Callable[[Status], None] = unwatched
+        """Called after every batch that a task has read or sent; it must not raise or block."""
         self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
@@ -131,7 +136,7 @@ class Core:
         try:
             await core._take_over()
             if isinstance(notifier, PushServer):
-                await notifier.serve(client.metrics.counts)
+                await notifier.serve(core.counts)
         except BaseException:
             with suppress(StrandlineError):  # what went wrong first is what is told
                 await core.close()
@@ -300,6 +305,22 @@ class Core:
         if present is not None and not isinstance(present, Materialization):
             await self.require_writing().retention.hold(present)
 
+    def _watched(self, status: Status) -> None:
+        self.watch(status)
+
+    def counts(self) -> dict[str, int]:
+        """Return what this process has met, and how far endpoints' transactions are: what other processes may ask for.
+
+        The latter are named ``moving/<materialization>/<field of Moving>``.
+        """
+        tasks = {} if self.writing is None else self.writing.tasks
+        moving = {
+            f"{MOVING}/{name}/{field}": count
+            for name, task in tasks.items()
+            for field, count in asdict(task.status.moving).items()
+        }
+        return {**self.client.metrics.counts(), **moving}
+
     async def _reconcile(self) -> None:
         """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
 
@@ -343,7 +364,9 @@ class Core:
 
     async def _start_view(self, view: View) -> None:
         writing = self.require_writing()
-        planned, stages = define(view.name, view.sql, self.catalog, self.assembly.analyst)
+        planned, stages = define(
+            view.name, view.sql, self.catalog, self.assembly.analyst, distrusted=bool(view.distrusted)
+        )
         shards = stage_shards(stages, self.catalog, self.assembly.ids)
         if shards != view.stages:  # this version plans otherwise than the one that defined the view
             view = msgspec.structs.replace(view, stages=shards)
@@ -356,7 +379,7 @@ class Core:
         readers = [await self.reader(bound.collection) for bound in item.bindings]
         endpoint = self.assembly.drivers(item.endpoint, item.options)
         writing.tasks[item.name.lower()] = await start_task(
-            item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch
+            item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch, self._watched
         )
 
     async def reader_of(self, item: Collected) -> ReadHandle:
@@ -436,7 +459,7 @@ class Core:
             await self.client.merge()
 
     def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each item without a problem of its own is not complete at ``time``: none stands silently."""
+        """Return why each item without a problem of its own is not where ``time`` is: none stands still silently."""
         found = {}
         tasks = self.require_writing().tasks
         for name, item in self.catalog.items.items():
@@ -515,7 +538,8 @@ class Core:
         for name, item in self.catalog.items.items():
             if not isinstance(item, Materialization):
                 owners |= dict.fromkeys(item.shards, name)
-        found = self._standing | self.problems
+        found = {name: item.distrusted for name, item in self.catalog.items.items() if isinstance(item, View)}
+        found = {name: why for name, why in found.items() if why} | self._standing | self.problems
         for shard, problem in self.client.problems().items():
             if (owner := owners.get(shard)) is not None:  # else it was dropped
                 found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
@@ -542,8 +566,10 @@ async def _beat(reader: ReadHandle) -> None:
 
 
 def _id(item: Item) -> str:
-    """Return what tells an item from another one that had its name."""
-    return item.id if isinstance(item, Materialization) else item.shard
+    """Return what tells an item from another one that had its name, and a task from itself before a backfill."""
+    if isinstance(item, Materialization):
+        return " ".join((item.id, *(str(bound.backfill) for bound in item.bindings)))
+    return item.shard
 
 
 def _unopened(item: Collected) -> ConfigError:

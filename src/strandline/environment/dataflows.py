@@ -102,8 +102,10 @@ def fingerprint(stage: Stage, inputs: Mapping[str, ReadHandle], conf: Mapping[st
     return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:FINGERPRINT_DIGITS]
 
 
-def define(name: str, sql: str, catalog: Catalog, analyst: Analyst) -> tuple[PlannedView, tuple[Stage, ...]]:
-    """Plan the view ``name`` against the catalog.
+def define(
+    name: str, sql: str, catalog: Catalog, analyst: Analyst, *, distrusted: bool = False
+) -> tuple[PlannedView, tuple[Stage, ...]]:
+    """Plan the view ``name`` against the catalog; ``distrusted``: see `plan_view`.
 
     Raises `DefinitionError` as `plan_view` does.
     """
@@ -112,7 +114,7 @@ def define(name: str, sql: str, catalog: Catalog, analyst: Analyst) -> tuple[Pla
         for key, item in catalog.items.items()
         if not isinstance(item, Materialization) and key != name.lower()
     }
-    planned = plan_view(sql, schemas, analyst)
+    planned = plan_view(sql, schemas, analyst, distrusted=distrusted)
     return planned, split(planned, name.lower())
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation, explain
+from strandline.compute.rehearsal import rehearse
 from strandline.environment import statements
 from strandline.environment.catalog import (
     BoundTable,
@@ -27,7 +28,9 @@ from strandline.environment.catalog import (
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
 from strandline.environment.interval import milliseconds
+from strandline.environment.tasks import spec_of
 from strandline.errors import DefinitionError
+from strandline.materialize.driver import require_all
 
 C = TypeVar("C", Table, Source, View)
 KINDS: Final[dict[str, type]] = {
@@ -82,6 +85,8 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
 def plan(core: Core, name: str, sql: str) -> Definition:
     """Plan a view that is not in the catalog yet: what `create_view` adds."""
     planned, stages = define(name, sql, core.catalog, core.assembly.analyst)
+    collections = {name: core.catalog.collection(name).schema for name in planned.imports}
+    rehearse(stages, collections, core.assembly.analyst)
     view = View(
         name,
         _columns(planned.schema),
@@ -95,10 +100,16 @@ def plan(core: Core, name: str, sql: str) -> Definition:
 
 
 async def create_materialization(core: Core, statement: statements.CreateMaterialization) -> None:
-    """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name."""
+    """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name.
+
+    Raises:
+        DefinitionError: the name is taken; a collection has no key; or the endpoint cannot hold it, for the driver's
+            reason.
+        ConfigError: the endpoint or an option is not known.
+    """
     if _taken(core, statement.name, Materialization, quiet=statement.if_not_exists):
         return
-    core.assembly.drivers(statement.endpoint, statement.options)
+    endpoint = core.assembly.drivers(statement.endpoint, statement.options)
     bound = []
     for bind in statement.bindings:
         item = core.catalog.collection(bind.collection)
@@ -113,12 +124,11 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
             if column.lower() not in names:
                 raise unknown("column", column, names)
         bound.append(BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key)))
-    await _add(
-        core,
-        Materialization(
-            statement.name, statement.endpoint, statement.options, tuple(bound), core.assembly.ids.fresh("m")
-        ),
-    )
+    fresh = core.assembly.ids.fresh("m")
+    made = Materialization(statement.name, statement.endpoint, statement.options, tuple(bound), fresh)
+    spec = spec_of(made, core.catalog)
+    require_all(spec, await endpoint.validate(spec))
+    await _add(core, made)
 
 
 async def drop(core: Core, statement: statements.Drop) -> None:
@@ -149,7 +159,7 @@ def explain_view(core: Core, name: str) -> Explanation:
     item = core.catalog.find(name)
     if not isinstance(item, View):
         raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
-    planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst)
+    planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst, distrusted=bool(item.distrusted))
     return explain(planned, stages)
 
 

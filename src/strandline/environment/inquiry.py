@@ -9,8 +9,8 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -19,17 +19,21 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from strandline.algebra.nodes import Get, Project, frames
+from strandline.algebra.nodes import Filter, Get, Project, frames
+from strandline.algebra.scalar import Scalar, call, cast, column, number
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.dialect import words
+from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
+from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
-from strandline.environment.core import Core
+from strandline.environment.core import MOVING, Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
+from strandline.persist.notify import Notifier
 from strandline.persist.plane import Half, Rows
 from strandline.persist.push import PushClient
 from strandline.persist.read import ReadHandle
@@ -47,7 +51,10 @@ order."""
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not."""
+    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not.
+
+    Of a materialization: the sums over its ``tables``, each of which is told by its name.
+    """
 
     name: str
     as_of: int
@@ -55,6 +62,7 @@ class Verification:
     extra: int
     sample: pa.Table
     repaired: bool = False
+    tables: tuple[Verification, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -62,6 +70,8 @@ class Verification:
         return not self.missing and not self.extra
 
     def __str__(self) -> str:
+        if self.tables:
+            return "\n".join(map(str, self.tables))
         if self.ok:
             return f"{self.name}: equal at {self.as_of}" + (" (repaired)" if self.repaired else "")
         lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {self.as_of}"]
@@ -131,8 +141,23 @@ def collections_of(core: Core, sql: str) -> list[str]:
     return sorted({_base(core, name) for name in relations_of(core, sql)})
 
 
-async def verify(core: Core, name: str, as_of: int | None) -> Verification:
-    """Compare a view with its query, answered anew by plain Spark at one time: both ways, as multisets.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of ``parts`` parts of a view's rows, told apart by a hash of its key (all columns, where none is known)."""
+
+    parts: int
+    part: int
+
+    def of(self, columns: Sequence[str]) -> Scalar:
+        """Return the condition that a row is in the sample."""
+        hashed = call("xxhash64", *map(column, columns))
+        return Scalar(exp.EQ(this=call("pmod", hashed, number(self.parts)), expression=number(self.part)))
+
+
+async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None = None) -> Verification:
+    """Compare a view with its definite meaning, answered anew by plain Spark at one time: both ways, as multisets.
+
+    ``sample``: compare these rows only.
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``.
@@ -146,13 +171,36 @@ async def verify(core: Core, name: str, as_of: int | None) -> Verification:
     reader = await core.reader(name)
     handles = {name: await core.reader(name) for name in view.imports}
     time = as_of if as_of is not None else await latest([reader])
-    # A view is only ever ahead of its inputs because somebody else wrote to it: then what is known of them has to do.
+    # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
     known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
-    unheld = Hold()
-    relations = {name: await _multiset(core, name, handle, known, unheld) for name, handle in handles.items()}
-    _, wanted = await core.engine.query(view.sql, relations, time=time)
-    stored = await snapshot(core, reader, time, unheld)
+    wanted = await _meant(core, view, handles, known, time)
+    stored = await snapshot(core, reader, time, Hold())
+    if sample is not None:
+        planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+        condition = sample.of(planned.key or view.schema.names)
+        rows = Filter(Get("rows", tuple((each, each) for each in view.schema.names)), condition)
+        wanted = await core.engine.evaluate(rows, {"rows": wanted}, origin=0)
+        stored = await core.engine.evaluate(rows, {"rows": stored}, origin=0)
     return await _compare(core, view.name, view.schema, stored, wanted, time)
+
+
+async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int, time: int) -> Rows:
+    """Return what the view must hold over its inputs' contents at ``known``, as insertions at ``time``.
+
+    Plain Spark answers the text that says it.  Where no text says it, the view's plan is computed from scratch.
+    """
+    schemas = {each: core.catalog.collection(each).schema for each in view.imports}
+    sql = meaning(view.sql, schemas, core.assembly.analyst)
+    if sql is not None:
+        relations = {each: await _multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
+        _, rows = await core.engine.query(sql, relations, time=time)
+        return rows
+    read = {each: await snapshot(core, handle, known, Hold()) for each, handle in handles.items()}
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    for stage in stages:
+        plan = full_plan(stage)
+        read[stage.name] = await core.engine.evaluate(plan, {each: read[each] for each in frames(plan)}, origin=known)
+    return read[stages[-1].name]
 
 
 async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verification]:
@@ -163,7 +211,7 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     view = core.catalog.collection(name)
     assert isinstance(view, View), f"{name!r} is not a view"
     handles = {each: await core.reader(each) for each in view.imports}
-    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted))
     found = []
     for stage in stages[:-1]:
         shard = view.stages.get(stage.name)
@@ -182,18 +230,14 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
     return found
 
 
-async def verify_endpoint(core: Core, name: str) -> list[Verification]:
+async def verify_endpoint(core: Core, name: str) -> Verification:
     """Compare each table of a materialization with its collection at the time that the endpoint has reached.
 
     Raises:
         DefinitionError: there is no such materialization.
         AsOfError: the endpoint has nothing yet.
     """
-    item = core.catalog.find(name)
-    if not isinstance(item, Materialization):
-        raise unknown(
-            "materialization", name, (n for n, i in core.catalog.items.items() if isinstance(i, Materialization))
-        )
+    item = materialization(core.catalog, name)
     endpoint = core.assembly.drivers(item.endpoint, item.options)
     position = await reached(item, core.client, core.catalog)
     if not position:
@@ -207,7 +251,14 @@ async def verify_endpoint(core: Core, name: str) -> list[Verification]:
         found.append(
             await _compare(core, f"{item.name}/{binding.resource}", reader.schema, stored, wanted, position - 1)
         )
-    return found
+    return _together(item.name, found)
+
+
+def _together(name: str, tables: list[Verification]) -> Verification:
+    """Return what was found of several tables as one; a sample is the first table's that differs."""
+    first = next((table for table in tables if not table.ok), tables[0])
+    missing, extra = sum(table.missing for table in tables), sum(table.extra for table in tables)
+    return Verification(name, first.as_of, missing, extra, first.sample, tables=tuple(tables))
 
 
 async def status(core: Core) -> dict[str, Any]:
@@ -238,16 +289,16 @@ async def status(core: Core) -> dict[str, Any]:
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
-    notifier = core.client.notifier
+    writers = await _writers(core.client.notifier)
     return {
         "epoch": catalog.epoch,
         "mode": core.mode.value,
         "persist": core.client.metrics.counts(),
-        "writer_persist": await _writers(notifier) if isinstance(notifier, PushClient) else None,
+        "writer_persist": None if writers is None else {n: c for n, c in writers.items() if not n.startswith(MOVING)},
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: {**await _task_status(core, name, item), "problem": problems.get(name)}
+            item.name: {**await _task_status(core, name, item, writers or {}), "problem": problems.get(name)}
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
@@ -261,10 +312,12 @@ def _merge_due(state: ShardState) -> int:
     return plan.updates if plan is not None and plan.large else 0
 
 
-async def _writers(push: PushClient) -> dict[str, int] | None:
-    """Return what the process that writes has met, if it can be asked."""
-    await push.connect()
-    return push.counters
+async def _writers(notifier: Notifier) -> dict[str, int] | None:
+    """Return what the process that writes has met, if it is another one and can be asked."""
+    if not isinstance(notifier, PushClient):
+        return None
+    await notifier.connect()
+    return notifier.counters
 
 
 async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
@@ -293,10 +346,15 @@ async def _errors(core: Core, name: str) -> dict[str, Any]:
     return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
 
 
-async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
-    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
+async def _task_status(core: Core, name: str, item: Materialization, writers: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come.
+
+    ``moving``: the rows of the transaction under way (`Moving`), here or in the process that writes.
+    """
     if core.writing is None or name not in core.writing.tasks:
-        return {"position": await reached(item, core.client, core.catalog)}
+        begin = f"{MOVING}/{name}/"
+        moving = {key.removeprefix(begin): count for key, count in writers.items() if key.startswith(begin)}
+        return {"position": await reached(item, core.client, core.catalog), **({"moving": moving} if moving else {})}
     task = core.writing.tasks[name].status
     return {
         "phase": task.phase,
@@ -305,6 +363,7 @@ async def _task_status(core: Core, name: str, item: Materialization) -> dict[str
         "transactions": task.committed.transactions,
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
+        "moving": asdict(task.moving),
         "applied": list(task.applied),
     }
 
@@ -336,6 +395,7 @@ async def _multiset(core: Core, name: str, handle: ReadHandle, time: int, hold: 
         rows = await snapshot(core, handle, time, hold)
         return handle.schema, await core.engine.multiset(rows, handle.schema)
     rows = await snapshot(core, handle, time, hold, Half.ERR)
-    fields = tuple((c.name, f"CAST(get_json_object(`error`, '$.{c.name}') AS {c.type})") for c in ERRORS)
+    paths = ((c, exp.Literal.string(f"$.{c.name}")) for c in ERRORS)
+    fields = tuple((c.name, Scalar(cast(call("get_json_object", column("error"), at), c.type))) for c, at in paths)
     told = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
     return ERRORS, await core.engine.multiset(told, ERRORS)

@@ -8,6 +8,7 @@ Source: design page "environment" (long work shows its progress).
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from strandline.environment.core import Core
@@ -36,6 +37,7 @@ def progress(core: Core) -> dict[str, Any]:
                 "transactions": task.status.committed.transactions,
                 "rows_stored": task.status.committed.stored,
                 "rows_deleted": task.status.committed.deleted,
+                "moving": asdict(task.status.moving),
             }
             for name, task in writing.tasks.items()
         },

@@ -5,11 +5,14 @@ Source: design page "materialize"; `materialize/runtime.py` does the work.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from strandline.environment.catalog import Catalog, Materialization
 from strandline.environment.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog, peek, register_of
 from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.runtime import Status
 from strandline.materialize.task import Binding, MaterializationSpec
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Engine
@@ -23,10 +26,23 @@ def log_key(item: Materialization) -> str:
 
 def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
     """Return what the task binds, with the collections' schemas."""
+    collections = [catalog.collection(bound.collection) for bound in item.bindings]
     return tuple(
-        Binding(collected.name, bound.table, bound.key, collected.schema, incarnation=f"{item.id}-{collected.shard}")
-        for bound, collected in ((b, catalog.collection(b.collection)) for b in item.bindings)
+        Binding(
+            collected.name,
+            bound.table,
+            bound.key,
+            collected.schema,
+            backfill=bound.backfill,
+            incarnation=f"{item.id}-{collected.shard}",
+        )
+        for bound, collected in zip(item.bindings, collections, strict=True)
     )
+
+
+def spec_of(item: Materialization, catalog: Catalog) -> MaterializationSpec:
+    """Return the task as its driver is told of it."""
+    return MaterializationSpec(item.name, bindings(item, catalog), item.options)
 
 
 async def start_task(
@@ -37,15 +53,15 @@ async def start_task(
     engine: Engine,
     endpoint: Driver,
     epoch: int,
+    watch: Callable[[Status], None],
 ) -> Task:
     """Return the task, its collections held and its log ready to be taken over under ``epoch``."""
     feeds = []
     for reader in readers:
         since = await client.since(reader.state.shard, log_key(item), epoch)
         feeds.append(CollectionFeed(reader, since, engine))
-    spec = MaterializationSpec(item.name, bindings(item, catalog), item.options)
     log = RecoveryLog(client.clock, client.ids, client.consensus, log_key(item), epoch)
-    return Task(spec, endpoint, log, feeds)
+    return Task(spec_of(item, catalog), endpoint, log, feeds, watch)
 
 
 async def reached(item: Materialization, client: PersistClient, catalog: Catalog) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,8 +33,9 @@ from strandline.engine.session import adopt, build
 from strandline.engine.spark import SparkEngine
 from strandline.environment import places
 from strandline.environment.assembly import Assembly
-from strandline.environment.config import Config, Mode, resolve_reference
+from strandline.environment.config import Config, Mode
 from strandline.environment.connectors import FileConnectors
+from strandline.environment.endpoints import driver
 from strandline.environment.loop import at_once
 from strandline.environment.places import (
     ConsensusPlace,
@@ -47,13 +48,9 @@ from strandline.environment.places import (
 )
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import ConfigError
-from strandline.materialize.driver import Driver
-from strandline.materialize.drivers.duckdb import DuckDBDriver
-from strandline.materialize.drivers.duckdb_file import DuckDBFile
 from strandline.persist.location import Pair, agree, another_consensus, read_mark
 from strandline.store.blob import Blob
 from strandline.store.cache import CachedBlob, FileCache
-from strandline.store.clock import Clock
 from strandline.store.consensus import Consensus, NothingStored
 from strandline.store.file import FileBlob
 from strandline.store.memory import MemoryConsensus
@@ -123,23 +120,6 @@ def assemble(
             where.root / PUSH if isinstance(where, InFiles) else None,
             opened.pop_all(),
         )
-
-
-def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:
-    """Return the driver for an endpoint; options that are references are resolved here, and nowhere before.
-
-    Raises `ConfigError` naming the endpoint or the option that is not known.
-    """
-    match endpoint:
-        case "duckdb":
-            unknown = sorted(set(options) - {"path"})
-            if unknown or "path" not in options:
-                wrong = f"option {unknown[0]!r} is not known" if unknown else "option 'path' is missing"
-                raise ConfigError(f"endpoint duckdb: {wrong}; it takes path '/where/the/file.duckdb'")
-            path = resolve_reference(options["path"], base=Path())
-            return DuckDBDriver(DuckDBFile(clock, Path(path)))
-        case _:
-            raise ConfigError(f"there is no driver for endpoint {endpoint!r}; there is one for duckdb")
 
 
 async def side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:

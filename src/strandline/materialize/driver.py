@@ -1,9 +1,10 @@
 """Driver: the endpoint's side of the protocol, as the runtime calls it.
 
-A driver is asked four things.  `Driver.spec`: what configuration it takes.  `Driver.validate`: for every column of
+A driver is asked five things.  `Driver.spec`: what configuration it takes.  `Driver.validate`: for every column of
 every binding, whether the endpoint can, may, or must have it, and why.  `Driver.apply`: make the endpoint's resources
-fit the bindings.  `Driver.open`: start a session, a stream of messages in the grammar of `messages` (checked by
-`grammar.Conversation` on either side).  The same shape is spoken over a wire: unary calls, then one session.
+fit the bindings; `Driver.preview`: say what that would do.  `Driver.open`: start a session, a stream of messages in the
+grammar of `messages` (checked by `grammar.Conversation` on either side).  The same shape is spoken over a wire: unary
+calls, then one session.
 
 Source: design page "materialize" (drivers are products; the wire).
 """
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from strandline.errors import DefinitionError
+from strandline.errors import ConfigError, DefinitionError
 from strandline.materialize.messages import Request, Response
 from strandline.materialize.state import StateUpdate
 from strandline.materialize.task import Binding, MaterializationSpec
@@ -25,7 +26,11 @@ from strandline.materialize.task import Binding, MaterializationSpec
 
 @dataclass(frozen=True, slots=True)
 class DriverSpec:
-    """What a driver takes: JSON Schemas of the endpoint's and of a resource's configuration."""
+    """What a driver takes: JSON Schemas of the endpoint's and of a resource's configuration.
+
+    `options_of` checks the options of a CREATE MATERIALIZATION by ``config_schema``, and ``strandline driver spec``
+    prints all of it: there is no other list of options.
+    """
 
     config_schema: Mapping[str, Any]
     resource_schema: Mapping[str, Any]
@@ -117,6 +122,13 @@ class Driver(Protocol):
         """
         ...
 
+    async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
+        """Return what `apply`, and the first transaction after it, would do to the resources, in words; do nothing.
+
+        Empty: nothing.  Raises as `apply`.
+        """
+        ...
+
     async def open(self) -> Session:
         """Start a conversation."""
         ...
@@ -127,6 +139,34 @@ class Driver(Protocol):
         Raises `InvalidUsage` if this endpoint cannot be read back.
         """
         ...
+
+
+def options_of(endpoint: str, spec: DriverSpec, options: Mapping[str, str]) -> None:
+    """Check the options that a person gave for an endpoint by its driver's own schema.
+
+    Options are texts, so what is read of the schema is which there are, which are required, and which may be empty.
+
+    >>> spec = DriverSpec({"properties": {"path": {"minLength": 1}}, "required": ["path"]}, {}, "")
+    >>> options_of("duckdb", spec, {"path": "/a", "pth": "/b"})
+    Traceback (most recent call last):
+        ...
+    strandline.errors.ConfigError: endpoint duckdb: option 'pth' is not known; it takes path (required)
+
+    Raises:
+        ConfigError: naming the option that is not known, missing or empty, and what the driver takes.
+    """
+    known = spec.config_schema.get("properties", {})
+    required = spec.config_schema.get("required", ())
+    wrong = [f"option {name!r} is not known" for name in sorted(set(options) - set(known))]
+    wrong += [f"option {name!r} is missing" for name in required if name not in options]
+    wrong += [
+        f"option {name!r} is empty"
+        for name, value in options.items()
+        if not value and known.get(name, {}).get("minLength", 0)
+    ]
+    if wrong:
+        takes = ", ".join(f"{name} (required)" if name in required else name for name in known) or "no options"
+        raise ConfigError(f"endpoint {endpoint}: {wrong[0]}; it takes {takes}")
 
 
 REFUSALS = (ConstraintKind.FIELD_FORBIDDEN, ConstraintKind.INCOMPATIBLE)

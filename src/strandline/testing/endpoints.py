@@ -91,6 +91,10 @@ class MemoryDriver:
         """Do nothing: a table is there when it has rows."""
         return Applied()
 
+    async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
+        """Say so."""
+        return ()
+
     async def open(self) -> MemorySession:
         """Start a conversation."""
         return self._session(self._endpoint)

@@ -25,6 +25,8 @@ import pyarrow as pa
 import pytest
 
 from strandline.algebra.nodes import Filter, Get, Project
+from strandline.algebra.scalar import columns as as_they_are
+from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import TIME_MAX, Frontier
@@ -458,7 +460,7 @@ class EngineContract:
     def test_a_plan_acts_on_updates(self, engine: Engine, load: Load, way: str) -> None:
         """Damage: a view's step loses the time or the diff of its input."""
         columns = (("k", "k"), ("name", "v"))
-        plan = Project(Filter(Get("f", columns), "`k` > 1"), (("name", "`name`"), ("k", "`k`")))
+        plan = Project(Filter(Get("f", columns), scalar("`k` > 1")), as_they_are(("name", "k")))
 
         async def body() -> None:
             staged = await engine.stage(

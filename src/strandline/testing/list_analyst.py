@@ -16,6 +16,8 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
+from strandline.algebra.nodes import Node
+from strandline.algebra.scalar import Faithful
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError
 
@@ -34,6 +36,13 @@ class ListAnalyst:
         if not isinstance(tree, exp.Query):
             raise DefinitionError("the text is no query")
         return Schema(tuple(Column(each.alias_or_name, _type(each)) for each in tree.selects))
+
+    def same(self, sql: str, other: str, relations: Mapping[str, Schema]) -> bool:
+        """See `Analyst.same`: here two texts are the same query if they are the same tree."""
+        return sqlglot.parse_one(sql, dialect=Faithful) == sqlglot.parse_one(other, dialect=Faithful)
+
+    def rehearse(self, step: Node, frames: Mapping[str, Schema], stored: Schema) -> None:
+        """See `Analyst.rehearse`: here a step is never text, so there is nothing that Spark could refuse."""
 
     def parse_ddl(self, ddl: str) -> Schema:
         """Return the schema that a column list writes."""

@@ -20,9 +20,9 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-import sqlglot
 from sqlglot import exp
 
+from strandline.algebra.scalar import Scalar
 from strandline.errors import CollectionError, InvalidUsage
 
 Value: TypeAlias = Any
@@ -35,13 +35,14 @@ _WIDE: Final = Context(prec=60)
 
 
 @cache
-def evaluator_of(text: str) -> Evaluator:
-    """Return the function that ``text`` is.
+def evaluator_of(value: Scalar) -> Evaluator:
+    """Return the function that an expression of a plan is.
 
-    >>> evaluator_of("`a` + 1 > 2")({"a": 2}), evaluator_of("`a` > 2 OR true")({"a": None})
+    >>> from strandline.algebra.scalar import scalar
+    >>> evaluator_of(scalar("`a` + 1 > 2"))({"a": 2}), evaluator_of(scalar("`a` > 2 OR true"))({"a": None})
     (True, True)
     """
-    return evaluator(sqlglot.parse_one(text, dialect="spark"))
+    return evaluator(value.tree)
 
 
 def evaluator(tree: exp.Expr) -> Evaluator:
@@ -255,14 +256,23 @@ def _first_true(branches: Sequence[tuple[Evaluator, Evaluator]], otherwise: exp.
     return evaluate
 
 
-def _coalesce(tree: exp.Coalesce) -> Evaluator:
-    given = [evaluator(each) for each in (tree.this, *tree.expressions)]
-    return lambda row: next((value for each in given if (value := each(row)) is not None), None)
+def _call(tree: exp.Anonymous) -> Evaluator:
+    given = [evaluator(each) for each in tree.expressions]
+    match tree.name.lower(), given:
+        case "abs", [only]:
+            return lambda row: None if (value := only(row)) is None else _bounded(abs)(value)
+        case "coalesce", [_, *_]:
+            return lambda row: next((value for each in given if (value := each(row)) is not None), None)
+        case "nullif", [left, right]:
+            return _nullif(left, right)
+        case "greatest", [_, _, *_]:
+            return _extreme(max, given)
+        case "least", [_, _, *_]:
+            return _extreme(min, given)
+    raise InvalidUsage(f"list_expressions knows no such call: {tree.sql('spark')}")
 
 
-def _nullif(tree: exp.Nullif) -> Evaluator:
-    left, right = evaluator(tree.this), evaluator(tree.expression)
-
+def _nullif(left: Evaluator, right: Evaluator) -> Evaluator:
     def evaluate(row: Row) -> Value:
         a = left(row)
         return None if a is not None and a == right(row) else a
@@ -270,17 +280,12 @@ def _nullif(tree: exp.Nullif) -> Evaluator:
     return evaluate
 
 
-def _extreme(choose: Callable[[list[Value]], Value]) -> Callable[[Any], Evaluator]:
-    def build(tree: exp.Func) -> Evaluator:
-        given = [evaluator(each) for each in (tree.this, *tree.expressions)]
+def _extreme(choose: Callable[[list[Value]], Value], given: Sequence[Evaluator]) -> Evaluator:
+    def evaluate(row: Row) -> Value:
+        values = [value for each in given if (value := each(row)) is not None]
+        return choose(values) if values else None
 
-        def evaluate(row: Row) -> Value:
-            values = [value for each in given if (value := each(row)) is not None]
-            return choose(values) if values else None
-
-        return evaluate
-
-    return build
+    return evaluate
 
 
 def _cast(tree: exp.Cast) -> Evaluator:
@@ -307,7 +312,6 @@ _KINDS: Final[dict[type[exp.Expr], Callable[[Any], Evaluator]]] = {
     exp.Div: _strict(_divided),
     exp.IntDiv: _strict(_whole_quotient),
     exp.Mod: _strict(_remainder),
-    exp.Abs: _strict(_bounded(abs)),
     exp.EQ: _strict(operator.eq),
     exp.NEQ: _strict(operator.ne),
     exp.GT: _strict(operator.gt),
@@ -323,9 +327,6 @@ _KINDS: Final[dict[type[exp.Expr], Callable[[Any], Evaluator]]] = {
     exp.Between: _between,
     exp.Case: _case,
     exp.If: _if,
-    exp.Coalesce: _coalesce,
-    exp.Nullif: _nullif,
-    exp.Greatest: _extreme(max),
-    exp.Least: _extreme(min),
     exp.Cast: _cast,
+    exp.Anonymous: _call,
 }

@@ -33,6 +33,7 @@ from strandline.algebra.nodes import (
     Replay,
     UnionAll,
 )
+from strandline.algebra.scalar import Scalar
 from strandline.algebra.schema import DIFF, TIME
 from strandline.errors import CollectionError, InvalidUsage
 from strandline.testing.list_expressions import Evaluator, cast, evaluator_of, in_range
@@ -64,7 +65,7 @@ class Plans:
             case Constant():
                 return list(self._constant(node))
             case Project():
-                columns = [(name, evaluator_of(sql)) for name, sql in node.columns]
+                columns = [(name, evaluator_of(value)) for name, value in node.columns]
                 return [_projected(columns, row) for row in self.updates(node.input)]
             case Filter():
                 holds = evaluator_of(node.predicate)
@@ -99,12 +100,12 @@ class Plans:
 
     def _constant(self, node: Constant) -> Iterator[Row]:
         for row in node.rows:
-            values = (evaluator_of(sql)({}) for sql in row)
+            values = (evaluator_of(value)({}) for value in row)
             yield dict(zip(node.names, values, strict=True)) | {TIME: self.origin + node.time, DIFF: 1}
 
     def _join(self, node: Join) -> list[Row]:
         joined: list[Row] = [{TIME: 0, DIFF: 1}]
-        conditions = [evaluator_of(sql) for sql in node.on]
+        conditions = [evaluator_of(condition) for condition in node.on]
         for below in node.inputs:
             rows = self.updates(below)
             joined = [
@@ -217,8 +218,8 @@ def _stamped(names: Sequence[str], rows: Iterable[Key], time: int, diff: int) ->
         yield dict(zip(names, values, strict=True)) | {TIME: time, DIFF: diff}
 
 
-def _evaluators(columns: Sequence[tuple[str, str]]) -> list[Evaluator]:
-    return [evaluator_of(sql) for _, sql in columns]
+def _evaluators(columns: Sequence[tuple[str, Scalar]]) -> list[Evaluator]:
+    return [evaluator_of(value) for _, value in columns]
 
 
 # ---- groups ----------------------------------------------------------------------------------------------------------

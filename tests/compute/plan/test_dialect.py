@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.compute.plan.dialect import parse, text
+from strandline.algebra.scalar import text
+from strandline.compute.plan.dialect import parse
 from strandline.errors import DefinitionError
 
 EXPRESSIONS: Final = (

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlglot import TokenType, exp
+from sqlglot.parsers.spark import SparkParser
 
-from strandline.algebra.nodes import Constant, Get, Join, Node, Opaque, Reduce, UnionAll, children
+from strandline.algebra.nodes import Constant, Filter, Get, Join, Node, Opaque, Reduce, UnionAll, children
+from strandline.algebra.scalar import Faithful, scalar
 from strandline.algebra.schema import Column, Schema
+from strandline.compute.explain import explain
 from strandline.compute.plan.order import TOP_K
+from strandline.compute.plan.query import Queries
+from strandline.compute.rehearsal import rehearse
+from strandline.compute.stage import split
 from strandline.errors import DefinitionError, Position
 
 pytestmark = pytest.mark.spark
@@ -59,7 +67,7 @@ def test_ties_of_a_top_k_are_broken_by_the_whole_row(laboratory: Any) -> None:
     """Damage: two replicas would keep different rows of a tie, and correct each other for ever."""
     (opaque,) = nodes(laboratory.plan("SELECT shop, qty, price FROM sales ORDER BY qty DESC LIMIT 3").plan, Opaque)
     assert opaque.reason == TOP_K
-    assert "ORDER BY `qty_2` DESC NULLS LAST, `shop_2`, `qty_2`, `price_2` LIMIT 3" in opaque.sql
+    assert "ORDER BY `qty_2` DESC, `shop_2`, `qty_2`, `price_2` LIMIT 3" in opaque.sql
 
 
 def test_an_order_without_a_limit_is_dropped(laboratory: Any) -> None:
@@ -191,3 +199,62 @@ def test_the_schema_is_sparks_own(laboratory: Any) -> None:
             Column("1", "int"),
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("planted", "sql"),
+    [
+        ("ARRAY_CONSTRUCTORS", "SELECT array(qty, 7)[0] AS a FROM sales"),
+        ("TERM", "SELECT qty - size AS d FROM sales JOIN shops USING (shop)"),
+        ("TERM", "SELECT shop FROM sales GROUP BY shop HAVING sum(qty) - 1 > 2"),
+    ],
+)
+def test_a_rewrite_by_the_parser_is_seen_and_the_authors_own_text_is_recomputed(
+    planted: str, sql: str, laboratory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a mistake of the parser's is a wrong answer that nothing compares with what the author wrote."""
+    wrong = {"ARRAY_CONSTRUCTORS": SparkParser.ARRAY_CONSTRUCTORS, "TERM": SparkParser.TERM | {TokenType.DASH: exp.Add}}
+    monkeypatch.setattr(Faithful.Parser, planted, wrong[planted])
+    laboratory.forget(sql)
+    view = laboratory.plan(sql)
+    laboratory.forget(sql)
+    assert isinstance(view.plan, Opaque)
+    assert view.plan.sql == sql
+    assert "otherwise than Spark" in str(explain(view, split(view, "v")))
+    monkeypatch.undo()
+    assert not isinstance(laboratory.plan(sql).plan, Opaque)
+
+
+def test_a_mistake_of_the_planners_is_no_mistake_of_the_view(laboratory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: an exception that is not ours stops the author at CREATE with a traceback."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("planted")
+
+    sql = "SELECT qty + 7 AS q FROM sales"
+    monkeypatch.setattr(Queries, "plan", fail)
+    view = laboratory.plan(sql)
+    laboratory.forget(sql)
+    assert isinstance(view.plan, Opaque)
+    assert "planted" in view.plan.reason
+
+
+def test_a_step_that_spark_would_refuse_is_refused_when_the_view_is_defined(laboratory: Any) -> None:
+    """Damage: CREATE accepts a view whose every tick fails."""
+    view = laboratory.plan("SELECT shop, qty + 1 AS q FROM sales")
+    stages = split(view, "v")
+    rehearse(stages, laboratory.catalog, laboratory.analyst)
+    (stage,) = stages
+    wrong = (
+        replace(stage, schema=schema_of(q="int", shop="int")),
+        replace(stage, plan=Filter(stage.plan, scalar("no_such_column > 1"))),
+    )
+    for broken in wrong:
+        with pytest.raises(DefinitionError, match="a step of") as refused:
+            rehearse([broken], laboratory.catalog, laboratory.analyst)
+        assert refused.value.position == Position(1, 1)
+
+
+def schema_of(**columns: str) -> Schema:
+    """Return a schema by keyword."""
+    return Schema(tuple(Column(name, type_) for name, type_ in columns.items()))

@@ -192,6 +192,10 @@ class SimDriver:
             return Applied()
         return await asked(f"{self._session.kind}.apply", fit, (spec.name,), AT_ONCE)
 
+    async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
+        """See `Driver.preview`."""
+        return ()
+
     async def open(self) -> SimSession:
         """Start a conversation."""
         return self._session(self._place)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strandline.algebra.nodes import Constant, Filter, Get, Join, Node, Project, UnionAll
-from strandline.algebra.schema import quote
+from strandline.algebra.scalar import Scalar, column
 from strandline.compute.delta.join import join_updates
 from strandline.compute.delta.phase import Phase, Window, frame
 
@@ -68,4 +68,6 @@ def _aligned(union: UnionAll, position: int, window: Window) -> Node | None:
     changed = updates(below, window)
     if changed is None or below.names == union.names:
         return changed
-    return Project(changed, tuple((out, quote(own)) for out, own in zip(union.names, below.names, strict=True)))
+    return Project(
+        changed, tuple((out, Scalar(column(own))) for out, own in zip(union.names, below.names, strict=True))
+    )

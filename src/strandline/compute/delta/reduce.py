@@ -22,8 +22,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from sqlglot import exp
+
 from strandline.algebra.nodes import NOTHING, Accumulate, Accumulator, Aggregate, Get, Node, Project, Reduce
-from strandline.algebra.schema import quote
+from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, is_null, number
 from strandline.compute.delta.linear import at, updates
 from strandline.compute.delta.phase import Phase, Window, frame
 
@@ -46,16 +48,17 @@ class Kept:
     """How a Reduce is kept: its accumulators, and the columns of the query as expressions over them."""
 
     accumulators: tuple[Accumulator, ...]
-    finalised: tuple[tuple[str, str], ...]
+    finalised: tuple[tuple[str, Scalar], ...]
     rows: str
 
 
 def invertible(aggregate: Aggregate) -> bool:
     """Tell whether ``aggregate`` is a function of exact sums.
 
-    >>> invertible(Aggregate("s", "sum", "`x`", False, "double", "double"))
+    >>> x = Scalar(column("x"))
+    >>> invertible(Aggregate("s", "sum", x, False, "double", "double"))
     False
-    >>> invertible(Aggregate("s", "sum", "`x`", False, "decimal(20,2)", "decimal(10,2)"))
+    >>> invertible(Aggregate("s", "sum", x, False, "decimal(20,2)", "decimal(10,2)"))
     True
     """
     if aggregate.distinct:
@@ -74,36 +77,35 @@ def invertible(aggregate: Aggregate) -> bool:
 def kept(node: Reduce) -> Kept:
     """Return the accumulators of ``node`` (all of whose aggregates are invertible) and how to finalise them."""
     taken = {name.lower() for name, _ in node.keys}
-    accumulators: dict[tuple[str, str], str] = {}
+    accumulators: dict[tuple[Scalar, str], str] = {}
 
-    def accumulator(label: str, contribution: str, type_: str) -> str:
-        name = accumulators.get((contribution, type_))
+    def accumulator(label: str, contribution: exp.Expr, type_: str) -> exp.Expr:
+        name = accumulators.get((Scalar(contribution), type_))
         if name is None:
             name, n = label, 2
             while name.lower() in taken:
                 name, n = f"{label}_{n}", n + 1
             taken.add(name.lower())
-            accumulators[contribution, type_] = name
-        return name
+            accumulators[Scalar(contribution), type_] = name
+        return column(name)
 
-    rows = accumulator(ROWS, "1", "bigint")
-    finalised = [(name, quote(name)) for name, _ in node.keys]
+    rows = accumulator(ROWS, number(1), "bigint")
+    finalised: list[tuple[str, exp.Expr]] = [(name, column(name)) for name, _ in node.keys]
     for aggregate in node.aggregates:
         if aggregate.argument is None:
-            finalised.append((aggregate.name, quote(rows)))
+            finalised.append((aggregate.name, rows))
             continue
-        argument = aggregate.argument
-        count = quote(accumulator(f"{aggregate.name}_n", f"CASE WHEN {argument} IS NULL THEN 0 ELSE 1 END", "bigint"))
+        argument = aggregate.argument.tree
+        count = accumulator(f"{aggregate.name}_n", case(is_null(argument), number(0), number(1)), "bigint")
         if aggregate.function == "count":
             finalised.append((aggregate.name, count))
             continue
         exact, wide = _exact(aggregate.argument_type)
-        total = quote(
-            accumulator(f"{aggregate.name}_sum", f"COALESCE(CAST({argument} AS {exact}), CAST(0 AS {exact}))", wide)
-        )
-        finalised.append((aggregate.name, f"CASE WHEN {count} > 0 THEN {_value(aggregate, total, count)} END"))
+        total = accumulator(f"{aggregate.name}_sum", _or_zero(argument, exact), wide)
+        some = binary(exp.GT, count, number(0))
+        finalised.append((aggregate.name, case(some, _value(aggregate, total, count))))
     made = tuple(Accumulator(name, contribution, type_) for (contribution, type_), name in accumulators.items())
-    return Kept(made, tuple(finalised), rows)
+    return Kept(made, tuple((name, Scalar(tree)) for name, tree in finalised), rows.name)
 
 
 def accumulate(node: Reduce, stage: str, window: Window) -> Node | None:
@@ -137,15 +139,20 @@ def _exact(argument_type: str) -> tuple[str, str]:
     return argument_type, f"decimal({DECIMAL_DIGITS},{digits[1]})"
 
 
-def _value(aggregate: Aggregate, total: str, count: str) -> str:
+def _or_zero(argument: exp.Expr, exact: str) -> exp.Expr:
+    """Return the argument in the type that it is added up in, and zero for NULL."""
+    return call("coalesce", cast(argument, exact), cast(number(0), exact))
+
+
+def _value(aggregate: Aggregate, total: exp.Expr, count: exp.Expr) -> exp.Expr:
     """Return the value of a sum or average that has at least one term."""
     if aggregate.function == "sum":
-        return f"CAST({total} AS {aggregate.type})"
+        return cast(total, aggregate.type)
     digits = _decimal(aggregate.argument_type)
     if digits is None:
-        return f"CAST({total} AS DOUBLE) / CAST({count} AS DOUBLE)"
+        return binary(exp.Div, cast(total, "double"), cast(count, "double"))
     narrow = f"decimal({digits[0] + MULTIPLIER_DIGITS},{digits[1]})"
-    return f"CAST(CAST({total} AS {narrow}) / CAST({count} AS decimal(20,0)) AS {aggregate.type})"
+    return cast(binary(exp.Div, cast(total, narrow), cast(count, "decimal(20,0)")), aggregate.type)
 
 
 def _decimal(type_: str) -> tuple[int, int] | None:

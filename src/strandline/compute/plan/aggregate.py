@@ -9,22 +9,26 @@ ignores.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from sqlglot import exp
 
 from strandline.algebra.nodes import Aggregate, Node, Project, Reduce
-from strandline.algebra.schema import Column, Schema, quote
+from strandline.algebra.scalar import Scalar, call, case, column, conjunction, is_null, number, text
+from strandline.algebra.schema import RESERVED, Column, Schema
+from strandline.compute.plan.compose import select
 from strandline.compute.plan.context import Context
-from strandline.compute.plan.dialect import text
-from strandline.compute.plan.expressions import column, has_aggregate, is_aggregate, replaced
+from strandline.compute.plan.expressions import has_aggregate, is_aggregate, replaced
 from strandline.compute.plan.functions import PLANNED
 from strandline.compute.plan.scope import Unplanned
+
+_ARGUMENTS: Final = f"{RESERVED}arguments"
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     function: str
-    argument: str | None
+    argument: Scalar | None
     distinct: bool
 
 
@@ -35,22 +39,22 @@ class Reduction:
     context: Context
     node: Node
     keys: list[exp.Expr]
-    _columns: dict[str, str] = field(default_factory=dict)
+    _columns: dict[Scalar, str] = field(default_factory=dict)
     _calls: dict[_Call, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in self.keys:
-            if text(key) not in self._columns:
-                hint = key.name if isinstance(key, exp.Column) else None
-                self._columns[text(key)] = self.context.names.fresh(hint or "key")
+            own = Scalar(key)
+            if own not in self._columns:
+                self._columns[own] = self.context.names.fresh(own.column or "key")
 
     def over(self, expression: exp.Expr) -> exp.Expr:
         """Return ``expression`` (over the input's columns) over the Reduce's output columns."""
 
         def lift(node: exp.Expr) -> exp.Expr:
-            written = text(node)
-            if written in self._columns:
-                return column(self._columns[written])
+            own = Scalar(node)
+            if own in self._columns:
+                return column(self._columns[own])
             if isinstance(node, exp.Window):
                 return self._window(node)
             if is_aggregate(node):
@@ -67,24 +71,21 @@ class Reduction:
         lifted.set("this", _inside(window.this.copy(), self))
         return lifted
 
-    def _column(self, call: _Call) -> str:
-        if call not in self._calls:
-            hint = (
-                call.function if call.argument is None else f"{call.function}_{'_'.join(call.argument.split('`')[1:2])}"
-            )
-            self._calls[call] = self.context.names.fresh(hint)
-        return self._calls[call]
+    def _column(self, wanted: _Call) -> str:
+        if wanted not in self._calls:
+            first = None if wanted.argument is None else wanted.argument.tree.find(exp.Column)
+            self._calls[wanted] = self.context.names.fresh(f"{wanted.function}_{'' if first is None else first.name}")
+        return self._calls[wanted]
 
     def reduce(self) -> Reduce:
         """Return the Reduce, its types learned from Spark."""
-        keys = tuple((name, sql) for sql, name in self._columns.items())
-        arguments = {
-            sql: f"argument_{n}" for n, sql in enumerate(dict.fromkeys(c.argument for c in self._calls if c.argument))
-        }
+        keys = tuple((name, value) for value, name in self._columns.items())
+        distinct = dict.fromkeys(c.argument for c in self._calls if c.argument is not None)
+        arguments = {value: f"argument_{n}" for n, value in enumerate(distinct)}
         types: dict[str, str] = {}
         results: dict[str, str] = {}
         if arguments:
-            schema = self.context.schema(Project(self.node, tuple((name, sql) for sql, name in arguments.items())))
+            schema = self.context.schema(Project(self.node, tuple((name, value) for value, name in arguments.items())))
             types = {c.name: c.type for c in schema}
         if self._calls:
             results = self._results(arguments, types)
@@ -103,14 +104,14 @@ class Reduction:
         self.context.learn(node)
         return node
 
-    def _results(self, arguments: dict[str, str], types: dict[str, str]) -> dict[str, str]:
+    def _results(self, arguments: dict[Scalar, str], types: dict[str, str]) -> dict[str, str]:
         """Ask Spark for the types of the aggregates."""
-        selected = ", ".join(
-            f"{call.function}({'DISTINCT ' * call.distinct}{arguments.get(call.argument or '', '*')}) AS {quote(name)}"
-            for call, name in self._calls.items()
-        )
+        items: list[tuple[exp.Expr, str]] = []
+        for wanted, name in self._calls.items():
+            value = exp.Star() if wanted.argument is None else column(arguments[wanted.argument])
+            items.append((call(wanted.function, exp.Distinct(expressions=[value]) if wanted.distinct else value), name))
         columns = [Column(name, type_) for name, type_ in types.items()] or [Column("unused", "int")]
-        schema = self.context.analysed(f"SELECT {selected} FROM arguments", (), {"arguments": Schema(tuple(columns))})
+        schema = self.context.analysed(text(select(items, _ARGUMENTS)), (), {_ARGUMENTS: Schema(tuple(columns))})
         return {c.name: c.type for c in schema}
 
 
@@ -136,19 +137,17 @@ def _call(node: exp.Expr) -> _Call:
         distinct, arguments = True, list(arguments[0].expressions)
     if any(has_aggregate(a) or a.find(exp.Window) is not None for a in arguments):
         raise Unplanned("an aggregate inside an aggregate")
+    one = number(1)
     if function == "count" and len(arguments) == 1 and isinstance(arguments[0], exp.Star):
-        return _Call("count", None if condition is None else f"CASE WHEN {text(condition)} THEN 1 END", distinct)
+        return _Call("count", None if condition is None else Scalar(case(condition, one)), distinct)
     if not arguments or (len(arguments) > 1 and (function != "count" or distinct)):
         raise Unplanned(f"{text(node)} has no maintenance rule")
     if name == "count_if":
-        both = [f"({text(term)})" for term in (condition, arguments[0]) if term is not None]
-        return _Call("count", f"CASE WHEN {' AND '.join(both)} THEN 1 END", distinct)
-    argument = text(arguments[0])
+        both = conjunction(term for term in (condition, arguments[0]) if term is not None)
+        return _Call("count", Scalar(case(both, one)), distinct)
+    argument = arguments[0]
     if len(arguments) > 1:
-        present = " AND ".join(f"({text(a)}) IS NOT NULL" for a in arguments)
-        argument = f"CASE WHEN {present} THEN 1 END"
+        argument = case(conjunction(exp.Not(this=is_null(each)) for each in arguments), one)
     if condition is not None:
-        argument = f"CASE WHEN {text(condition)} THEN {argument} END"
-    if distinct and function in ("min", "max"):
-        distinct = False
-    return _Call(function, argument, distinct)
+        argument = case(condition, argument)
+    return _Call(function, Scalar(argument), distinct and function not in ("min", "max"))

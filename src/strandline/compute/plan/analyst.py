@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
 
 
@@ -21,5 +22,16 @@ class Analyst(Protocol):
         """Return the schema of the query ``sql`` in which each of ``relations`` is a table.
 
         Raises `DefinitionError`, with position and candidates where Spark gives them, for what Spark refuses.
+        """
+        ...
+
+    def same(self, sql: str, other: str, relations: Mapping[str, Schema]) -> bool:
+        """Tell whether ``sql``, which is accepted, and ``other``, which may not be, are the same query to Spark."""
+        ...
+
+    def rehearse(self, step: Node, frames: Mapping[str, Schema], stored: Schema) -> None:
+        """Raise `DefinitionError` if ``step`` could not run over ``frames``, or gave other columns than ``stored``.
+
+        ``frames``: for each frame that it reads the columns of the collection, without time and diff.
         """
         ...

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from sqlglot import exp
+
 from strandline.algebra.nodes import Get, Node, Opaque, Project, frames
-from strandline.algebra.schema import DIFF, TIME, Schema, quote
+from strandline.algebra.scalar import Scalar, column
+from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
 from strandline.compute.plan.analyst import Analyst
 from strandline.compute.plan.scope import Names, Unplanned
 from strandline.engine.sql import render
@@ -59,7 +62,7 @@ class Context:
         Raises `Unplanned` if Spark refuses that text: then the plan is not a faithful one.
         """
         read = sorted(frames(node))
-        views = {name: f"frame_{n}" for n, name in enumerate(read)}
+        views = {name: f"{RESERVED}frame_{n}" for n, name in enumerate(read)}
         updates = [f"{v} AS (SELECT *, 0L AS {TIME}, 1L AS {DIFF} FROM {quote(name)})" for name, v in views.items()]
         columns = ", ".join(map(quote, node.names))
         defined = "WITH " + ", ".join(updates) + " " if updates else ""
@@ -87,13 +90,18 @@ class Context:
         return node
 
 
-def project(node: Node, columns: Iterable[tuple[str, str]]) -> Node:
+def project(node: Node, columns: Iterable[tuple[str, exp.Expr]]) -> Node:
     """Return a `Project`, or less where that would be the same: ``node`` itself, or one projection in place of two."""
-    wanted = tuple(columns)
-    if isinstance(node, Project):
-        below = {quote(name): sql for name, sql in node.columns}
-        if all(sql in below for _, sql in wanted):
-            return project(node.input, [(name, below[sql]) for name, sql in wanted])
-    if wanted == tuple((name, quote(name)) for name in node.names):
+    wanted = tuple((name, Scalar(tree)) for name, tree in columns)
+    taken = tuple(value.column for _, value in wanted)
+    if isinstance(node, Project) and None not in taken:
+        below = dict(node.columns)
+        return project(node.input, [(name, below[str(own)].tree) for (name, _), own in zip(wanted, taken, strict=True)])
+    if taken == node.names == tuple(name for name, _ in wanted):
         return node
     return Project(node, wanted)
+
+
+def renamed(node: Node, columns: Iterable[tuple[str, str]]) -> Node:
+    """Return ``node`` with its columns called otherwise, ``((name, column), …)``; those not listed are left out."""
+    return project(node, [(name, column(own)) for name, own in columns])

@@ -1,19 +1,22 @@
 """Law D at the door: refuse a query whose value is not a function of its inputs.
 
-The list is `functions.INDEFINITE`; here is where each entry counts: anywhere, except an array that is sorted at once,
-and a positional function inside a window (the planner completes the window's order).
+The lists are `functions.INDEFINITE` and `definite_functions.DEFINITE`; here is where each entry counts: anywhere,
+except an array that is sorted at once, and a positional function inside a window (the planner completes its order).
 
 Source: design page "the map" (decision 7, law D).
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Final
+import difflib
+from collections.abc import Mapping
+from typing import Final, NoReturn
 
 from sqlglot import exp
 
-from strandline.compute.plan.dialect import position, position_of, words
+from strandline.algebra.schema import Schema
+from strandline.compute.plan.definite_functions import DEFINITE
+from strandline.compute.plan.dialect import Word, position, position_of, words
 from strandline.compute.plan.functions import FOLDED, GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
 from strandline.errors import DefinitionError, Position
 
@@ -26,31 +29,84 @@ _BARE: Final[dict[type[exp.Expr], str]] = {
 }
 """What sqlglot has a class for although no parenthesis follows the name (or special syntax does)."""
 
+_CONSTANT_NAMES: Final = (
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "current_user",
+    "localtimestamp",
+    "session_user",
+    "user",
+)
+"""Functions that need no parenthesis; sqlglot takes those it does not know for columns."""
 
-def refuse_indefinite(query: exp.Expr | None, sql: str) -> None:
-    """Raise `DefinitionError`, which names the function and its place, if ``sql``, read as ``query``, is indefinite."""
+_SYNTAX: Final = (
+    exp.And,
+    exp.Case,
+    exp.Cast,
+    exp.Collate,
+    exp.Extract,
+    exp.If,
+    exp.JSONExtract,
+    exp.Or,
+    exp.Overlay,
+    exp.RegexpLike,
+    exp.StrPosition,
+    exp.Substring,
+    exp.Transform,
+    exp.Trim,
+)
+"""What sqlglot has a class for that counts as a function with it: all of them definite."""
+
+_BEFORE_PARENTHESIS: Final = frozenset(
+    """
+    aggregate all and any array as between by case char character cluster cross cube dec decimal distinct distribute
+    else except exists extend filter for from full group having in include inner intersect is join lateral left like
+    limit map minus natural not numeric offset on or order outer over partition pivot qualify recursive right rollup
+    select semi set sets sort string struct table then union unpivot using values varchar when where window with
+    """.split()  # noqa: SIM905 - words
+)
+"""Words of SQL that a parenthesis may follow."""
+
+_UNLISTED: Final = "is not known to have a definite value in a view"
+
+
+def refuse_indefinite(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema]) -> None:
+    """Raise `DefinitionError`, which names the function and its place, if ``sql``, read as ``query``, is indefinite.
+
+    ``relations``: what the text reads; the names of their columns are no calls.
+    """
     if query is None:
         _refuse_by_token(sql)
         return
+    own = {name.lower() for schema in relations.values() for name in schema.names}
+    own |= {alias.alias.lower() for alias in query.find_all(exp.Alias)}
     for node in query.walk():
-        name = _name(node)
-        if name is not None and name in INDEFINITE and not _excused(node, name):
-            _refuse(name, _place(node, name, sql))
+        if isinstance(node, exp.QueryTransform):
+            _refuse_script(position_of(node, sql))
+        name = _name(node, own)
+        if name is None:
+            continue
+        if name in INDEFINITE:
+            if not _excused(node, name):
+                _refuse(name, _place(node, name, sql))
+        elif name.removesuffix("()") not in DEFINITE:
+            _refuse_unlisted(name, _place(node, name, sql))
     sample = query.find(exp.TableSample)
     if sample is not None:
-        message = (
-            "TABLESAMPLE has no definite value: it takes other rows each time; filter by a hash of the row instead"
-        )
-        raise DefinitionError(message, position_of(sample.parent or sample, sql))
+        _refuse_sample(position_of(sample.parent or sample, sql))
 
 
-def _name(node: exp.Expr) -> str | None:
+def _name(node: exp.Expr, own: set[str]) -> str | None:
+    """Return the function that ``node`` calls, lower-case; with ``()`` if that it has no arguments matters."""
     if isinstance(node, exp.Anonymous):
         name = node.name.lower()
         return f"{name}()" if not node.expressions and f"{name}()" in INDEFINITE else name
     if isinstance(node, exp.Column) and not node.table and not node.this.args.get("quoted"):
-        # `localtimestamp` and the like need no parenthesis; sqlglot takes those it does not know for columns.
-        return node.name.lower() if node.name.lower() in ("localtimestamp", "session_user", "user") else None
+        name = node.name.lower()
+        return name if name in _CONSTANT_NAMES and name not in own else None
+    if isinstance(node, exp.Func) and not isinstance(node, _SYNTAX):
+        return _BARE.get(type(node)) or node.sql_name().lower()
     return _BARE.get(type(node))
 
 
@@ -81,17 +137,49 @@ def _place(node: exp.Expr, name: str, sql: str) -> Position | None:
 
 
 def _refuse_by_token(sql: str) -> None:
-    """The same for text that only Spark can read: a name on the list before a parenthesis."""
-    for word, following in pairwise(words(sql)):
-        name = word.text.lower()
-        if following.text == "(" and name in INDEFINITE and not word.literal:
-            _refuse(name, position(sql, word.start))
+    """The same for text that only Spark can read: a call is a word before a parenthesis that is no word of SQL."""
+    tokens = words(sql)
+    for before, word, following in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
+        name, place = word.text.lower(), position(sql, word.start)
+        called = following is not None and following.text == "(" and word.text[:1].isidentifier()
+        if word.literal:
+            if before is not None and before.text.lower() == "using":
+                _refuse_script(place)
+        elif name in INDEFINITE and (called or name in _CONSTANT_NAMES):
+            _refuse(name, place)
+        elif name == "tablesample":
+            _refuse_sample(place)
+        elif called and name not in DEFINITE and _last_word(name) not in _BEFORE_PARENTHESIS and not _is_alias(before):
+            _refuse_unlisted(name, place)
 
 
-def _refuse(name: str, place: Position | None) -> None:
+def _last_word(name: str) -> str:
+    return name.rpartition(" ")[2]  # `GROUP BY` is one token
+
+
+def _is_alias(before: Word | None) -> bool:
+    return before is not None and before.text.lower() == "as"
+
+
+def _refuse(name: str, place: Position | None) -> NoReturn:
     reason, instead = INDEFINITE[name]
     name = name.removesuffix("()")
     raise DefinitionError(f"{name} has no definite value in a view: {reason}; {instead} instead", place)
+
+
+def _refuse_unlisted(name: str, place: Position | None) -> NoReturn:
+    near = difflib.get_close_matches(name, DEFINITE, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "store its value in a column of the source"
+    raise DefinitionError(f"the function {name} {_UNLISTED}; {hint}", place)
+
+
+def _refuse_sample(place: Position | None) -> NoReturn:
+    reason = "it takes other rows each time; filter by a hash of the row instead"
+    raise DefinitionError(f"TABLESAMPLE has no definite value in a view: {reason}", place)
+
+
+def _refuse_script(place: Position | None) -> NoReturn:
+    raise DefinitionError("TRANSFORM … USING has no definite value in a view: a script may do anything", place)
 
 
 def refuse_unordered(query: exp.Expr | None, sql: str) -> None:
@@ -124,12 +212,17 @@ def inexact(query: exp.Expr | None) -> list[str]:
 
 def is_positional(window: exp.Window) -> bool:
     """Tell whether a window's value depends on the order of rows that its ORDER BY does not tell apart."""
+    frame = window.args.get("spec")
+    rows = frame is not None and (frame.args.get("kind") or "").upper() == "ROWS"
+    return rows or of_window(window) in POSITIONAL
+
+
+def of_window(window: exp.Window) -> str:
+    """Return the name of the function that a window calls, lower-case."""
     function = window.this
     while isinstance(function, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
         function = function.this
-    frame = window.args.get("spec")
-    rows = frame is not None and (frame.args.get("kind") or "").upper() == "ROWS"
-    return rows or (isinstance(function, exp.Anonymous) and function.name.lower() in POSITIONAL)
+    return str(function.name).lower() if isinstance(function, exp.Anonymous) else ""
 
 
 def _refuse_order(what: str, place: Position | None) -> None:

@@ -1,9 +1,4 @@
-"""Reading SQL: sqlglot's Spark dialect, changed so that what it writes is what was read.
-
-sqlglot translates between dialects: it knows functions by meaning and may write another one (`to_date(x)` as a cast,
-`datediff` with conversions added).  We want none of it, because Spark alone says what a function means.  So here a
-function is its name and its arguments, and comes out as it went in; only special syntax (`CAST(x AS t)`, `EXTRACT(u
-FROM x)`, …) is understood.
+"""Reading SQL in the dialect that writes what it read (`algebra.scalar.Faithful`), with places in the text.
 
 Trap: a datetime unit (`timestampdiff(HOUR, a, b)`) looks like a column.  `parse` makes it a keyword, so that no
 column of that name is ever meant.
@@ -14,32 +9,27 @@ Source: design page "the map" (decision 10: SQL is parsed with sqlglot, Spark st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Final
 
 from sqlglot import TokenType, exp
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import ParseError, TokenError
-from sqlglot.parsers.spark import SparkParser
+from sqlglot.errors import SqlglotError, TokenError
 
+from strandline.algebra.scalar import Faithful
 from strandline.errors import DefinitionError, Position
 
-_SPECIAL: Final = ("CAST", "EXTRACT", "LISTAGG", "OVERLAY", "POSITION", "STRING_AGG", "SUBSTRING", "TRIM", "TRY_CAST")
 _PIPE: Final = "|>"
-_UNREADABLE: Final = (ParseError, TokenError, AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What sqlglot raises for text that it cannot read; the latter ones are its own mistakes."""
+MISTAKES: Final = (
+    SqlglotError,
+    AssertionError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What sqlglot raises for text that it cannot read; the latter ones are its own mistakes, or ours."""
 _WITH_UNIT: Final = ("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff")
-
-
-class Faithful(Spark):
-    """Spark SQL in which functions are kept as they were written."""
-
-    class Parser(SparkParser):
-        """Knows no function by meaning."""
-
-        FUNCTIONS: ClassVar[dict[str, Any]] = {}
-        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-            name: how for name, how in SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL
-        }
 
 
 def parse(sql: str) -> exp.Expr | None:
@@ -51,7 +41,7 @@ def parse(sql: str) -> exp.Expr | None:
         return None  # sqlglot reads some of the pipe syntax, and not all of that as Spark does
     try:
         statements = [s for s in Faithful().parse(sql) if s is not None]
-    except _UNREADABLE:
+    except MISTAKES:
         return None
     if len(statements) != 1:
         raise DefinitionError(f"a view is defined by one query, not by {len(statements)} statements")
@@ -60,11 +50,6 @@ def parse(sql: str) -> exp.Expr | None:
         if call.name.lower() in _WITH_UNIT and len(arguments) == 3 and isinstance(arguments[0], exp.Column):
             arguments[0].replace(exp.Var(this=arguments[0].name))
     return statements[0]
-
-
-def text(expression: exp.Expr) -> str:
-    """Return the SQL text of ``expression``."""
-    return expression.sql(dialect=Faithful, comments=False)
 
 
 @dataclass(frozen=True, slots=True)

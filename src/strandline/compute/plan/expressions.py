@@ -1,7 +1,6 @@
 """Expressions of the author's turned into expressions over the plan's columns.
 
-An expression of a plan is SQL text over quoted column names; until it is written it is a sqlglot tree whose columns
-all are such names.
+Both are sqlglot trees; in an expression over the plan's columns each `exp.Column` is a quoted name alone.
 """
 
 from __future__ import annotations
@@ -10,13 +9,9 @@ from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
+from strandline.algebra.scalar import column
 from strandline.compute.plan.functions import AGGREGATES
 from strandline.compute.plan.scope import Scope, Unplanned, parts_of
-
-
-def column(name: str) -> exp.Column:
-    """Return a reference to a column of the plan."""
-    return exp.Column(this=exp.Identifier(this=name, quoted=True))
 
 
 def resolve(
@@ -108,7 +103,8 @@ def _parts(node: exp.Expr) -> list[tuple[str, exp.Expr]]:
 def conjuncts(expression: exp.Expr) -> list[exp.Expr]:
     """Return the terms of a conjunction.
 
-    >>> from strandline.compute.plan.dialect import parse, text
+    >>> from strandline.algebra.scalar import text
+    >>> from strandline.compute.plan.dialect import parse
     >>> [text(c) for c in conjuncts(parse("SELECT (a AND b) AND c OR d").expressions[0])]
     ['(a AND b) AND c OR d']
     >>> [text(c) for c in conjuncts(parse("SELECT (a AND b) AND c").expressions[0])]

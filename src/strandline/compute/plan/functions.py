@@ -2,8 +2,9 @@
 
 Law D: the value of a view at t is a function of its inputs at t, bit for bit.  A function that reads a clock, chance
 or the layout of the data has no such value; neither has an aggregate whose result depends on the order that rows come
-in, unless that order is given.  Spark calls several of them deterministic, so the list is ours.  Each entry says why,
-and what to use instead.
+in, unless that order is given.  Spark calls several of them deterministic, so the lists are ours: `INDEFINITE` is
+refused, with the reason and what to use instead; `definite_functions.DEFINITE` is accepted; a function on neither list
+is refused, because nothing is known of it.
 
 Source: design page "the map" (decision 7, law D).
 """
@@ -28,6 +29,9 @@ PLANNED: Final = {
 }
 """Aggregates that a `Reduce` knows, by the function it uses for them."""
 
+MERGING: Final = ("session_window",)
+"""Functions that group rows by their neighbours: the group of a row is no function of the row."""
+
 VARIANCES: Final = {
     "std": ("sample", True),
     "stddev": ("sample", True),
@@ -47,6 +51,8 @@ _CLOCK: Final = "it depends on when the view is computed"
 _LAYOUT: Final = "it depends on how Spark lays the rows out"
 _ORDER: Final = "it depends on the order that rows come in"
 _FLOAT: Final = "its last bits depend on the order that rows come in"
+_SKETCH: Final = "the bytes of its sketch depend on the order that rows come in"
+_OUTSIDE: Final = "it depends on more than its arguments"
 _STORED: Final = "store the value in a column of the source"
 _SORTED: Final = "wrap it in array_sort(…)"
 
@@ -58,12 +64,14 @@ INDEFINITE: Final = {
     "uniform": (_CHANCE, _STORED),
     "uuid": (_CHANCE, f"{_STORED}, or derive it from the row with md5(…)"),
     "shuffle": (_CHANCE, "use array_sort(…)"),
+    "aes_encrypt": (_CHANCE, _STORED),
     "now": (_CLOCK, "use a timestamp column of the source"),
     "current_timestamp": (_CLOCK, "use a timestamp column of the source"),
     "localtimestamp": (_CLOCK, "use a timestamp column of the source"),
     "current_date": (_CLOCK, "use a date column of the source"),
     "curdate": (_CLOCK, "use a date column of the source"),
     "current_time": (_CLOCK, "use a time column of the source"),
+    "localtime": (_CLOCK, "use a time column of the source"),
     "unix_timestamp()": (_CLOCK, "give it the timestamp to convert"),
     "current_user": ("it depends on who computes the view", _STORED),
     "user": ("it depends on who computes the view", _STORED),
@@ -71,6 +79,15 @@ INDEFINITE: Final = {
     "current_catalog": ("it depends on the session", "write the name"),
     "current_database": ("it depends on the session", "write the name"),
     "current_schema": ("it depends on the session", "write the name"),
+    "current_path": ("it depends on the session", "write the name"),
+    "collations": (_OUTSIDE, "write its rows as VALUES"),
+    "sql_keywords": (_OUTSIDE, "write its rows as VALUES"),
+    "python_worker_logs": (_OUTSIDE, "leave it out"),
+    "measure": ("it means what a metric view says", "write the aggregate"),
+    **dict.fromkeys(
+        ("from_avro", "from_protobuf", "schema_of_avro", "to_avro", "to_protobuf"),
+        ("it needs a package that changes what it does", "use from_json(…) or to_json(…)"),
+    ),
     "version": ("it depends on the Spark that computes the view", "write the version"),
     "monotonically_increasing_id": (_LAYOUT, "use row_number() OVER (ORDER BY …)"),
     "spark_partition_id": (_LAYOUT, "leave it out"),
@@ -99,7 +116,30 @@ INDEFINITE: Final = {
     "approx_percentile": (_ORDER, "use percentile(…), which is exact"),
     "percentile_approx": (_ORDER, "use percentile(…), which is exact"),
     "histogram_numeric": (_ORDER, "use width_bucket(…) and GROUP BY"),
-    "approx_top_k": (_ORDER, "count in a subquery, and take the greatest with a LIMIT"),
+    **{
+        f"approx_top_k{step}": (_ORDER, "count in a subquery, and take the greatest with a LIMIT")
+        for step in ("", "_accumulate", "_combine")
+    },
+    "collect_union": (_ORDER, "use array_sort(array_distinct(flatten(collect_list(…))))"),
+    "counter_diff": (_ORDER, "use lag(…) OVER (ORDER BY …)"),
+    "vector_avg": (_FLOAT, "compute it from sums over decimals"),
+    "vector_sum": (_FLOAT, "compute it from sums over decimals"),
+    **dict.fromkeys(
+        (
+            *("hll_sketch_agg", "hll_union_agg", "theta_intersection_agg", "theta_sketch_agg", "theta_union_agg"),
+            *(
+                f"tuple_{kind}_agg_{type_}"
+                for kind in ("intersection", "sketch", "union")
+                for type_ in ("double", "integer")
+            ),
+        ),
+        (_SKETCH, "use approx_count_distinct(…) or count(DISTINCT …)"),
+    ),
+    **{
+        f"kll_{kind}_{type_}": (_SKETCH, "use percentile(…), which is exact")
+        for kind in ("merge_agg", "sketch_agg", "sketch_merge")
+        for type_ in ("bigint", "double", "float")
+    },
     "corr": (_FLOAT, "compute it from sums over decimals"),
     "covar_pop": (_FLOAT, "compute it from sums over decimals"),
     "covar_samp": (_FLOAT, "compute it from sums over decimals"),
@@ -133,8 +173,8 @@ POSITIONAL: Final = (
 
 _OTHER_AGGREGATES: Final = (
     "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg", "bitmap_or_agg",
-    "count_min_sketch", "grouping", "grouping_id", "hll_sketch_agg", "hll_union_agg", "median", "percentile",
-    "percentile_cont", "percentile_disc", "regr_count", "schema_of_json_agg", "try_avg", "try_sum",
+    "bitmap_and_agg", "count_min_sketch", "grouping", "grouping_id", "median", "percentile",
+    "percentile_cont", "percentile_disc", "regr_count", "schema_of_variant_agg", "try_avg", "try_sum",
 )  # fmt: skip
 
 AGGREGATES: Final = frozenset((*PLANNED, *VARIANCES, *GATHERING, *_OTHER_AGGREGATES))

@@ -6,7 +6,6 @@ An endpoint needs one to update a row in place.  A key found here holds at every
 from __future__ import annotations
 
 from strandline.algebra.nodes import Filter, Join, Node, Opaque, Project, Reduce
-from strandline.algebra.schema import quote
 from strandline.compute.plan.order import TOP_K
 
 
@@ -16,7 +15,9 @@ def key(plan: Node) -> tuple[str, ...] | None:
     The empty tuple is a key too: there is at most one row.
 
     >>> from strandline.algebra.nodes import Get
-    >>> key(Project(Reduce(Get("t", (("a", "a"),)), (("k", "`a`"),), ()), (("x", "`k`"), ("y", "1"))))
+    >>> from strandline.algebra.scalar import scalar
+    >>> reduced = Reduce(Get("t", (("a", "a"),)), (("k", scalar("`a`")),), ())
+    >>> key(Project(reduced, (("x", scalar("`k`")), ("y", scalar("1")))))
     ('x',)
     """
     match plan:
@@ -31,8 +32,8 @@ def key(plan: Node) -> tuple[str, ...] | None:
             found = key(below)
             if found is None:
                 return None
-            passed = {sql: name for name, sql in reversed(columns)}
-            return tuple(passed[quote(k)] for k in found) if all(quote(k) in passed for k in found) else None
+            passed = {value.column: name for name, value in reversed(columns)}
+            return tuple(passed[k] for k in found) if all(k in passed for k in found) else None
         case Join(inputs=inputs):
             parts = [key(below) for below in inputs]
             return None if None in parts else tuple(name for part in parts for name in part or ())

@@ -5,16 +5,20 @@ Source: design page "the map" (decision 7: ties by binary order of the whole row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.schema import quote
-from strandline.compute.plan.context import Context, Planned, project
-from strandline.compute.plan.dialect import text
+from strandline.algebra.scalar import column, text
+from strandline.algebra.schema import RESERVED
+from strandline.compute.plan.compose import names, select
+from strandline.compute.plan.context import Context, Planned
 
 TOP_K = "ORDER BY … LIMIT has no maintenance rule"
 """The reason of a top-k `Opaque`."""
+
+_ORDERED: Final = f"{RESERVED}ordered"
 
 
 def output_of(key: exp.Expr, outputs: Sequence[tuple[str | None, str]]) -> str | None:
@@ -33,26 +37,23 @@ def is_limited(query: exp.Expr) -> bool:
     return any(query.args.get(key) is not None for key in ("limit", "offset"))
 
 
-def direction(key: exp.Ordered) -> str:
-    """Return what follows the expression of an ORDER BY key."""
-    return f"{'DESC' if key.args.get('desc') else 'ASC'} NULLS {'FIRST' if key.args.get('nulls_first') else 'LAST'}"
+def ordering(key: exp.Ordered, output: str) -> exp.Ordered:
+    """Return ``key`` with the column ``output`` for its expression."""
+    return exp.Ordered(this=column(output), desc=key.args.get("desc"), nulls_first=key.args.get("nulls_first"))
 
 
-def top(context: Context, planned: Planned, keys: Sequence[str], query: exp.Expr) -> Planned:
+def ascending(names: Iterable[str]) -> list[exp.Ordered]:
+    """Return the order by these columns that breaks ties: ascending, NULLs first."""
+    return [exp.Ordered(this=column(name), nulls_first=True) for name in names]
+
+
+def top(context: Context, planned: Planned, keys: Sequence[exp.Ordered], query: exp.Expr) -> Planned:
     """Return the rows of ``planned`` that LIMIT and OFFSET of ``query`` keep, in the order of ``keys``.
 
-    The keys are SQL over the columns of ``planned.node``; those that are not outputs are there for the keys only.
+    The keys are over the columns of ``planned.node``; those that are not outputs are there for the keys only.
     """
-    columns = [quote(c) for c in planned.columns]
-    seen = {key.removesuffix(" ASC NULLS FIRST") for key in keys}
-    order = [*keys, *(c for c in columns if c not in seen)]
-    bounds = [
-        f"{word} {text(query.args[key].expression)}"
-        for key, word in (("limit", "LIMIT"), ("offset", "OFFSET"))
-        if query.args.get(key)
-    ]
-    distinct = dict.fromkeys(columns)
-    sql = f"SELECT {', '.join(distinct)} FROM ordered ORDER BY {', '.join(order)} {' '.join(bounds)}"
-    names = tuple(dict.fromkeys(planned.columns))
-    node = project(planned.node, [(name, quote(name)) for name in planned.node.names])
-    return Planned(context.opaque((node,), ("ordered",), sql, names, TOP_K), planned.outputs)
+    kept = tuple(dict.fromkeys(planned.columns))
+    order = exp.Order(expressions=[*keys, *ascending(kept)])
+    bounds = {key: query.args[key].copy() for key in ("limit", "offset") if query.args.get(key)}
+    sql = text(select(names(kept), _ORDERED, order=order, **bounds))
+    return Planned(context.opaque((planned.node,), (_ORDERED,), sql, kept, TOP_K), planned.outputs)

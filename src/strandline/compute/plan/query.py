@@ -9,18 +9,24 @@ Source: design page "compute" (the smallest subtree becomes Recompute).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from sqlglot import exp
 
 from strandline.algebra.nodes import Constant, Node, UnionAll
-from strandline.algebra.schema import Schema, quote
-from strandline.compute.plan.context import Context, Planned, project
+from strandline.algebra.scalar import Scalar, cast, column, text
+from strandline.algebra.schema import RESERVED, Schema
+from strandline.compute.plan.compose import names as items
+from strandline.compute.plan.compose import select
+from strandline.compute.plan.context import Context, Planned, project, renamed
 from strandline.compute.plan.definite import inexact, refuse_unordered
-from strandline.compute.plan.dialect import text
-from strandline.compute.plan.order import direction, is_limited, output_of, top
+from strandline.compute.plan.order import is_limited, ordering, output_of, top
 from strandline.compute.plan.relations import Ctes, Relations
 from strandline.compute.plan.scope import Unplanned
 from strandline.compute.plan.select import plan_distinct, plan_select
+
+_A: Final = f"{RESERVED}a_side"
+_B: Final = f"{RESERVED}b_side"
 
 
 @dataclass(slots=True)
@@ -79,7 +85,7 @@ class Queries:
             output = output_of(key.this, planned.outputs)
             if output is None:
                 raise Unplanned("ORDER BY an expression over the outputs of a query")
-            keys.append(f"{quote(output)} {direction(key)}")
+            keys.append(ordering(key, output))
         return top(self.context, planned, keys, query)
 
     def _set_operation(self, query: exp.SetOperation, ctes: Ctes) -> Planned:
@@ -90,16 +96,17 @@ class Queries:
         if len(schemas[0].columns) != len(schemas[1].columns):
             raise Unplanned("a set operation over different numbers of columns")
         word = "UNION" if isinstance(query, exp.Union) else "EXCEPT" if isinstance(query, exp.Except) else "INTERSECT"
-        both = {"a_side": schemas[0], "b_side": schemas[1]}
-        common = self.context.analysed("SELECT * FROM a_side UNION ALL SELECT * FROM b_side", (), both)
+        both = {_A: schemas[0], _B: schemas[1]}
+        stars = [select([], side) for side in both]
+        for star in stars:
+            star.set("expressions", [exp.Star()])
+        common = self.context.analysed(text(exp.Union(this=stars[0], expression=stars[1], distinct=False)), (), both)
         left, right = (self._widened(side, own, common) for side, own in zip(sides, schemas, strict=True))
-        outputs = tuple((name, column) for (name, _), column in zip(sides[0].outputs, left.names, strict=True))
+        outputs = tuple((name, own) for (name, _), own in zip(sides[0].outputs, left.names, strict=True))
         if word != "UNION":
-            written = word if query.args.get("distinct") else f"{word} ALL"
-            sql = " ".join(
-                f"SELECT {', '.join(map(quote, side.names))} FROM {alias}{f' {written}' if alias == 'a_side' else ''}"
-                for alias, side in (("a_side", left), ("b_side", right))
-            )
+            kind, distinct = type(query), bool(query.args.get("distinct"))
+            a_side, b_side = select(items(left.names), _A), select(items(right.names), _B)
+            sql = text(kind(this=a_side, expression=b_side, distinct=distinct))
             reason = f"{word} has no maintenance rule"
             return Planned(self.context.opaque((left, right), both, sql, left.names, reason), outputs)
         union = Planned(UnionAll((left, right)), outputs)
@@ -123,7 +130,7 @@ class Queries:
             [
                 (
                     mine.name,
-                    quote(mine.name) if mine.type == wanted.type else f"CAST({quote(mine.name)} AS {wanted.type})",
+                    column(mine.name) if mine.type == wanted.type else cast(column(mine.name), wanted.type),
                 )
                 for mine, wanted in zip(own, common, strict=True)
             ],
@@ -137,7 +144,7 @@ class Queries:
         names = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
         names = names or [f"col{n + 1}" for n in range(len(rows[0]))]
         outputs = tuple((name, self.context.names.fresh(name)) for name in names)
-        node = Constant(tuple(c for _, c in outputs), tuple(tuple(text(value) for value in row) for row in rows))
+        node = Constant(tuple(c for _, c in outputs), tuple(tuple(map(Scalar, row)) for row in rows))
         return Planned(node, outputs)
 
     def _substituted(self, query: exp.Expr, ctes: Ctes, reason: str) -> Planned:
@@ -157,11 +164,8 @@ class Queries:
             planned = self._readable(relation, copy, ctes, inner)
             if planned is None:
                 continue
-            name = f"relation_{len(inputs)}"
-            names = [str(visible) for visible, _ in planned.outputs]
-            inputs[name] = project(
-                planned.node, [(v, quote(c)) for v, (_, c) in zip(names, planned.outputs, strict=True)]
-            )
+            name = f"{RESERVED}relation_{len(inputs)}"
+            inputs[name] = renamed(planned.node, [(str(visible), own) for visible, own in planned.outputs])
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name, quoted=True))
             relation.replace(exp.Table(this=exp.to_identifier(name), alias=alias, joins=relation.args.get("joins")))
         refuse_unordered(copy, self.sql)
@@ -170,9 +174,8 @@ class Queries:
         written = text(copy)
         found = self.context.analysed(written, (), schemas)
         outputs = tuple((c.name, self.context.names.fresh(c.name)) for c in found)
-        columns = ", ".join(f"{quote(name or '')} AS {quote(column)}" for name, column in outputs)
-        sql = f"SELECT {columns} FROM (\n{written}\n)"
-        node = self.context.opaque(inputs.values(), inputs, sql, (c for _, c in outputs), reason)
+        around = select([(column(name), own) for name, own in outputs], exp.Subquery(this=copy))
+        node = self.context.opaque(inputs.values(), inputs, text(around), (own for _, own in outputs), reason)
         return Planned(node, outputs)
 
     def _readable(self, relation: exp.Expr, query: exp.Expr, ctes: Ctes, inner: set[str]) -> Planned | None:

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sqlglot import exp
 
 from strandline.algebra.nodes import Constant, Filter, Join, Node
-from strandline.algebra.schema import quote
-from strandline.compute.plan.context import Context, Planned, project
-from strandline.compute.plan.dialect import text
+from strandline.algebra.scalar import Scalar, column, conjunction, text
+from strandline.algebra.schema import RESERVED
+from strandline.compute.plan.compose import names as items
+from strandline.compute.plan.compose import relation as named
+from strandline.compute.plan.compose import select as composed
+from strandline.compute.plan.context import Context, Planned, renamed
 from strandline.compute.plan.expressions import conjuncts, resolve
 from strandline.compute.plan.scope import Field, Scope, Unplanned
-from strandline.engine.sql import columns_of
 
 Ctes = Mapping[str, Planned]
 """Common table expressions in sight, by lower-case name."""
 
 PlanQuery = Callable[[exp.Expr, Ctes], Planned]
 
-_OUTER = {"LEFT": "LEFT OUTER", "RIGHT": "RIGHT OUTER", "FULL": "FULL OUTER"}
+_OUTER: Final = ("LEFT", "RIGHT", "FULL")
+_LEFT: Final = f"{RESERVED}left_side"
+_RIGHT: Final = f"{RESERVED}right_side"
 _PLAIN_TABLE = ("this", "alias", "db", "catalog")
 
 
@@ -36,7 +41,7 @@ class Relations:
     plan_query: PlanQuery
     ctes: Ctes
     inputs: list[Node] = field(default_factory=list)
-    on: list[str] = field(default_factory=list)
+    on: list[Scalar] = field(default_factory=list)
     scope: Scope = field(default_factory=Scope)
 
     def read(self, select: exp.Select) -> None:
@@ -53,7 +58,7 @@ class Relations:
         where = select.args.get("where")
         if where is not None:
             for conjunct in conjuncts(where.this):
-                self._condition(text(resolve(conjunct, self.scope, {})))
+                self._condition(Scalar(resolve(conjunct, self.scope, {})))
 
     def node(self) -> Node:
         """Return the plan so far."""
@@ -70,16 +75,16 @@ class Relations:
         planned = self._planned(relation)
         shared = isinstance(relation, exp.Table) and planned is self.ctes.get(relation.name.lower())
         alias = relation.args.get("alias")
-        renamed = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
-        if renamed and len(renamed) != len(planned.outputs):
+        given = [c.name for c in alias.args.get("columns") or []] if alias is not None else []
+        if given and len(given) != len(planned.outputs):
             raise Unplanned("an alias with other columns than its relation")
         qualifier = relation.alias_or_name or None
         fields, columns = [], []
-        for position, (name, column) in enumerate(planned.outputs):
-            own = self.context.names.fresh(column) if shared else column
-            columns.append((own, quote(column)))
-            fields.append(Field(qualifier, renamed[position] if renamed else name, own))
-        return project(planned.node, columns), Scope(tuple(fields), tuple(fields))
+        for position, (name, output) in enumerate(planned.outputs):
+            own = self.context.names.fresh(output) if shared else output
+            columns.append((own, output))
+            fields.append(Field(qualifier, given[position] if given else name, own))
+        return renamed(planned.node, columns), Scope(tuple(fields), tuple(fields))
 
     def _planned(self, relation: exp.Expr) -> Planned:
         match relation:
@@ -106,48 +111,54 @@ class Relations:
         node, offered = self._relation(join.this)
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         scope, pairs = self.scope.beside(offered, [name.name for name in join.args.get("using") or []])
-        conditions = [f"{quote(a.column)} = {quote(b.column)}" for a, b in pairs]
+        conditions: list[exp.Expr] = [exp.EQ(this=column(a.column), expression=column(b.column)) for a, b in pairs]
         on = join.args.get("on")
         if on is not None:
-            conditions += [text(resolve(conjunct, scope, {})) for conjunct in conjuncts(on)]
+            conditions += [resolve(conjunct, scope, {}) for conjunct in conjuncts(on)]
         if kind in ("", "INNER", "CROSS") and not side:
             self.inputs.append(node)
             self.scope = scope
             for condition in conditions:
-                self._condition(condition)
+                self._condition(Scalar(condition))
             return
         self._other_join(node, side, kind, conditions, scope, bool(pairs))
 
-    def _other_join(self, right: Node, side: str, kind: str, conditions: list[str], scope: Scope, using: bool) -> None:
+    def _other_join(
+        self, right: Node, side: str, kind: str, conditions: list[exp.Expr], scope: Scope, using: bool
+    ) -> None:
         """Make an outer, semi or anti join of what is joined so far with ``right``: an `Opaque`."""
         left = self.node()
         if kind in ("SEMI", "ANTI"):
-            spelled, names = f"LEFT {kind}", left.names
+            spelled, names, how = f"left {kind.lower()}", left.names, {"side": "LEFT", "kind": kind}
         elif side in _OUTER and not (using and side != "LEFT"):
-            spelled, names = _OUTER[side], (*left.names, *right.names)
+            spelled, names = f"{side.lower()} outer", (*left.names, *right.names)
+            how = {"side": side, "kind": "OUTER"}
             self.scope = scope
         else:
             raise Unplanned(f"a {side} {kind} join".replace("  ", " "))
-        columns = ", ".join(map(quote, names))
-        condition = f" ON {' AND '.join(f'({c})' for c in conditions)}" if conditions else ""
-        sql = f"SELECT {columns} FROM left_side {spelled} JOIN right_side{condition}"
-        reason = f"a {spelled.lower()} join has no maintenance rule"
-        self.inputs = [self.context.opaque((left, right), ("left_side", "right_side"), sql, names, reason)]
+        on = conjunction(conditions) if conditions else None
+        join = exp.Join(this=named(_RIGHT), on=on, **how)
+        sql = text(composed(items(names), _LEFT, joins=[join]))
+        reason = f"a {spelled} join has no maintenance rule"
+        self.inputs = [self.context.opaque((left, right), (_LEFT, _RIGHT), sql, names, reason)]
         self.on = []
 
-    def _condition(self, condition: str) -> None:
+    def _condition(self, condition: Scalar) -> None:
         """Put a condition as far down as it can go."""
-        columns = columns_of(condition)
         for position, node in enumerate(self.inputs):
-            if columns <= frozenset(node.names) and (columns or len(self.inputs) == 1):
+            if condition.columns <= frozenset(node.names) and (condition.columns or len(self.inputs) == 1):
                 self.inputs[position] = _filtered(node, condition)
                 return
         if len(self.inputs) == 1:
-            raise Unplanned(f"the condition {condition} names columns that are not there")
+            raise Unplanned(f"the condition {condition.sql} names columns that are not there")
         self.on.append(condition)
 
 
-def _filtered(node: Node, condition: str) -> Node:
+def _filtered(node: Node, condition: Scalar) -> Node:
     if isinstance(node, Filter):
-        return replace(node, predicate=f"{node.predicate} AND ({condition})")
-    return Filter(node, f"({condition})")
+        return replace(node, predicate=Scalar(conjunction(_terms(node.predicate) + _terms(condition))))
+    return Filter(node, condition)
+
+
+def _terms(condition: Scalar) -> list[exp.Expr]:
+    return conjuncts(condition.tree)

@@ -36,8 +36,8 @@ class Names:
     ('a', 'A_2', 'sum_x', 'column')
     """
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = {name.lower() for name in taken}
 
     def fresh(self, wanted: str | None) -> str:
         """Return a name like ``wanted`` that this plan has not used before, without regard to case."""

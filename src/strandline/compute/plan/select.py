@@ -7,21 +7,25 @@ over the planned rows below it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sqlglot import exp
 
 from strandline.algebra.nodes import Filter, Node, Reduce
-from strandline.algebra.schema import quote
+from strandline.algebra.scalar import Scalar, column, columns, conjunction, text
 from strandline.compute.plan.aggregate import Reduction
+from strandline.compute.plan.compose import ROWS
+from strandline.compute.plan.compose import select as composed
 from strandline.compute.plan.context import Context, Planned, project
-from strandline.compute.plan.dialect import text
-from strandline.compute.plan.expressions import column, conjuncts, has_aggregate, refuse_ambiguous, resolve
-from strandline.compute.plan.folds import complete_windows, definite_folds
-from strandline.compute.plan.order import direction, is_limited, output_of, top
+from strandline.compute.plan.expressions import conjuncts, has_aggregate, refuse_ambiguous, resolve
+from strandline.compute.plan.folds import definite_folds
+from strandline.compute.plan.functions import MERGING
+from strandline.compute.plan.order import is_limited, ordering, output_of, top
 from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scope import Scope, Unplanned
+from strandline.compute.plan.windows import complete_windows
 
 _KNOWN = frozenset(
     [
@@ -44,6 +48,9 @@ _KNOWN = frozenset(
         "kind",
     ]
 )
+
+_AFTER_KEYS: Final = ("grouping_sets", "cube", "rollup", "totals")
+"""What may follow the keys of a GROUP BY, in sqlglot's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ def plan_select(context: Context, select: exp.Select, relations: Relations) -> P
 
 def plan_distinct(context: Context, planned: Planned) -> Planned:
     """Return the distinct rows of ``planned``."""
-    node = Reduce(planned.node, tuple((name, quote(name)) for name in dict.fromkeys(planned.columns)), ())
+    node = Reduce(planned.node, columns(dict.fromkeys(planned.columns)), ())
     context.learn(node)
     return Planned(node, planned.outputs)
 
@@ -117,13 +124,13 @@ def _aliases(items: Sequence[_Item]) -> dict[str, exp.Expr]:
 
 def _order(
     context: Context, select: exp.Select, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expr]
-) -> tuple[list[str], list[_Item]]:
-    """Return the keys of ORDER BY as SQL over output columns, and items for those that are no output."""
+) -> tuple[list[exp.Ordered], list[_Item]]:
+    """Return the keys of ORDER BY over output columns, and items for those that are no output."""
     order = select.args.get("order")
     if order is None or not is_limited(select):
         return [], []
     outputs = [(item.name, item.column) for item in items]
-    keys: list[str] = []
+    keys: list[exp.Ordered] = []
     hidden: list[_Item] = []
     for key in order.expressions:
         if not isinstance(key, exp.Ordered):
@@ -136,7 +143,7 @@ def _order(
             output = context.names.fresh("ordering")
             ordered = resolve(key.this, scope, aliases, aliases_first=not aggregates)
             hidden.append(_Item(None, output, ordered, shown=False))
-        keys.append(f"{quote(output)} {direction(key)}")
+        keys.append(ordering(key, output))
     return keys, hidden
 
 
@@ -167,7 +174,7 @@ def _rows(
     except Unplanned as why:
         return _grouped(context, node, select, items, (kept, filtered), scope, aliases, str(why))
     if having_over is not None:
-        reduced = Filter(reduced, " AND ".join(f"({text(c)})" for c in conjuncts(having_over)))
+        reduced = Filter(reduced, Scalar(conjunction(conjuncts(having_over))))
     return _output(context, reduced, lifted, qualify_over)
 
 
@@ -177,7 +184,7 @@ def _keys(
     """Return the expressions that are grouped by."""
     if group is None:
         return []
-    if any(group.args.get(key) for key in ("grouping_sets", "cube", "rollup", "totals")):
+    if any(group.args.get(key) for key in _AFTER_KEYS):
         raise Unplanned("grouping sets have no maintenance rule")
     if group.args.get("all"):
         keys = [item.expression for item in items if item.shown and not has_aggregate(item.expression)]
@@ -191,6 +198,8 @@ def _keys(
         found.append(_key(key, items, scope, aliases))
     if any(has_aggregate(key) or key.find(exp.Window) is not None for key in found):
         raise Unplanned("GROUP BY an aggregate")
+    if any(call.name.lower() in MERGING for key in found for call in key.find_all(exp.Anonymous)):
+        raise Unplanned("a row may join two groups into one, so that groups have no maintenance rule")
     return found
 
 
@@ -198,19 +207,14 @@ def _key(key: exp.Expr, items: Sequence[_Item], scope: Scope, aliases: dict[str,
     """Return what one element of GROUP BY means: a position, or an expression."""
     if isinstance(key, exp.Literal) and not key.is_string:
         return items[int(key.name) - 1].expression
-    resolved = resolve(key, scope, aliases)
-    return resolved.this if isinstance(resolved, exp.Paren) else resolved
+    return resolve(key, scope, aliases).unnest()
 
 
 def _output(context: Context, node: Node, items: Sequence[_Item], qualify: exp.Expr | None) -> Node:
     """Return the items over ``node``: a projection, or a recomputed query where there are windows."""
     if qualify is None and not any(item.expression.find(exp.Window) for item in items):
-        return project(node, [(item.column, text(item.expression)) for item in items])
-    written = [text(_definite(context, node, item.expression)) for item in items]
-    columns = ", ".join(f"{sql} AS {quote(item.column)}" for sql, item in zip(written, items, strict=True))
-    last = "" if qualify is None else f" QUALIFY {text(_definite(context, node, qualify))}"
-    sql = f"SELECT {columns} FROM rows{last}"
-    return context.opaque((node,), ("rows",), sql, [i.column for i in items], "a window has no maintenance rule")
+        return project(node, [(item.column, item.expression) for item in items])
+    return _recomputed(context, node, items, {"qualify": qualify}, "a window has no maintenance rule")
 
 
 def _grouped(
@@ -224,21 +228,51 @@ def _grouped(
     reason: str,
 ) -> Node:
     """Return a GROUP BY that has no rule as a recomputed query over the planned rows."""
-    columns = ", ".join(f"{text(_definite(context, node, i.expression))} AS {quote(i.column)}" for i in items)
     group = select.args.get("group")
-    grouped = ""
+    clauses: dict[str, exp.Expr] = {}
     if group is not None:
+        if any(group.args.get(key) for key in _AFTER_KEYS):
+            raise Unplanned("grouping sets that follow the keys")  # their names would stay the author's
         resolved = group.copy()
         if group.args.get("all"):
             resolved.set("all", None)
             resolved.set("expressions", _keys(group, items, scope, aliases))
         else:
             resolved.set("expressions", [_key(key, items, scope, aliases) for key in group.expressions])
-        grouped = " " + text(resolved).strip() if resolved.expressions else ""
-    having, qualify = (None if c is None else text(_definite(context, node, c)) for c in conditions)
-    last = (f" HAVING {having}" if having else "") + (f" QUALIFY {qualify}" if qualify else "")
-    sql = f"SELECT {columns} FROM rows{grouped}{last}"
-    return context.opaque((node,), ("rows",), sql, [i.column for i in items], reason)
+            _refuse_constants(group, scope, aliases)
+        if resolved.expressions:
+            clauses["group"] = resolved
+    having, qualify = conditions
+    return _recomputed(context, node, items, {"having": having, "qualify": qualify}, reason, clauses)
+
+
+def _refuse_constants(group: exp.Group, scope: Scope, aliases: dict[str, exp.Expr]) -> None:
+    """Raise `Unplanned` if a name in ``group`` stands for a constant, which in its place would be a position."""
+    for name in group.find_all(exp.Column):
+        if resolve(name, scope, aliases).find(exp.Column) is None:
+            raise Unplanned(f"GROUP BY {name.name}, which is a constant")
+
+
+_CONDITIONS: Final[dict[str, type[exp.Expr]]] = {"having": exp.Having, "qualify": exp.Qualify}
+
+
+def _recomputed(
+    context: Context,
+    node: Node,
+    items: Sequence[_Item],
+    conditions: Mapping[str, exp.Expr | None],
+    reason: str,
+    clauses: Mapping[str, exp.Expr] | None = None,
+) -> Node:
+    """Return a SELECT over the rows of ``node`` that runs as it is, made definite."""
+    shown = [(_definite(context, node, item.expression), item.column) for item in items]
+    kept = {
+        name: _CONDITIONS[name](this=_definite(context, node, condition))
+        for name, condition in conditions.items()
+        if condition is not None
+    }
+    sql = text(composed(shown, ROWS, **(clauses or {}), **kept))
+    return context.opaque((node,), (ROWS,), sql, [item.column for item in items], reason)
 
 
 def _definite(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:

@@ -2,7 +2,8 @@
 
 1. read the text (`dialect`), find the collections it reads, refuse what has no definite value (`definite`);
 2. Spark says what its columns are: it is the authority, so a query that it refuses goes no further, and one that it
-   accepts is planned;
+   accepts is planned; unless what sqlglot read, written again, is another query to Spark: then it is not trusted, and
+   the author's own text is recomputed;
 3. plan it (`query`); what is not understood is recomputed, the smallest part that can be;
 4. Spark analyses what the plan means: its columns must be those of step 2, else the whole query is recomputed as it
    was written.
@@ -21,14 +22,16 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from strandline.algebra.nodes import Get, Node, Opaque, children
-from strandline.algebra.schema import Schema, quote
+from strandline.algebra.scalar import text
+from strandline.algebra.schema import Schema
 from strandline.compute.plan.analyst import Analyst
-from strandline.compute.plan.context import Context, project
+from strandline.compute.plan.context import Context, renamed
 from strandline.compute.plan.definite import inexact, refuse_indefinite, refuse_unordered
-from strandline.compute.plan.dialect import parse, position_of, words
+from strandline.compute.plan.dialect import MISTAKES, parse, position_of, words
 from strandline.compute.plan.key import key
+from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
-from strandline.compute.plan.scope import Unplanned
+from strandline.compute.plan.scope import Names, Unplanned
 from strandline.errors import DefinitionError
 
 _CANDIDATES_MAX = 3
@@ -52,8 +55,10 @@ class PlannedView:
     key: tuple[str, ...] | None = None
 
 
-def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> PlannedView:
+def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, distrusted: bool = False) -> PlannedView:
     """Return the plan of the query ``sql`` over the collections of ``catalog``.
+
+    ``distrusted``: a check found that a plan of it gave wrong rows, so plain Spark recomputes the whole of it.
 
     Raises:
         DefinitionError: the text is no query that Spark accepts, names what is not there, or has no definite value.
@@ -62,18 +67,26 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> Plan
     query = parse(sql)
     read = _imports(query, sql, catalog)
     relations = {name: catalog[name] for name in read}
-    refuse_indefinite(query, sql)
+    refuse_indefinite(query, sql, relations)
     schema = analyst.schema_of(sql, relations)
-    context = Context(relations, analyst, _mentioned(query))
+    mistrust = None if query is not None else "only Spark can read this text"
+    if query is not None and not analyst.same(sql, text(query), relations):
+        query, mistrust = None, "sqlglot reads this text otherwise than Spark does"
+        refuse_indefinite(None, sql, relations)
+    context = Context(relations, analyst, _mentioned(query), Names(_bound(query)))
     try:
+        if distrusted:
+            raise Unplanned("a check found rows of it wrong")
         if query is None:
-            raise Unplanned("only Spark can read this text")
+            raise Unplanned(str(mistrust))
         if _comma_before_outer(query):
             raise Unplanned("an outer join after a comma")
         plan = _planned(query, sql, schema, context)
     except Unplanned as why:
-        refuse_unordered(query, sql)
-        plan = _whole(sql, schema, relations, str(why))
+        means = meaning(sql, relations, analyst) if distrusted else sql
+        if means is None or means == sql:
+            refuse_unordered(query, sql)
+        plan = _whole(means or sql, schema, relations, str(why))
         context.notes[:] = [f"the whole query is recomputed: {why}", *inexact(query)]
         context.types.update((c.name, c.type) for c in schema)
     imports = tuple(sorted(set(_read(plan))))
@@ -82,11 +95,13 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst) -> Plan
 
 def _planned(query: exp.Expr, sql: str, schema: Schema, context: Context) -> Node:
     """Return a plan whose columns, as Spark sees them, are those of ``schema``."""
-    planned = Queries(context, sql).plan(query, {})
+    try:
+        planned = Queries(context, sql).plan(query, {})
+    except MISTAKES as mistake:
+        raise Unplanned(f"the planner fails on it ({type(mistake).__name__}: {mistake})") from mistake
     if len(planned.outputs) != len(schema.columns):
         raise Unplanned("the plan has another number of columns than the query")
-    outputs = zip(schema.names, planned.columns, strict=True)
-    plan = project(planned.node, [(name, quote(column)) for name, column in outputs])
+    plan = renamed(planned.node, zip(schema.names, planned.columns, strict=True))
     found = context.schema(plan)
     if found != schema:
         raise Unplanned(f"the plan's columns are ({found.ddl}), the query's ({schema.ddl})")
@@ -135,6 +150,12 @@ def _mentioned(query: exp.Expr | None) -> frozenset[str] | None:
     if query.find(exp.Pivot) is not None or any(join.args.get("method") for join in query.find_all(exp.Join)):
         return None  # PIVOT groups by the columns that it does not name, NATURAL joins by those that both sides have
     return frozenset(i.name.lower() for i in query.find_all(exp.Identifier))
+
+
+def _bound(query: exp.Expr | None) -> Iterator[str]:
+    """Yield the variables of the lambdas in the text: a column of the plan that has such a name would be hidden."""
+    for function in () if query is None else query.find_all(exp.Lambda):
+        yield from (variable.name for variable in function.expressions)
 
 
 def _comma_before_outer(query: exp.Expr) -> bool:

@@ -52,7 +52,30 @@ from strandline.materialize.messages import (
 from strandline.materialize.spool import Spool
 from strandline.materialize.task import Binding, Checkpoint, KeyRange, MaterializationSpec
 
-DOCUMENTATION: Final = "https://duckdb.org/docs/"
+SPEC: Final = DriverSpec(
+    {
+        "type": "object",
+        "properties": {
+            "path": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The DuckDB file; made if it is not there. Or a reference: env:NAME, file:PATH.",
+            }
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+    {
+        "type": "object",
+        "properties": {
+            "table": {"type": "string", "minLength": 1, "description": "The table in the schema main; ours alone."}
+        },
+        "required": ["table"],
+        "additionalProperties": False,
+    },
+    "https://duckdb.org/docs/",
+)
+"""What `DuckDBDriver` takes."""
 
 
 class _OutcomeUnknownError(Exception):
@@ -67,12 +90,7 @@ class DuckDBDriver:
 
     async def spec(self) -> DriverSpec:
         """Return what configuration this driver takes."""
-        text = {"type": "string", "minLength": 1}
-        return DriverSpec(
-            {"type": "object", "properties": {"path": text}, "required": ["path"]},
-            {"type": "object", "properties": {"table": text}, "required": ["table"]},
-            DOCUMENTATION,
-        )
+        return SPEC
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
         """Return the verdict on each binding's columns; does not open the file."""
@@ -81,8 +99,14 @@ class DuckDBDriver:
         return tuple(Validated({c.name: _verdict(b, c.name, c.type) for c in b.schema}) for b in spec.bindings)
 
     async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
-        """Create the tables that are missing, recreate those whose backfill was bumped, check the others."""
+        """Create the tables that are missing, recreate those that no longer fit, check the others."""
+        return Applied("; ".join(await self._fit(spec, keep=True)))
 
+    async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
+        """Say what `apply` would do, by doing it and rolling it back."""
+        return await self._fit(spec, keep=False)
+
+    async def _fit(self, spec: MaterializationSpec, *, keep: bool) -> tuple[str, ...]:
         def work(connection: duckdb.DuckDBPyConnection) -> list[str]:
             connection.begin()
             try:
@@ -91,10 +115,13 @@ class DuckDBDriver:
             except BaseException:
                 connection.rollback()
                 raise
-            connection.commit()
-            return [action for action in actions if action]
+            if keep:
+                connection.commit()
+            else:
+                connection.rollback()
+            return actions
 
-        return Applied("; ".join(await self._file.run(work)))
+        return tuple(action for action in await self._file.run(work) if action)
 
     async def open(self) -> Session:
         """Start a conversation; the file is not touched before `Open`."""

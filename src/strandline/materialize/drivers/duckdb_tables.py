@@ -97,7 +97,7 @@ def fit(connection: duckdb.DuckDBPyConnection, binding: Binding, committed: Sequ
         if filled:
             raise DefinitionError(
                 f"table {binding.resource!r} is gone, though it was filled from {binding.collection!r}: "
-                "bump the binding's backfill to fill it again"
+                f"`strandline backfill` of {binding.collection!r} fills it again"
             )
         _create(connection, target)
         return f"created table {binding.resource!r}"
@@ -110,12 +110,14 @@ def fit(connection: duckdb.DuckDBPyConnection, binding: Binding, committed: Sequ
             )
         connection.execute(compose("DROP TABLE {t}", t=target.table).text)
         _create(connection, target)
-        return f"recreated table {binding.resource!r} for its new columns (backfill {binding.backfill})"
+        return f"recreated table {binding.resource!r} for its new columns, to be filled from the start"
     if not ours and connection.execute(compose("SELECT 1 FROM {t} LIMIT 1", t=target.table).text).fetchall():
         raise DefinitionError(
             f"table {binding.resource!r} holds rows that this materialization did not write: "
             "drop the table, or choose another name"
         )
+    if ours and not filled:
+        return f"table {binding.resource!r} is filled from the start: its rows stay until the new ones replace them"
     return ""
 
 

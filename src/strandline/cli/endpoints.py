@@ -1,0 +1,39 @@
+"""`strandline backfill` and `strandline driver spec`: what concerns endpoints.
+
+Source: design page "materialize" (backfill, announced beforehand; drivers are products).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from strandline.cli.door import Door
+from strandline.cli.output import Output
+from strandline.environment.endpoints import spec_of
+
+
+def backfill(door: Door, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
+    """Say what filling tables again does; with ``apply`` do it."""
+    project = door.project(root)
+    with door.writing(project) if apply else door.looking(project) as env:
+        done = env.backfill(name, collection, apply=apply)
+    lines = [
+        f"{each['table']}: filled again from the start of {each['collection']} (backfill {each['backfill']})"
+        for each in done["tables"]
+    ]
+    lines += [f"endpoint: {action}" for action in done["actions"]]
+    lines.append("done: the next tick fills them" if apply else "nothing is changed; --apply does it")
+    output.result(done, "\n".join(lines))
+
+
+def driver_spec(endpoint: str, output: Output) -> None:
+    """Print what the driver of an endpoint takes."""
+    spec = spec_of(endpoint)
+    document = {
+        "endpoint": endpoint,
+        "options": spec.config_schema,
+        "resource": spec.resource_schema,
+        "documentation_url": spec.documentation_url,
+    }
+    output.result(document, json.dumps(document, indent=2))

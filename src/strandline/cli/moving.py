@@ -1,0 +1,52 @@
+"""How fast a transaction into an endpoint moves: told now and then while `strandline run` waits for it.
+
+Source: design page "environment" (long work shows its progress).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.materialize.runtime import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One task's rows so far: ``done`` of about ``about``, read from its collections or sent to its endpoint."""
+
+    name: str
+    verb: str
+    done: int
+    about: int
+    rows_per_s: int
+
+    def __str__(self) -> str:
+        share = f" ({100 * self.done // self.about} %)" if self.about else ""
+        return f"{self.name}: {self.verb} {self.done:,} of about {self.about:,} rows{share}, {self.rows_per_s:,} rows/s"
+
+
+class Pacer:
+    """Turns a task's statuses into paces, at most one every ``pause_s`` seconds; ``now`` is a monotonic clock."""
+
+    def __init__(self, now: Callable[[], float], pause_s: float) -> None:
+        self._now = now
+        self._pause_s = pause_s
+        self._begun: dict[str, tuple[str, float, float]] = {}  # what it does, since when, when it was told
+
+    def pace(self, status: Status) -> Pace | None:
+        """Return the pace to tell now, or None: it was told a moment ago, or no transaction is under way."""
+        moving, now = status.moving, self._now()
+        match status.phase:
+            case "Extending":
+                verb, done, about = "read", moving.read, moving.about
+            case "Storing":
+                verb, done, about = "sent", moving.sent, moving.read
+            case _:
+                return None
+        last, begun, told = self._begun.get(status.name, ("", now, now))
+        if last != verb or not done:
+            last, begun, told = verb, now, now
+        due = done > 0 and now - told >= self._pause_s
+        self._begun[status.name] = (last, begun, now if due else told)
+        return Pace(status.name, verb, done, about, round(done / (now - begun))) if due else None

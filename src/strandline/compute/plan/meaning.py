@@ -1,0 +1,230 @@
+"""The definite meaning of a view, as one query that plain Spark answers: what `verify` compares a view with.
+
+Most queries mean what they say, and are returned as their author wrote them.  Where plain Spark may give one of several
+answers (rows that an ORDER BY does not tell apart, sums of floats in any order), the text is completed by the rules
+that law D states: ties are broken by the row, floats are added up in the order of their values.  So `verify` compares a
+view with what it must hold, and never with another arbitrary answer.
+
+This is written for itself, beside the planner and not with it: the planner completes its plan, this completes the text,
+and a mistake in one of them shows as a difference.
+
+Source: design pages "compute" (verify) and "the map" (decision 7, law D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from sqlglot import exp
+
+from strandline.algebra.scalar import text
+from strandline.algebra.schema import Schema
+from strandline.compute.plan.analyst import Analyst
+from strandline.compute.plan.definite import is_positional
+from strandline.compute.plan.dialect import parse
+from strandline.errors import DefinitionError
+
+_E = TypeVar("_E", bound=exp.Expr)
+
+_ADDED: Final = ("avg", "mean", "sum")
+_FLOATS: Final = ("float", "double")
+_BY_POSITION: Final = ("lag", "lead", "ntile", "row_number")
+_FIRST: Final = ("any_value", "first", "first_value")
+_LAST: Final = ("last", "last_value")
+
+
+class Inexpressible(Exception):
+    """The meaning of this query cannot be written as a text."""
+
+
+def meaning(sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str | None:
+    """Return the query whose only answer is the view's value; None if it cannot be written as one.
+
+    ``relations`` are the collections that ``sql``, a view's text, reads.
+    """
+    tree = parse(sql)
+    if tree is None or not any(map(_open, tree.walk())):
+        return sql
+    whole = tree.copy()
+    try:
+        for query in reversed(list(whole.find_all(exp.Select, exp.SetOperation))):  # what is inside first
+            _Completion(query, relations, analyst).complete()
+    except (Inexpressible, DefinitionError):
+        return None
+    return text(whole)
+
+
+def _open(node: exp.Expr) -> bool:
+    """Tell whether plain Spark may have a choice at ``node``."""
+    match node:
+        case exp.Limit() | exp.Offset() | exp.Fetch():
+            return True
+        case exp.Window():
+            return is_positional(node)
+        case exp.Anonymous():
+            return node.name.lower() in _ADDED
+        case _:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Completion:
+    """Completes one SELECT (or set operation) of a query, in place; what is inside it is complete already."""
+
+    query: exp.Expr
+    relations: Mapping[str, Schema]
+    analyst: Analyst
+
+    def complete(self) -> None:
+        """Leave Spark no choice."""
+        if isinstance(self.query, exp.Select):
+            for window in [each for each in _own(self.query, exp.Window) if is_positional(each)]:
+                window.replace(self._window(window))
+            for call in [each for each in _own(self.query, exp.Anonymous) if each.name.lower() in _ADDED]:
+                self._fold(call)
+        if any(self.query.args.get(key) is not None for key in ("limit", "offset")):
+            self._limit()
+
+    def _limit(self) -> None:
+        """Order by all outputs, by position, after what the author orders by."""
+        bare = self.query.copy()
+        for key in ("order", "limit", "offset"):
+            bare.set(key, None)
+        count = len(self._schema(text(bare)).columns)
+        order = self.query.args.get("order")
+        keys = [] if order is None else list(order.expressions)
+        ties = [_ascending(exp.Literal.number(position)) for position in range(1, count + 1)]
+        self.query.set("order", exp.Order(expressions=[*keys, *ties]))
+
+    def _window(self, window: exp.Window) -> exp.Expr:
+        order, ties = window.args.get("order"), self._ties()
+        if order is None or window.args.get("alias") is not None:
+            raise Inexpressible
+        completed = window.copy()
+        completed.set("order", exp.Order(expressions=[*(k.copy() for k in order.expressions), *map(_ascending, ties)]))
+        function, spec = _called(window), window.args.get("spec")
+        rows = spec is not None and str(spec.args.get("kind") or "").upper() == "ROWS"
+        begins = spec is None or str(spec.args.get("start") or "").upper() == "UNBOUNDED"
+        if rows or function in _BY_POSITION or (function in _FIRST and begins):
+            return completed
+        if spec is not None or not isinstance(window.this, exp.Anonymous):
+            raise Inexpressible
+        partition = [each.copy() for each in window.args.get("partition_by") or []]
+        if function in _LAST and len(window.this.expressions) == 1:  # of all rows with the same keys, the last one
+            peers = [*partition, *(key.this.copy() for key in order.expressions)]
+            fields = [exp.Alias(this=tie.copy(), alias=f"__{number}") for number, tie in enumerate(ties)]
+            fields.append(exp.Alias(this=window.this.expressions[0].copy(), alias="__value"))
+            gathered = exp.Window(this=_call("collect_list", _call("struct", *fields)), partition_by=peers)
+            last = _call("element_at", _call("array_sort", gathered), exp.Neg(this=exp.Literal.number(1)))
+            return exp.Dot(this=last, expression=exp.to_identifier("__value"))
+        if function == "nth_value" and len(window.this.expressions) == 2:
+            seen = exp.Window(this=_call("count", exp.Literal.number(1)), partition_by=partition, order=order.copy())
+            completed.set("spec", _everything())
+            reached = exp.GTE(this=seen, expression=exp.Paren(this=window.this.expressions[1].copy()))
+            return exp.Case(ifs=[exp.If(this=reached, true=completed)])
+        raise Inexpressible
+
+    def _ties(self) -> list[exp.Expr]:
+        """Return what tells rows apart that a window orders: the groups' keys, or all columns that are read."""
+        group = self.query.args.get("group")
+        if group is not None:
+            if not group.expressions or any(isinstance(key, exp.Literal) for key in group.expressions):
+                raise Inexpressible
+            return [key.copy() for key in group.expressions]
+        mentioned = _mentioned(self.query)
+        return [
+            exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(source, quoted=True))
+            for source, names in self._sources()
+            for name in names
+            if mentioned is None or name.lower() in mentioned
+        ]
+
+    def _sources(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the relations of the FROM clause that a window sees: their alias and columns."""
+        joins = self.query.args.get("joins") or []
+        from_ = self.query.args.get("from_")
+        seen = [from_.this] if from_ is not None else []
+        seen += [join.this for join in joins if str(join.kind or "").upper() not in ("SEMI", "ANTI")]
+        for relation in seen:
+            alias = relation.args.get("alias")
+            if not relation.alias_or_name or (alias is not None and alias.args.get("columns")):
+                raise Inexpressible
+            bare = relation.copy()
+            bare.set("alias", None)
+            yield relation.alias_or_name, self._schema(f"SELECT * FROM {text(bare)}").names
+
+    def _fold(self, call: exp.Anonymous) -> None:
+        """Add floats up in the order of their values, and leave all other sums to Spark."""
+        if len(call.expressions) != 1 or isinstance(call.expressions[0], exp.Star):
+            return
+        argument, gather = call.expressions[0], "collect_list"
+        if isinstance(argument, exp.Distinct):
+            argument, gather = argument.expressions[0], "collect_set"
+        if self._type(argument) not in _FLOATS:
+            return
+        around: exp.Expr = call
+        gathered: exp.Expr = _call(gather, exp.cast(argument.copy(), "double"))
+        while isinstance(around.parent, exp.Filter | exp.Window) and around.parent.this is around:
+            around = around.parent
+            outer = around.copy()
+            outer.set("this", gathered)
+            gathered = outer
+        values = text(_call("array_sort", gathered))
+        total = f"aggregate({values}, 0D, (__total, __value) -> __total + __value)"
+        value = total if call.name.lower() == "sum" else f"{total} / size({values})"
+        folded = parse(f"SELECT (CASE WHEN size({values}) > 0 THEN {value} END)")
+        assert folded is not None, values
+        around.replace(folded.expressions[0])
+
+    def _type(self, argument: exp.Expr) -> str:
+        bare = exp.Select(expressions=[exp.alias_(argument.copy(), "argument", quoted=True)])
+        for key in ("from_", "joins", "laterals"):
+            found = self.query.args.get(key)
+            bare.set(key, [each.copy() for each in found] if isinstance(found, list) else found and found.copy())
+        return self._schema(text(bare)).columns[0].type
+
+    def _schema(self, sql: str) -> Schema:
+        """Return Spark's schema of a query that stands where this one does."""
+        named: list[str] = []
+        around: exp.Expr | None = self.query
+        while around is not None:
+            with_ = around.args.get("with_")
+            named[:0] = [] if with_ is None else [text(each) for each in with_.expressions]
+            around = around.parent
+        return self.analyst.schema_of(f"WITH {', '.join(named)} {sql}" if named else sql, self.relations)
+
+
+def _own(query: exp.Expr, kind: type[_E]) -> Iterator[_E]:
+    """Yield the nodes of a SELECT's own expressions, not those of queries inside it."""
+    for node in query.find_all(kind):
+        if node.find_ancestor(exp.Select, exp.SetOperation) is query:
+            yield node
+
+
+def _called(window: exp.Window) -> str:
+    function = window.this
+    while isinstance(function, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
+        function = function.this
+    return str(function.name).lower()
+
+
+def _mentioned(query: exp.Expr) -> frozenset[str] | None:
+    """Return the names that the whole text mentions, lower-case: columns that it does not are not part of its rows."""
+    whole = query.root()
+    if any(not isinstance(star.parent, exp.Anonymous) for star in whole.find_all(exp.Star)):
+        return None
+    return frozenset(name.name.lower() for name in whole.find_all(exp.Identifier))
+
+
+def _call(function: str, *arguments: exp.Expr) -> exp.Anonymous:
+    return exp.Anonymous(this=function, expressions=[each.copy() for each in arguments])
+
+
+def _ascending(key: exp.Expr) -> exp.Ordered:
+    return exp.Ordered(this=key.copy(), nulls_first=True)
+
+
+def _everything() -> exp.WindowSpec:
+    return exp.WindowSpec(kind="ROWS", start="UNBOUNDED", start_side="PRECEDING", end="UNBOUNDED", end_side="FOLLOWING")

@@ -1,0 +1,155 @@
+"""The self-check: views are verified while they run, so that a wrong rule is found without an operator.
+
+After each of the first steps of a new plan that changed something (the first computes everything, the next ones are
+incremental), and from then on within a small share of the time that passes, plain Spark answers what a view must hold,
+at one time, and the answer is compared with what it holds.  Later checks compare one part of the view's rows at a time,
+the parts in turn.
+
+A difference is a problem of the view, which `status` shows until the view is defined anew.  It is repaired in the next
+tick: the catalog marks it as distrusted, and from then on plain Spark recomputes the whole of it.
+
+What a check costs comes out of an allowance: `SHARE` of the time that passes, at most `ALLOWANCE_MS_MAX`.  A check runs
+once the allowance covers what the view's last check took.  So checks slow ticks down by that share at the most.
+
+Source: design page "compute" (verify runs in the background on a budget); `compute/plan/meaning.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from strandline.compute.step import StageRun
+from strandline.environment.catalog import View
+from strandline.environment.core import Core
+from strandline.environment.inquiry import Sample, Verification, verify
+from strandline.errors import AsOfError, CollectionError, FencedError, StrandlineError
+
+SHARE: Final = 0.02
+ALLOWANCE_MS_MAX: Final = 60_000
+PARTS: Final = 16
+"""A check after the first compares one of so many parts of a view's rows."""
+FIRST_CHECKS: Final = 3
+"""After so many checked steps a plan is trusted, and checked within the allowance alone."""
+FIRST_MS_MAX: Final = 5_000
+"""First checks go on within one tick until they have taken so long; the others wait for the next tick."""
+COST_MS_DEFAULT: Final = 2_000
+"""What a check is taken to cost before one was made here."""
+assert FIRST_MS_MAX < ALLOWANCE_MS_MAX
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one view: what its last check took, which part comes next, how many first steps were right.
+
+    ``rows`` is how many updates its sink had appended at the last check: without new ones nothing has changed.
+    """
+
+    cost_ms: int = COST_MS_DEFAULT
+    part: int = 0
+    passed: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class SelfCheck:
+    """Verifies the views of one environment; `turn` is called between ticks."""
+
+    core: Core
+    _known: dict[str, _Known] = field(default_factory=dict)
+    _allowance_ms: float = 0.0
+    _seen_ms: int | None = None
+
+    async def turn(self) -> None:
+        """Check what is due and can be paid for.
+
+        Raises `FencedError` if another environment has taken over.  A check that cannot be made is made later.
+        """
+        begun = self.core.assembly.clock.now_ms()
+        for name in self._unchecked():
+            if self.core.assembly.clock.now_ms() - begun > FIRST_MS_MAX:
+                break
+            await self._check(name, None)
+        now = self.core.assembly.clock.now_ms()
+        passed = 0 if self._seen_ms is None else max(0, now - self._seen_ms)
+        self._seen_ms = now
+        self._allowance_ms = min(ALLOWANCE_MS_MAX, self._allowance_ms + SHARE * passed)
+        due = self._next()
+        if due is not None and self._known[due].cost_ms <= self._allowance_ms:
+            known = self._known.pop(due)
+            self._known[due] = known  # the last of all, now
+            await self._check(due, Sample(PARTS, known.part))
+            known.part = (known.part + 1) % PARTS
+            self._allowance_ms -= known.cost_ms
+
+    def _unchecked(self) -> list[str]:
+        """Return the views that have changed under a plan that is not trusted yet."""
+        return [
+            name
+            for name, run in self._runs().items()
+            if self._view(name).checked != run.sink.fingerprint
+            and run.sink.counters.rows != self._known.setdefault(name, _Known()).rows
+        ]
+
+    def _next(self) -> str | None:
+        """Return the view that was checked the longest ago."""
+        runs = self._runs()
+        for name in list(self._known):
+            if name not in runs:
+                del self._known[name]
+        for name in runs:
+            self._known.setdefault(name, _Known())
+        return next(iter(self._known), None)
+
+    def _runs(self) -> dict[str, StageRun]:
+        """Return the last stage of each view that holds something and is trusted."""
+        dataflows = self.core.require_writing().dataflows
+        last = {name: dataflows.runs_of(name)[-1] for name in dataflows.definitions}
+        return {n: run for n, run in last.items() if not run.sink.fresh and not self._view(n).distrusted}
+
+    def _view(self, name: str) -> View:
+        found = self.core.catalog.collection(name)
+        assert isinstance(found, View), f"{name!r} has a dataflow"
+        return found
+
+    async def _check(self, name: str, sample: Sample | None) -> None:
+        known = self._known.setdefault(name, _Known())
+        begun = self.core.assembly.clock.now_ms()
+        try:
+            found = await verify(self.core, name, None, sample)
+        except (AsOfError, CollectionError):
+            return  # it cannot be read at a time that its inputs know, or holds errors: its own problem says so
+        except FencedError:
+            raise
+        except StrandlineError as error:
+            self.core.problems.setdefault(name, f"the self-check failed: {error}")
+            return
+        finally:
+            known.cost_ms = max(1, self.core.assembly.clock.now_ms() - begun)
+        if not found.ok:
+            await self._distrust(name, found)
+        elif sample is None:
+            sink = self._runs()[name].sink
+            known.passed, known.rows = known.passed + 1, sink.counters.rows
+            if known.passed == FIRST_CHECKS:
+                await self._change(name, checked=sink.fingerprint)
+
+    async def _distrust(self, name: str, found: Verification) -> None:
+        """Have the view recomputed whole from now on: its next step appends what is wrong with it."""
+        rows = f"{found.missing} row(s) missing and {found.extra} too many at {found.as_of}"
+        await self._change(
+            name,
+            distrusted=f"the self-check found {rows}; plain Spark recomputes the whole view from then on. "
+            "Report the view's text as a bug of Strandline; define the view anew to try its plan again",
+        )
+        writing = self.core.require_writing()
+        writing.dataflows.stop(name)
+        await self.core.start(self._view(name))
+        await self.core.bury()
+
+    async def _change(self, name: str, **fields: str) -> None:
+        view = msgspec.structs.replace(self._view(name), **fields)
+        epoch = self.core.require_writing().epoch
+        await self.core.catalogs.change(epoch, lambda catalog: catalog.with_item(view))

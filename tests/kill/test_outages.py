@@ -1,0 +1,194 @@
+"""A store goes away under `strandline run`: what stands still is named meanwhile, and catches up afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pytest
+
+from postgres_server import PostgresServer
+from s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server
+from strandline.cli import main
+from strandline.cli.template import create_project
+
+pytestmark = pytest.mark.kill
+
+SHORT_S: Final = 80
+"""Longer than persist's patience, which is about a minute."""
+LONG_S: Final = 300
+WELL_S_MAX: Final = 240.0
+"""How long a start, and catching up, may take on a machine that does other things too."""
+DISK_BYTES: Final = 48 << 20
+
+Outage: TypeAlias = Callable[[], Callable[[], None]]
+"""Begins an outage; what it returns ends it."""
+
+
+class Running:
+    """A project with a source, a table, a view and an endpoint, and the process that runs it."""
+
+    def __init__(self, root: Path, settings: dict[str, Any]) -> None:
+        self.root = root / "project"
+        create_project(self.root)
+        project = {"deployment": "outage", "spark": {"spark.master": "local[2]"}, **settings}
+        project["endpoints"] = {"warehouse": {"driver": "duckdb", "path": "warehouse.duckdb"}}
+        (self.root / "strandline.yml").write_text(json.dumps(project))
+        self.log = root / "run.jsonl"
+        self.orders = 3  # the template's own
+        self._files = 0
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Run `strandline run` meanwhile."""
+        command = [sys.executable, "-m", "strandline", "run", "--json", "--tick-ms", "200", "--project", str(self.root)]
+        environment = {**os.environ, "OUR_ID": ACCESS_KEY_ID, "OUR_KEY": SECRET_ACCESS_KEY}
+        with self.log.open("wb") as log, self.log.with_suffix(".err").open("wb") as err:
+            process = subprocess.Popen(command, stdout=log, stderr=err, env=environment, start_new_session=True)
+        try:
+            self._process = process
+            yield
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0, self.log.with_suffix(".err").read_text()[-4000:]
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, or fail if the process ends meanwhile."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+            raise AssertionError(self.log.with_suffix(".err").read_text()[-4000:])
+
+    def arrive(self) -> None:
+        """Let a file with one more order appear."""
+        self._files += 1
+        self.orders += 1
+        waiting = self.root / f"order-{self._files}"
+        waiting.write_text(f"id,product,quantity,day\n{self.orders},1,1,2026-01-03\n")
+        waiting.rename(self.root / "incoming" / f"order-{self._files}.csv")
+
+    def ticks(self) -> list[dict[str, Any]]:
+        """Return what each tick so far said."""
+        lines = self.log.read_bytes().splitlines()
+        return [found for line in lines if line.endswith(b"}") and "time" in (found := json.loads(line))]
+
+    def well(self) -> None:
+        """Wait until two ticks from now on have no problem."""
+        before, ends = len(self.ticks()), time.monotonic() + WELL_S_MAX
+        while not (len(after := self.ticks()[before:]) >= 2 and all(not tick["problems"] for tick in after[-2:])):
+            assert time.monotonic() < ends, self.ticks()[-1:]
+            self.wait(0.2)
+
+
+def through(running: Running, outage: Outage, seconds: float) -> set[str]:
+    """Run through an outage while files arrive; return the items that were named as standing still."""
+    with running.started():
+        running.well()
+        before = len(running.ticks())
+        end = outage()
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            running.arrive()
+            running.wait(2)
+        end()
+        running.arrive()
+        running.well()
+        return {name for tick in running.ticks()[before:] for name in tick["problems"]}
+
+
+def proved(running: Running, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prove that every order is there once, and that view and endpoint are right."""
+    project = ["--project", str(running.root), "--json"]
+    for name in ("sales", "reports"):
+        assert main(["verify", name, *project], spark=spark) == 0
+    capsys.readouterr()
+    assert main(["query", "SELECT count(*) AS n, count(DISTINCT id) AS m FROM orders", *project], spark=spark) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["rows"] == [{"n": running.orders, "m": running.orders}]
+
+
+def full(disk: Path) -> Outage:
+    """Fill the disk."""
+
+    def begin() -> Callable[[], None]:
+        ballast = disk / "ballast"
+        with ballast.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"0" * 4096)
+            except OSError:
+                pass
+        return ballast.unlink
+
+    return begin
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(where)]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root can mount a small file system here")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+@pytest.mark.parametrize("seconds", [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.slow)])
+def test_postgresql_stops(
+    tmp_path: Path, postgres_server: PostgresServer, spark: Any, capsys: pytest.CaptureFixture[str], seconds: int
+) -> None:
+    """Damage: after a restart of the database, views stand still and nothing says so."""
+    running = Running(
+        tmp_path, {"location": "data", "consensus": f"{postgres_server.url}?options=-csearch_path%3Dpublic"}
+    )
+
+    def begin() -> Callable[[], None]:
+        postgres_server.stop("immediate")
+        return postgres_server.start
+
+    with ExitStack() as ending:
+        ending.callback(postgres_server.revive)
+        named = through(running, begin, seconds)
+    assert {"orders", "products", "sales", "reports"} <= named
+    proved(running, spark, capsys)
+
+
+@pytest.mark.slow
+def test_a_disk_is_full(tmp_path: Path, disk: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: a full disk ends the process, or loses what was read while it was full."""
+    running = Running(tmp_path, {"location": str(disk / "data")})
+    named = through(running, full(disk), LONG_S)
+    assert {"orders", "products", "sales", "reports"} <= named
+    proved(running, spark, capsys)
+
+
+@pytest.mark.slow
+def test_an_object_store_stops(
+    tmp_path: Path, s3_server: S3Server, spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a store that does not answer for minutes leaves a view behind for ever."""
+    monkeypatch.setenv("OUR_ID", ACCESS_KEY_ID)
+    monkeypatch.setenv("OUR_KEY", SECRET_ACCESS_KEY)
+    secrets = {"access_key_id": "env:OUR_ID", "secret_access_key": "env:OUR_KEY"}
+    storage = {"endpoint": s3_server.endpoint, "region": "us-east-1", **secrets}
+    running = Running(tmp_path, {"location": "s3://strandline/outage", "storage": storage})
+
+    def begin() -> Callable[[], None]:
+        os.kill(s3_server.process.pid, signal.SIGSTOP)
+        return lambda: os.kill(s3_server.process.pid, signal.SIGCONT)
+
+    named = through(running, begin, LONG_S)
+    assert {"orders", "products", "sales", "reports"} <= named
+    proved(running, spark, capsys)
