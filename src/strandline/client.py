@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
-from strandline.algebra.schema import Schema, quote
+from strandline.algebra.excerpt import within
+from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation
+from strandline.engine.edits import Edit
+from strandline.environment import arguments, definitions, inquiry, statements, upkeep
 from strandline.environment import backfill as refilling
-from strandline.environment import definitions, inquiry, statements, upkeep
 from strandline.environment.apply import Applied, apply
 from strandline.environment.catalog import Item, Materialization
 from strandline.environment.config import Mode, config_from
@@ -35,7 +37,7 @@ from strandline.environment.selfcheck import SelfCheck
 from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives, released
 from strandline.environment.wiring import SparkAssembly, assemble
-from strandline.errors import AsOfError, DefinitionError, InvalidUsage
+from strandline.errors import AsOfError, DefinitionError, InvalidUsage, Position
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.runtime import Status
 from strandline.persist.definite import read_definitely
@@ -89,6 +91,13 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
             old.
     """
+    arguments.text(location, "location")
+    if consensus is not None:
+        arguments.text(consensus, "consensus")
+    if spark is not None and not hasattr(spark, "newSession"):
+        arguments.refuse("spark", "a SparkSession", spark)
+    if config is not None:
+        arguments.instance(config, Mapping, "config", "a mapping of settings")
     settings, wanted = config_from(config), _mode(mode, read_only=read_only)
     assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=wanted)
     loop = LoopThread()
@@ -115,11 +124,14 @@ class Collection:
 
     def snapshot(self, as_of: int | None = None) -> DataFrame:
         """Return the contents at ``as_of`` (default: the latest complete time)."""
-        return self._env._snapshot(self.name, as_of)
+        return self._env._snapshot(self.name, arguments.maybe_time(as_of, "as_of"))
 
     def changes(self, lower: int, upper: int) -> DataFrame:
-        """Return the updates with ``lower <= time < upper``: the columns, ``__time`` and ``__diff``."""
-        return self._env._changes(self.name, lower, upper)
+        """Return the updates with ``lower <= time < upper``: the columns, ``__time`` and ``__diff``.
+
+        Raises `AsOfError` where they are not known any more or not yet, `InvalidUsage` for what is no stretch of time.
+        """
+        return self._env._changes(self.name, *arguments.window(lower, upper))
 
 
 class Transaction:
@@ -132,41 +144,53 @@ class Transaction:
 
     def __init__(self, env: Environment, token: str | None) -> None:
         self._env = env
-        self._token = token
+        self._token = arguments.token(token)
         self._changes: list[Change | Statement] = []
+        self._committed = False
         self.timestamp: int | None = None
         """The commit's time, once the block has ended; None if it changed nothing."""
 
     def insert(self, table: str, rows: Data) -> None:
         """Insert ``rows`` into ``table`` when the transaction commits."""
-        self._changes.append(self._env._change(table, rows, deletes=False))
+        self._add(self._env._change(table, rows, deletes=False))
 
     def delete(self, table: str, rows: Data) -> None:
         """Delete ``rows`` from ``table`` when the transaction commits; each must be there, as often as it is given."""
-        self._changes.append(self._env._change(table, rows, deletes=True))
+        self._add(self._env._change(table, rows, deletes=True))
 
     def execute(self, sql: str | statements.Statement) -> None:
         """Do an INSERT, UPDATE or DELETE when the transaction commits.
 
         Raises `DefinitionError` with a position where the text is wrong, `InvalidUsage` if it is another statement.
         """
-        match statements.parse(sql) if isinstance(sql, str) else sql:
-            case statements.Insert() as s:
-                self._changes += self._env._inserting(s)
-            case statements.Delete() as s:
-                self._changes += self._env._deleting(s)
-            case statements.Update() as s:
-                self._changes += self._env._updating(s)
+        match statement := _statement(sql):
+            case statements.Insert():
+                self._add(self._env._inserting(statement))
+            case statements.Delete() | statements.Update():
+                self._add(self._env._editing(statement))
             case other:
                 raise InvalidUsage(
                     f"{type(other).__name__} cannot be part of a transaction: it may INSERT, UPDATE, DELETE"
                 )
 
     def commit(self) -> int | None:
-        """Commit what was gathered, and return its time (None: it is nothing); durable when it returns."""
+        """Commit what was gathered, and return its time (None: it is nothing); durable when it returns.
+
+        Where the commit fails, it may be called again.
+        """
+        self._refuse_committed()
         if self._changes:
             self.timestamp = self._env._run(self._env._core.commit(self._changes, self._token))
+        self._committed = True
         return self.timestamp
+
+    def _add(self, change: Change | Statement) -> None:
+        self._refuse_committed()
+        self._changes.append(change)
+
+    def _refuse_committed(self) -> None:
+        if self._committed:
+            raise InvalidUsage("this transaction is committed; begin another one")
 
 
 class Environment:
@@ -209,6 +233,7 @@ class Environment:
 
     def apply(self, project: Project) -> Applied:
         """Create what ``project`` defines and is missing here; see `strandline.environment.apply`."""
+        arguments.instance(project, Project, "project", "a Project (strandline.environment.project.load)")
         return self._run(apply(self._core, project))
 
     def execute(self, sql: str | statements.Statement) -> int | None:
@@ -216,7 +241,7 @@ class Environment:
 
         Raises `DefinitionError` with a position where the text is wrong.  Queries are asked with `query`.
         """
-        match statements.parse(sql) if isinstance(sql, str) else sql:
+        match _statement(sql):
             case statements.CreateTable() as s:
                 self._run(definitions.create_table(self._core, s))
             case statements.CreateSource() as s:
@@ -242,14 +267,16 @@ class Environment:
 
         The same ``token`` twice is one commit; one that ends in ``@`` and milliseconds expires (docs/streams.md).
         """
-        return self._run(self._core.commit([self._change(table, rows, deletes=False)], token))
+        change = self._change(table, rows, deletes=False)
+        return self._run(self._core.commit([change], arguments.token(token)))
 
     def delete(self, table: str, rows: Data, token: str | None = None) -> int:
         """Delete ``rows`` and return the commit timestamp.
 
         A row that is not there fails the whole call (`InvalidUsage`).
         """
-        return self._run(self._core.commit([self._change(table, rows, deletes=True)], token))
+        change = self._change(table, rows, deletes=True)
+        return self._run(self._core.commit([change], arguments.token(token)))
 
     @contextmanager
     def transaction(self, token: str | None = None) -> Iterator[Transaction]:
@@ -271,7 +298,7 @@ class Environment:
 
         Raises `FencedError` if another environment has taken over.
         """
-        time = self._run(self._core.tick(ts))
+        time = self._run(self._core.tick(arguments.maybe_time(ts, "ts")))
         self._run(self._checks.turn())
         return time
 
@@ -281,6 +308,9 @@ class Environment:
         Raises `AsOfError` naming a view that is not, at the end of the tick in which ``timeout`` seconds have passed
         (None: of the first one that moved none).
         """
+        self._refuse_closed()
+        arguments.time(ts, "ts")
+        arguments.seconds(timeout, "timeout")
         pause_s, waited = self._core.config.tick_ms / 1000, 0.0
         while behind := self._behind(ts):
             before = self._uppers()
@@ -295,20 +325,23 @@ class Environment:
     # ---- reads -------------------------------------------------------------------------------------------------------
 
     def query(self, sql: str, as_of: int | None = None) -> DataFrame:
-        """Return the answer to ``sql`` over collections at one time (default: the latest complete for all)."""
-        hold = Hold()
-        return self._hand_out(self._run(inquiry.query(self._core, sql, as_of, hold)).rows, hold)
+        """Return the answer to ``sql`` over collections at one time (default: the latest complete for all).
+
+        Raises `DefinitionError` with a position where the text is wrong, `AsOfError` if the time cannot be read.
+        """
+        text, time, hold = _query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+        return self._hand_out(self._run(inquiry.query(self._core, text, time, hold)).rows, hold)
 
     def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
 
         Raises as `query`; `CollectionError` if an expression has no value for a row.
         """
-        hold = Hold()
+        text, time, hold = _query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
 
         async def collect() -> tuple[pa.Table, int | None]:
             try:
-                found = await inquiry.query(self._core, sql, as_of, hold)
+                found = await inquiry.query(self._core, text, time, hold)
                 return await self._core.engine.collect(found.rows), found.as_of
             finally:
                 hold.give_back()
@@ -317,6 +350,7 @@ class Environment:
 
     def collection(self, name: str) -> Collection:
         """Return the collection ``name`` as it is now.  Raises `DefinitionError` with candidates if there is none."""
+        arguments.text(name, "the collection's name")
 
         async def look() -> Collection:
             reader = await self._core.reader(name)
@@ -327,6 +361,7 @@ class Environment:
 
     def explain(self, name: str) -> Explanation:
         """Say how a view is maintained: plan, rule of each node, state kept, why anything is recomputed, the SQL."""
+        arguments.text(name, "the view's name")
 
         async def explain() -> Explanation:
             return definitions.explain_view(self._core, name)
@@ -339,6 +374,8 @@ class Environment:
         The state that it keeps inside is compared too, with what that state's own inputs hold, and is told as
         ``view/stage`` if it differs.  A materialization is compared with its collections: ``tables`` has each of them.
         """
+        arguments.text(name, "the view's name")
+        arguments.maybe_time(as_of, "as_of")
 
         async def item() -> Item | None:
             return self._core.catalog.find(name)
@@ -371,7 +408,7 @@ class Environment:
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return what the shard of a collection (or a shard by its id) is: state, batches, holders, bytes."""
-        return self._run(upkeep.inspect(self._core, name))
+        return self._run(upkeep.inspect(self._core, arguments.text(name, "the collection's name")))
 
     def fsck(self, *, apply: bool = False) -> dict[str, Any]:
         """Read everything the location names and return what is wrong; ``apply``: remove what is leaked."""
@@ -379,7 +416,8 @@ class Environment:
 
     def compact(self, name: str | None = None, *, apply: bool = False) -> list[dict[str, Any]]:
         """Return which shards a whole merge would change (``name``: only that one); ``apply``: merge them."""
-        return self._run(upkeep.compact(self._core, name, apply=apply))
+        wanted = None if name is None else arguments.text(name, "the collection's name")
+        return self._run(upkeep.compact(self._core, wanted, apply=apply))
 
     def gc(self, *, apply: bool = False) -> list[dict[str, Any]]:
         """Return which shards have garbage, and how much; ``apply``: collect it."""
@@ -414,13 +452,16 @@ class Environment:
         """Make a call, with the definitions as they are now."""
         with self._turn:
             try:
-                if self._closed:
-                    raise InvalidUsage("this environment is closed")
+                self._refuse_closed()
                 self._loop.run(self._core.look())
             except BaseException:
                 call.close()  # it has not begun
                 raise
             return self._loop.run(call)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise InvalidUsage("this environment is closed")
 
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""
@@ -460,56 +501,55 @@ class Environment:
         return self._assembly.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
 
     def _change(self, name: str, rows: Data, *, deletes: bool) -> Change:
-        table = self._core.table(name)
+        table = self._table(name)
         diff = -1 if deletes else 1
-        if not isinstance(rows, pa.Table) and not hasattr(rows, "sparkSession"):
-            rows = _arrow(rows, table)
-        if isinstance(rows, pa.Table):
-            frame = self._run(self._core.engine.local(rows, table.schema, time=0, diff=diff))
-            return Change(table, frame, deletes, rows.num_rows)
-        return Change(table, self._assembly.engine.given(rows, table.schema, diff=diff), deletes, None)
+        if arguments.is_spark(rows):
+            frame = self._assembly.engine.given(cast("DataFrame", rows), table.schema, diff=diff)
+            return Change(table, frame, deletes, None)
+        listed = arguments.arrow(rows, table.name, table.schema.names)
+        frame = self._run(self._core.engine.local(listed, table.schema, time=0, diff=diff))
+        return Change(table, frame, deletes, listed.num_rows)
 
-    def _inserting(self, s: statements.Insert) -> list[Change | Statement]:
-        table = self._core.table(s.table)
-        columns = s.columns or table.schema.names
-
-        def named(rows: DataFrame) -> DataFrame:
-            if len(rows.columns) != len(columns):
-                raise DefinitionError(
-                    f"INSERT INTO {table.name}: {len(columns)} columns ({', '.join(columns)}) "
-                    f"and {len(rows.columns)} values"
-                )
-            absent = [name for name in table.schema.names if name.lower() not in {c.lower() for c in columns}]
-            return rows.toDF(*columns).selectExpr("*", *(f"NULL AS {quote(name)}" for name in absent))
-
-        return [self._statement(table, s.query, deletes=False, shape=named)]
-
-    def _deleting(self, s: statements.Delete) -> list[Change | Statement]:
-        rows = f"SELECT * FROM {s.table} WHERE {s.where}"  # noqa: S608  # a person's own SQL
-        return [self._statement(self._core.table(s.table), rows, deletes=True)]
-
-    def _updating(self, s: statements.Update) -> list[Change | Statement]:
-        table = self._core.table(s.table)
-        values = {column.lower(): value for column, value in s.assignments}
-        for column in values:
-            if column not in {name.lower() for name in table.schema.names}:
-                raise DefinitionError(f"UPDATE {table.name}: there is no column {column!r}")
-        selected = ", ".join(f"{values.get(n.lower(), quote(n))} AS {quote(n)}" for n in table.schema.names)
-        old = f"SELECT * FROM {s.table} WHERE {s.where}"  # noqa: S608  # a person's own SQL
-        new = f"SELECT {selected} FROM {s.table} WHERE {s.where}"  # noqa: S608
-        return [self._statement(table, old, deletes=True), self._statement(table, new, deletes=False)]
-
-    def _statement(
-        self, table: OpenTable, sql: str, *, deletes: bool, shape: Callable[[DataFrame], DataFrame] | None = None
-    ) -> Statement:
+    def _inserting(self, s: statements.Insert) -> Statement:
+        table = self._table(s.table, s.at)
+        for name, at in s.columns:
+            _require_column(table, name, at)
+        columns = tuple(name for name, _ in s.columns) or table.schema.names
         engine = self._assembly.engine
+        with within(s.query.start):
+            reads = inquiry.relations_of(self._core, s.query.text)
 
         async def read(as_of: int) -> Rows:
             hold = Hold()
-            found = self._hand_out((await inquiry.query(self._core, sql, as_of, hold)).rows, hold)
-            return engine.given(shape(found) if shape else found, table.schema, diff=-1 if deletes else 1)
+            with within(s.query.start):
+                found = await inquiry.query(self._core, s.query.text, as_of, hold)
+                return engine.inserted(self._hand_out(found.rows, hold), columns, table.schema)
 
-        return Statement(table, read, inquiry.collections_of(self._core, sql), deletes)
+        return Statement(table, read, inquiry.collections_of(self._core, reads), deletes=False)
+
+    def _editing(self, s: statements.Delete | statements.Update) -> Statement:
+        table = self._table(s.table, s.at)
+        values = {}
+        for each in () if isinstance(s, statements.Delete) else s.assignments:
+            _require_column(table, each.column, each.at)
+            values[each.column.lower()] = each.value
+        edit = Edit(s.alias, s.where, values)
+        engine = self._assembly.engine
+        reads = inquiry.edit_reads(self._core, table.name, edit)
+
+        async def read(as_of: int) -> Rows:
+            hold = Hold()
+            _, relations = await inquiry.relations_at(self._core, reads, as_of, hold)
+            rows = await engine.edited(table.name.lower(), edit, relations)
+            return engine.from_dataframe(self._hand_out(rows, hold))
+
+        return Statement(table, read, inquiry.collections_of(self._core, reads), deletes=True)
+
+    def _table(self, name: str, at: Position | None = None) -> OpenTable:
+        """Return the table called ``name``, which stands at ``at`` of a statement."""
+        self._refuse_closed()
+        with within(at):
+            return self._core.table(arguments.text(name, "the table's name"))
 
     def _pause(self, seconds: float) -> None:
         self._run(self._assembly.clock.sleep(seconds))
@@ -530,10 +570,22 @@ class Environment:
         return sorted(name for name, upper in self._uppers().items() if upper <= Frontier(ts))
 
 
-def _arrow(rows: Iterable[Mapping[str, Any]], table: OpenTable) -> pa.Table:
-    listed = [dict(row) for row in rows]
-    names = list(dict.fromkeys(name for row in listed for name in row)) or list(table.schema.names)
-    try:
-        return pa.table({name: pa.array([row.get(name) for row in listed]) for name in names})
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InvalidUsage(f"table {table.name!r}: the rows cannot be read: {error}") from error
+def _statement(sql: object) -> statements.Statement:
+    """Return the statement that a caller gave, or gave the text of."""
+    if isinstance(sql, statements.Statement):
+        return sql
+    return statements.parse(arguments.text(sql, "the statement"))
+
+
+def _query(sql: object) -> str:
+    """Return the text of the query that a caller gave."""
+    statement = _statement(sql)
+    if not isinstance(statement, statements.Query):
+        raise InvalidUsage(f"{type(statement).__name__} is no query: run it with env.execute(…)")
+    return statement.text
+
+
+def _require_column(table: OpenTable, name: str, at: Position) -> None:
+    if name.lower() not in {known.lower() for known in table.schema.names}:
+        known = ", ".join(table.schema.names)
+        raise DefinitionError(f"table {table.name!r} has no column {name!r}; it has {known}", at)

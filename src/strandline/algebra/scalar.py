@@ -36,6 +36,10 @@ class Faithful(Spark):
         }
         ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
 
+        def _warn_unsupported(self) -> None:
+            """Refuse what is no query: sqlglot would take it as some command, and log that it did."""
+            self.raise_error("this is no query")
+
 
 def text(expression: exp.Expr) -> str:
     """Return the SQL text of ``expression``."""

@@ -39,7 +39,10 @@ def status(door: Door, root: Path, output: Output) -> None:
         if told := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
             output.result({}, f"stores, as {name} met them: {told}")
     for name, each in found["materializations"].items():
+        moving = each.pop("moving") or {}
         told = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
+        if any(moving.values()):
+            told += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
         output.result({}, f"materialization {name}: {told}")
     known = {name.lower() for name in (*found["collections"], *found["materializations"])}
     for name in sorted(found["problems"].keys() - known):
@@ -88,9 +91,10 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
 def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:
     """Refuse a script, before any of it is run, whose transactions do not begin and end as they should."""
     begun: Position | None = None
-    for text, statement in parsed:
+    for _, statement in parsed:
         if isinstance(statement, statements.Bracket):
-            at = statements.position_at(text, len(text) - len(text.lstrip()))
+            at = statement.at
+            assert at is not None, "it was read from the script"
             if (statement.word == "BEGIN") == (begun is not None):
                 where = "outside any transaction" if begun is None else f"inside the transaction of {begun}"
                 raise DefinitionError(f"{statement.word} {where}", at)

@@ -131,7 +131,7 @@ def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame
     except ParseException as error:
         raise _unparsed(session, error, sql) from error
     except PySparkException as error:
-        raise _refusal(error, sql, names) from error
+        raise refusal(error, sql, names, before=len(_OPEN)) from error
 
 
 def _optimised(query: DataFrame) -> Any:
@@ -146,9 +146,7 @@ def _unparsed(session: SparkSession, error: ParseException, sql: str) -> Definit
     try:
         session._jsparkSession.sessionState().sqlParser().parsePlan(sql)  # noqa: SLF001 - see the docstring
     except ParseException as alone:
-        found = _PARSE_POSITION.search(str(alone))
-        position = Position(int(found[1]), int(found[2]) + 1) if found else None  # Spark counts columns from 0
-        return DefinitionError(_sentence(str(alone)), position)
+        return refusal(alone, sql, ())
     return DefinitionError(f"one query is expected here, and this is something else: {_sentence(str(error))}")
 
 
@@ -159,11 +157,19 @@ def _kept(schema: Schema) -> Schema:
     return schema
 
 
-def _refusal(error: PySparkException, sql: str, names: Sequence[str]) -> DefinitionError:
-    """Return what Spark said in one sentence, with the position in the caller's ``sql``."""
+def refusal(error: PySparkException, sql: str, names: Sequence[str], *, before: int = 0) -> DefinitionError:
+    """Return what Spark said in one sentence, with the position in the caller's ``sql``.
+
+    ``names`` are the relations that there are; ``before``: how many characters of the text that Spark read come before
+    ``sql``.
+    """
+    if isinstance(error, ParseException):
+        found = _PARSE_POSITION.search(str(error))
+        place = Position(int(found[1]), int(found[2]) + 1) if found else None  # Spark counts columns from 0
+        return DefinitionError(_sentence(str(error)), place)
     condition = error.getCondition() or ""
     parameters = error.getMessageParameters() or {}
-    position = _position(error, sql)
+    position = _position(error, sql, before)
     if condition.startswith("UNRESOLVED_COLUMN"):
         missing = _bare(parameters.get("objectName"))
         near = _candidates(missing, _bare(parameters.get("proposal")).split(", "))
@@ -174,10 +180,10 @@ def _refusal(error: PySparkException, sql: str, names: Sequence[str]) -> Definit
     return DefinitionError(_sentence(str(error)), position)
 
 
-def _position(error: PySparkException, sql: str) -> Position | None:
+def _position(error: PySparkException, sql: str, before: int) -> Position | None:
     for context in error.getQueryContext():
         if context.contextType() is QueryContextType.SQL and context.objectType() == "":
-            return _at(sql, context.startIndex() - len(_OPEN))
+            return _at(sql, context.startIndex() - before)
     return None
 
 

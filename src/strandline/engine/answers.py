@@ -9,7 +9,7 @@ Source: design pages "compute" (verify, reading) and "the map" (decision 7, law 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -26,21 +26,12 @@ from strandline.persist.plane import Differences
 _HASH: Final = "__hash"
 
 
-def query(
-    session: SparkSession, sql: str, relations: Mapping[str, DataFrame], *, time: int
-) -> tuple[Schema, Distributed]:
-    """Return the answer to ``sql`` over ``relations`` (multisets) as insertions at ``time``.
+def query(session: SparkSession, sql: str, names: Sequence[str], *, time: int) -> tuple[Schema, Distributed]:
+    """Return the answer to ``sql`` over ``session``'s views ``names`` (multisets) as insertions at ``time``.
 
-    The relations carry their author's names in ``session`` meanwhile: one call at a time.  Raises `DefinitionError` if
-    Spark refuses the text.
+    Raises `DefinitionError` if Spark refuses the text.
     """
-    try:
-        for name, rows in relations.items():
-            rows.createOrReplaceTempView(quote(name))
-        answer = analysed(session, sql, list(relations))
-    finally:
-        for name in relations:
-            session.catalog.dropTempView(name)
+    answer = analysed(session, sql, names)
     schema = schema_of(answer.schema)
     return schema, Distributed(answer.selectExpr("*", f"{time}L AS {TIME}", f"1L AS {DIFF}"), plain=True)
 

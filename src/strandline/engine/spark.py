@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial, reduce
 from typing import Final, TypeVar
 
@@ -24,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine import answers, inline
+from strandline.engine import answers, edits, inline
+from strandline.engine.edits import Edit
 from strandline.engine.failures import told
 from strandline.engine.held import hand_out
 from strandline.engine.merge import Rewriter
@@ -83,13 +85,21 @@ class SparkEngine:
         return hand_out(self.spark_frame(rows), check, give_back)
 
     def given(self, rows: DataFrame, schema: Schema, *, diff: int) -> Rows:
-        """Return a person's DataFrame as updates at time 0 with ``diff``: columns by name, cast to ``schema``.
+        """Return a person's DataFrame as updates at time 0 with ``diff``; see `strandline.engine.edits`."""
+        return wrap(Distributed(edits.given(rows, schema, diff=diff), plain=diff == 1))
 
-        Raises `InvalidUsage` naming a column that is missing or unknown.
+    def inserted(self, answer: DataFrame, columns: Sequence[str], schema: Schema) -> Rows:
+        """Return the rows of an INSERT as updates at time 0; see `strandline.engine.edits`."""
+        return wrap(Distributed(edits.inserted(answer, columns, schema), plain=True))
+
+    async def edited(self, name: str, edit: Edit, relations: Mapping[str, tuple[Schema, Rows]]) -> Rows:
+        """Return what ``edit`` does to the rows of the relation ``name`` as updates at time 0 (lazy).
+
+        ``relations`` (multisets, that one too) may be read in subqueries.  Raises `DefinitionError` with a position
+        where Spark refuses an expression.
         """
-        inline.match_names(rows.columns, schema)
-        columns = [f"CAST({quote(c.name)} AS {c.type}) AS {quote(c.name)}" for c in schema]
-        return wrap(Distributed(rows.selectExpr(*columns, f"0L AS {TIME}", f"{diff}L AS {DIFF}"), plain=diff == 1))
+        frames = {each: unwrap(rows) for each, (_, rows) in relations.items()}
+        return wrap(await self._run(partial(self._edited, name, relations[name][0], edit, frames)))
 
     def settings(self) -> dict[str, str]:
         """Return the configuration that changes answers: part of what a view means."""
@@ -207,12 +217,28 @@ class SparkEngine:
                 self._session.catalog.dropTempView(view)
 
     def _query(self, sql: str, frames: Mapping[str, Frame], time: int) -> tuple[Schema, Frame]:
+        with self._named(frames):
+            return answers.query(self._session, sql, sorted(frames), time=time)
+
+    def _edited(self, name: str, schema: Schema, edit: Edit, frames: Mapping[str, Frame]) -> Frame:
+        with self._named(frames) as multisets:
+            return Distributed(edits.edited(multisets[name], schema, edit, sorted(frames)), plain=False)
+
+    @contextmanager
+    def _named(self, frames: Mapping[str, Frame]) -> Iterator[Mapping[str, DataFrame]]:
+        """Let SQL call the multisets of ``frames`` by their author's names in this session: one call at a time."""
         multisets = {
             name: dataframe(self._multiset(frame) if DIFF in frame.names else frame, self._session)
             for name, frame in frames.items()
         }
         with self._naming:
-            return answers.query(self._session, sql, multisets, time=time)
+            try:
+                for name, rows in multisets.items():
+                    rows.createOrReplaceTempView(quote(name))
+                yield multisets
+            finally:
+                for name in multisets:
+                    self._session.catalog.dropTempView(name)
 
     def _union(self, schema: Schema, pairs: Sequence[tuple[Frame, bool]], advance: int) -> Frame:
         has_error = any(ERROR in frame.names for frame, _ in pairs)

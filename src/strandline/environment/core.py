@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import msgspec
 
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport, tick
+from strandline.environment import live
 from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import (
     KEY,
@@ -69,8 +70,6 @@ from strandline.persist.transactions import Transactions, open_transactions
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
-MOVING = "moving"
-"""How the names of counters begin that tell how far an endpoint's transaction is."""
 CATALOG = "catalog"
 """What problems of knowing the catalog, and of closing what it dropped, are told under."""
 
@@ -136,7 +135,7 @@ class Core:
         try:
             await core._take_over()
             if isinstance(notifier, PushServer):
-                await notifier.serve(core.counts)
+                await notifier.serve(core._told)
         except BaseException:
             with suppress(StrandlineError):  # what went wrong first is what is told
                 await core.close()
@@ -308,18 +307,13 @@ class Core:
     def _watched(self, status: Status) -> None:
         self.watch(status)
 
-    def counts(self) -> dict[str, int]:
-        """Return what this process has met, and how far endpoints' transactions are: what other processes may ask for.
+    def live(self) -> dict[str, int]:
+        """Return the live counters of what runs here (`environment/live.py`)."""
+        writing = self.writing
+        return {} if writing is None else live.counters(writing.dataflows, writing.tasks)
 
-        The latter are named ``moving/<materialization>/<field of Moving>``.
-        """
-        tasks = {} if self.writing is None else self.writing.tasks
-        moving = {
-            f"{MOVING}/{name}/{field}": count
-            for name, task in tasks.items()
-            for field, count in asdict(task.status.moving).items()
-        }
-        return {**self.client.metrics.counts(), **moving}
+    def _told(self) -> dict[str, int]:
+        return {**self.client.metrics.counts(), **live.told(self.live())}
 
     async def _reconcile(self) -> None:
         """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.

@@ -8,11 +8,12 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.excerpt import within
+from strandline.algebra.schema import RESERVED, Schema
 from strandline.compute.explain import Explanation, explain
 from strandline.compute.rehearsal import rehearse
 from strandline.environment import statements
@@ -32,6 +33,9 @@ from strandline.environment.tasks import spec_of
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
+Create: TypeAlias = (
+    statements.CreateTable | statements.CreateSource | statements.CreateView | statements.CreateMaterialization
+)
 C = TypeVar("C", Table, Source, View)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
@@ -43,19 +47,22 @@ KINDS: Final[dict[str, type]] = {
 
 async def create_table(core: Core, statement: statements.CreateTable) -> None:
     """CREATE TABLE.  Raises `DefinitionError` if the name is taken or a type is not known."""
-    if _taken(core, statement.name, Table, quiet=statement.if_not_exists):
+    if _taken(core, statement, Table):
         return
-    schema = core.assembly.analyst.parse_ddl(statement.columns)
+    with within(statement.columns_at):
+        schema = core.assembly.analyst.parse_ddl(statement.columns)
     table = Table(statement.name, _columns(schema), core.assembly.ids.fresh("s"))
-    await _add(core, keeping(table, statement.keep_history))
+    await _add(core, keeping(table, statement))
 
 
 async def create_source(core: Core, statement: statements.CreateSource) -> None:
     """CREATE SOURCE.  Raises `DefinitionError` if the name is taken, a type or an option is not known."""
-    if _taken(core, statement.name, Source, quiet=statement.if_not_exists):
+    if _taken(core, statement, Source):
         return
-    core.assembly.connectors.check(statement.name, statement.connector, statement.options)
-    schema = core.assembly.analyst.parse_ddl(statement.columns)
+    with within(statement.at):
+        core.assembly.connectors.check(statement.name, statement.connector, statement.options)
+    with within(statement.columns_at):
+        schema = core.assembly.analyst.parse_ddl(statement.columns)
     fresh = core.assembly.ids.fresh
     source = Source(
         statement.name,
@@ -66,20 +73,16 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
         remap=fresh("s"),
         progress=fresh("s"),
     )
-    await _add(core, keeping(source, statement.keep_history))
+    await _add(core, keeping(source, statement))
 
 
 async def create_view(core: Core, statement: statements.CreateView) -> None:
     """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
-    if _taken(core, statement.name, View, quiet=statement.if_not_exists):
+    if _taken(core, statement, View):
         return
-    try:
+    with within(statement.start):
         definition = plan(core, statement.name, statement.query)
-    except DefinitionError as error:
-        if error.position is None:
-            raise
-        raise DefinitionError(error.message, error.position.after(statement.start)) from error
-    await _add(core, keeping(definition.view, statement.keep_history))
+    await _add(core, keeping(definition.view, statement))
 
 
 def plan(core: Core, name: str, sql: str) -> Definition:
@@ -107,11 +110,22 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
             reason.
         ConfigError: the endpoint or an option is not known.
     """
-    if _taken(core, statement.name, Materialization, quiet=statement.if_not_exists):
+    if _taken(core, statement, Materialization):
         return
-    endpoint = core.assembly.drivers(statement.endpoint, statement.options)
-    bound = []
-    for bind in statement.bindings:
+    with within(statement.at):
+        endpoint = core.assembly.drivers(statement.endpoint, statement.options)
+    bound = tuple(_bound(core, bind) for bind in statement.bindings)
+    fresh = core.assembly.ids.fresh("m")
+    made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh)
+    spec = spec_of(made, core.catalog)
+    answers = await endpoint.validate(spec)
+    with within(statement.at):
+        require_all(spec, answers)
+    await _add(core, made)
+
+
+def _bound(core: Core, bind: statements.Bind) -> BoundTable:
+    with within(bind.at):
         item = core.catalog.collection(bind.collection)
         key = bind.key or _key(core, bind.collection.lower())
         if not key:
@@ -123,12 +137,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
         for column in key:
             if column.lower() not in names:
                 raise unknown("column", column, names)
-        bound.append(BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key)))
-    fresh = core.assembly.ids.fresh("m")
-    made = Materialization(statement.name, statement.endpoint, statement.options, tuple(bound), fresh)
-    spec = spec_of(made, core.catalog)
-    require_all(spec, await endpoint.validate(spec))
-    await _add(core, made)
+    return BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key))
 
 
 async def drop(core: Core, statement: statements.Drop) -> None:
@@ -138,20 +147,29 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     """
     writing = core.require_writing()
     name = statement.name.lower()
-    item = core.catalog.find(name)
-    wanted = KINDS[statement.kind]
-    if item is None or not isinstance(item, wanted):
-        if item is None and statement.if_exists:
+    with within(statement.at):
+        if _droppable(core, statement) is None:
             return
-        raise unknown(
-            statement.kind, statement.name, (n for n, i in core.catalog.items.items() if isinstance(i, wanted))
-        )
-    readers = core.catalog.dependents(name)
-    if readers:
-        raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
     await core.stop(name)
     await core.bury()
+
+
+def _droppable(core: Core, statement: statements.Drop) -> Item | None:
+    """Return what is to be dropped; None if it is not there and that is fine."""
+    item = core.catalog.find(statement.name)
+    wanted = KINDS[statement.kind]
+    if item is None and statement.if_exists:
+        return None
+    if item is None:
+        names = [n for n, i in core.catalog.items.items() if isinstance(i, wanted)]
+        raise unknown(statement.kind, statement.name, names)
+    if not isinstance(item, wanted):
+        kind = next(kind for kind, each in KINDS.items() if isinstance(item, each))
+        raise DefinitionError(f"{item.name!r} is a {kind}; write DROP {kind.upper()} {item.name}")
+    if readers := core.catalog.dependents(statement.name):
+        raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
+    return item
 
 
 def explain_view(core: Core, name: str) -> Explanation:
@@ -174,16 +192,17 @@ def _key(core: Core, name: str) -> tuple[str, ...]:
     return (definition.planned.key or ()) if definition is not None else ()
 
 
-def keeping(item: C, keep_history: str | None) -> C:
-    """Return ``item`` with its history kept for that interval (None: for the environment's).
+def keeping(item: C, statement: statements.CreateTable | statements.CreateSource | statements.CreateView) -> C:
+    """Return ``item`` with its history kept for as long as ``statement`` says (None: as the environment says).
 
-    Raises `DefinitionError` if it is none.
+    Raises `DefinitionError` if that is no interval.
     """
-    try:
-        milliseconds(keep_history or "0")
-    except ValueError as error:
-        raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
-    return msgspec.structs.replace(item, keep_history=keep_history)
+    with within(statement.keep_history_at):
+        try:
+            milliseconds(statement.keep_history or "0")
+        except ValueError as error:
+            raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
+    return msgspec.structs.replace(item, keep_history=statement.keep_history)
 
 
 async def _add(core: Core, item: Item) -> None:
@@ -192,16 +211,19 @@ async def _add(core: Core, item: Item) -> None:
     await core.start(item)
 
 
-def _taken(core: Core, name: str, kind: type, *, quiet: bool) -> bool:
+def _taken(core: Core, statement: Create, kind: type) -> bool:
+    """Return whether the item is there already and that is fine.  Raises `DefinitionError` if its name is not free."""
     core.require_writing()
-    if name.startswith("__"):
-        raise DefinitionError(f"{name!r} cannot be a name: names that start with '__' are reserved")
-    present = core.catalog.find(name)
-    if present is None:
-        return False
-    if quiet and isinstance(present, kind):
-        return True
-    raise DefinitionError(f"there is a {type(present).__name__.lower()} {present.name!r} already; drop it first")
+    name = statement.name
+    with within(statement.at):
+        if name.startswith(RESERVED):
+            raise DefinitionError(f"{name!r} cannot be a name: names that start with '__' are reserved")
+        present = core.catalog.find(name)
+        if present is None:
+            return False
+        if statement.if_not_exists and isinstance(present, kind):
+            return True
+        raise DefinitionError(f"there is a {type(present).__name__.lower()} {present.name!r} already; drop it first")
 
 
 def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:

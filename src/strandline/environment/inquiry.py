@@ -10,24 +10,25 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
+from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Filter, Get, Project, frames
 from strandline.algebra.scalar import Scalar, call, cast, column, number
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.dialect import words
+from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
+from strandline.engine.edits import Edit
+from strandline.environment import live
 from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
-from strandline.environment.core import MOVING, Core
+from strandline.environment.core import Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
 from strandline.environment.tasks import bindings, reached
@@ -100,11 +101,30 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
         DefinitionError: Spark refuses the text, or a relation is unknown.
     """
     names = relations_of(core, sql)
-    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
-    time = as_of if as_of is not None else await latest(handle for handle in handles.values())
-    relations = {name: await _multiset(core, name, handles[name], time, hold) for name in names}
+    time, relations = await relations_at(core, names, as_of, hold)
     schema, rows = await core.engine.query(sql, relations, time=time)
     return Answer(time if names else None, schema, await core.engine.multiset(rows, schema))
+
+
+def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
+    """Return the relations that an edit of ``table`` may name, that table too.  Raises `DefinitionError`."""
+    read = {table.lower()}
+    for excerpt in (*([edit.where] if edit.where else ()), *edit.values.values()):
+        with within(excerpt.start):
+            read |= set(relations_of(core, excerpt.text))
+    return sorted(read)
+
+
+async def relations_at(
+    core: Core, names: Sequence[str], as_of: int | None, hold: Hold
+) -> tuple[int, dict[str, tuple[Schema, Rows]]]:
+    """Return the multisets of relations at one time (None: the latest complete for all), and that time.
+
+    What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``.
+    """
+    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
+    time = as_of if as_of is not None else await latest(handles.values())
+    return time, {name: await _multiset(core, name, handles[name], time, hold) for name in names}
 
 
 async def latest(handles: Iterable[ReadHandle]) -> int:
@@ -124,21 +144,22 @@ def relations_of(core: Core, sql: str) -> list[str]:
     """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
     known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
     names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
-    try:
-        tree = sqlglot.parse_one(sql, dialect="spark")
-    except SqlglotError:
+    tree = parse(sql)
+    if tree is None:
         occurring = {word.text.lower() for word in words(sql)}
         return sorted(names & occurring if occurring else names)
-    used = {table.name.lower() for table in tree.find_all(exp.Table)}
+    tables = (table for table in tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))
+    used = {table.name.lower(): table for table in tables}
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    for name in sorted(used - names - local):
-        raise unknown("collection", name, names)
-    return sorted(used & names)
+    for name in sorted(used.keys() - names - local):
+        with within(position_of(used[name], sql)):
+            raise unknown("collection", name, names)
+    return sorted(used.keys() & names)
 
 
-def collections_of(core: Core, sql: str) -> list[str]:
-    """Return the collections that `relations_of` ``sql`` belong to: of an error half, its source."""
-    return sorted({_base(core, name) for name in relations_of(core, sql)})
+def collections_of(core: Core, relations: Iterable[str]) -> list[str]:
+    """Return the collections that ``relations`` belong to: of an error half, its source."""
+    return sorted({_base(core, name) for name in relations})
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +292,9 @@ async def status(core: Core) -> dict[str, Any]:
         problems, notices = await core.board.read(), await core.noticeboard.read()
     else:
         problems, notices = core.all_problems(), core.notices()
+    writers = await _writers(core.client.notifier)
+    persists, theirs = live.split(writers or {})
+    counted = theirs if core.writing is None else core.live()
     collections = {}
     for name, item in catalog.items.items():
         if isinstance(item, Materialization):
@@ -286,19 +310,23 @@ async def status(core: Core) -> dict[str, Any]:
             "keep_history": core.kept(item),
             "merge_due": 0 if state is None else _merge_due(state),
             **await _source_status(core, name, item),
+            **_sink_status(item, live.of(counted, live.SINK, name)),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
-    writers = await _writers(core.client.notifier)
     return {
         "epoch": catalog.epoch,
         "mode": core.mode.value,
         "persist": core.client.metrics.counts(),
-        "writer_persist": None if writers is None else {n: c for n, c in writers.items() if not n.startswith(MOVING)},
+        "writer_persist": None if writers is None else persists,
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
         "materializations": {
-            item.name: {**await _task_status(core, name, item, writers or {}), "problem": problems.get(name)}
+            item.name: {
+                **await _task_status(core, name, item),
+                "moving": live.of(counted, live.MOVING, name) or None,
+                "problem": problems.get(name),
+            }
             for name, item in catalog.items.items()
             if isinstance(item, Materialization)
         },
@@ -318,6 +346,11 @@ async def _writers(notifier: Notifier) -> dict[str, int] | None:
         return None
     await notifier.connect()
     return notifier.counters
+
+
+def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
+    """Return what the sinks of a view did in the process that writes, since it was opened; None: it cannot be asked."""
+    return {"sink": counters or None} if isinstance(item, View) else {}
 
 
 async def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
@@ -346,15 +379,10 @@ async def _errors(core: Core, name: str) -> dict[str, Any]:
     return {"rows": found.num_rows, "first": found.slice(0, 5).to_pylist()}
 
 
-async def _task_status(core: Core, name: str, item: Materialization, writers: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the task did here, or, where it does not run, how far its recovery log says it has come.
-
-    ``moving``: the rows of the transaction under way (`Moving`), here or in the process that writes.
-    """
+async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
     if core.writing is None or name not in core.writing.tasks:
-        begin = f"{MOVING}/{name}/"
-        moving = {key.removeprefix(begin): count for key, count in writers.items() if key.startswith(begin)}
-        return {"position": await reached(item, core.client, core.catalog), **({"moving": moving} if moving else {})}
+        return {"position": await reached(item, core.client, core.catalog)}
     task = core.writing.tasks[name].status
     return {
         "phase": task.phase,
@@ -363,7 +391,6 @@ async def _task_status(core: Core, name: str, item: Materialization, writers: Ma
         "transactions": task.committed.transactions,
         "rows_stored": task.committed.stored,
         "rows_deleted": task.committed.deleted,
-        "moving": asdict(task.moving),
         "applied": list(task.applied),
     }
 

@@ -1,71 +1,89 @@
 """Statements: what a person may type, as data.
 
-Queries stay text: their meaning is Spark's.  Only the frame of a statement is read here, token by token (sqlglot's
-Spark tokenizer), so that every refusal has a line and a column.
+sqlglot's Spark tokens and parser read the frame of a statement (`cursor.py`); queries and expressions stay the author's
+text, because their meaning is Spark's.  Every refusal has a line and a column.
 
-    CREATE TABLE name (columns)
-    CREATE SOURCE name (columns) USING connector OPTIONS (key 'value', …)
-    CREATE MATERIALIZED VIEW name AS query
+    CREATE TABLE name (columns) [KEEP HISTORY FOR 'interval']
+    CREATE SOURCE name (columns) USING connector OPTIONS (key 'value', …) [KEEP HISTORY FOR 'interval']
+    CREATE MATERIALIZED VIEW name [KEEP HISTORY FOR 'interval'] AS query
     CREATE MATERIALIZATION name INTO endpoint OPTIONS (key 'value', …) AS collection [TO table] [KEY (columns)], …
     DROP {TABLE | SOURCE | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
-    INSERT INTO name [(columns)] query
-    DELETE FROM name [WHERE condition]
-    UPDATE name SET column = value, … [WHERE condition]
+    INSERT INTO [TABLE] name [(columns)] query
+    DELETE FROM name [[AS] alias] [WHERE condition]
+    UPDATE name [[AS] alias] SET column = value, … [WHERE condition]
     BEGIN | COMMIT | ROLLBACK [TRANSACTION]
-    anything else is a query
+    a query
 
-``IF NOT EXISTS`` is allowed after CREATE and its kind.
+``IF NOT EXISTS`` is allowed after CREATE and its kind.  Statements that Spark has and Strandline has not are refused by
+name (`unsupported.py`).
 
 Source: design page "the public face" (`env.execute`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from strandline.algebra.excerpt import Excerpt
+from strandline.compute.plan.dialect import position
+from strandline.environment import unsupported
+from strandline.environment.cursor import QUERY_WORDS, Cursor, tokens_of
 from strandline.errors import DefinitionError, Position
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """``at``: where the name of what it is about stands; None if it comes from no text."""
+
+    at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept(_Placed):
+    """``keep_history``: the interval of KEEP HISTORY FOR as it was written, which stands at ``keep_history_at``."""
+
+    keep_history: str | None = None
+    keep_history_at: Position | None = field(default=None, compare=False, repr=False)
+
+
 @dataclass(frozen=True, slots=True)
-class CreateTable:
-    """CREATE TABLE: ``columns`` is Spark DDL."""
+class CreateTable(_Kept):
+    """CREATE TABLE: ``columns`` is Spark DDL, which begins at ``columns_at``."""
 
     name: str
     columns: str
     if_not_exists: bool = False
-    keep_history: str | None = None
+    columns_at: Position | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class CreateSource:
-    """CREATE SOURCE: ``columns`` is Spark DDL, ``options`` the connector's."""
+class CreateSource(_Kept):
+    """CREATE SOURCE: ``columns`` is Spark DDL, which begins at ``columns_at``; ``options`` are the connector's."""
 
     name: str
     columns: str
     connector: str
     options: dict[str, str]
     if_not_exists: bool = False
-    keep_history: str | None = None
+    columns_at: Position | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class CreateView:
+class CreateView(_Kept):
     """CREATE MATERIALIZED VIEW; ``start`` is where the query begins in the statement, for positions."""
 
     name: str
     query: str
     start: Position
     if_not_exists: bool = False
-    keep_history: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(_Placed):
     """One collection of a materialization; an empty key is to be inferred."""
 
     collection: str
@@ -74,7 +92,7 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateMaterialization:
+class CreateMaterialization(_Placed):
     """CREATE MATERIALIZATION: keep an endpoint's tables equal to collections."""
 
     name: str
@@ -85,7 +103,7 @@ class CreateMaterialization:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(_Placed):
     """DROP: ``kind`` is ``table``, ``source``, ``materialized view`` or ``materialization``."""
 
     kind: str
@@ -94,33 +112,44 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
-    """INSERT INTO: the rows of ``query``, for ``columns`` (empty: all, in order)."""
+class Insert(_Placed):
+    """INSERT INTO: the rows of ``query``, for ``columns`` and where each stands (empty: all, in order)."""
 
     table: str
-    columns: tuple[str, ...]
-    query: str
+    columns: tuple[tuple[str, Position], ...]
+    query: Excerpt
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
-    """DELETE FROM: the rows for which ``where`` is true."""
+class Delete(_Placed):
+    """DELETE FROM: the rows for which ``where`` is true (None: all); ``alias`` is the table's name in it."""
 
     table: str
-    where: str
+    alias: str
+    where: Excerpt | None
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """UPDATE: ``assignments`` are ``(column, expression)``."""
+class Assignment:
+    """``column = value`` of an UPDATE; the column stands at ``at``."""
 
-    table: str
-    assignments: tuple[tuple[str, str], ...]
-    where: str
+    column: str
+    at: Position
+    value: Excerpt
 
 
 @dataclass(frozen=True, slots=True)
-class Bracket:
+class Update(_Placed):
+    """UPDATE: sets columns, each once, in the rows for which ``where`` is true (None: all)."""
+
+    table: str
+    alias: str
+    assignments: tuple[Assignment, ...]
+    where: Excerpt | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket(_Placed):
     """BEGIN, COMMIT or ROLLBACK (``word``): where a transaction of a script begins and ends."""
 
     word: str
@@ -128,7 +157,7 @@ class Bracket:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Anything else: Spark is asked."""
+    """A question, which Spark answers; moved by spaces to where it stands in the text that it is from."""
 
     text: str
 
@@ -136,6 +165,11 @@ class Query:
 Statement: TypeAlias = (
     CreateTable | CreateSource | CreateView | CreateMaterialization | Drop | Insert | Delete | Update | Bracket | Query
 )
+
+_BRACKETS: Final = ("BEGIN", "COMMIT", "ROLLBACK")
+_WORDS: Final = [*QUERY_WORDS[:-1], "CREATE", "DROP", "INSERT", "DELETE", "UPDATE", *_BRACKETS]
+_KINDS: Final = (("TABLE",), ("SOURCE",), ("MATERIALIZED", "VIEW"), ("MATERIALIZATION",))
+_ANY_KIND: Final = "TABLE, SOURCE, MATERIALIZED VIEW or MATERIALIZATION"
 
 
 def split(text: str) -> list[str]:
@@ -150,30 +184,16 @@ def split(text: str) -> list[str]:
 def placed(text: str) -> list[str]:
     r"""Return the statements of a script, each moved by spaces to the line and column where it stands there.
 
-    So a position that is told of the statement is one in the script.
+    So a position in the statement is the position in the script.
 
     >>> placed("select 1;\n  select 2")
     ['select 1', '\n  select 2']
     """
-    statements: list[str] = []
-    tokens = _tokens(text)
-    begin = end = None
-    for token in tokens:
-        if token.token_type is not TokenType.SEMICOLON:
-            begin, end = token.start if begin is None else begin, token.end + 1
-        elif begin is not None:
-            statements.append(_placed(text, begin, end))
-            begin = None
-    return statements if begin is None else [*statements, _placed(text, begin, end)]
-
-
-def _placed(text: str, begin: int, end: int | None) -> str:
-    at = position_at(text, begin)
-    return "\n" * (at.line - 1) + " " * (at.column - 1) + text[begin:end]
+    return [_placed(text, tokens) for tokens in _statements(text)]
 
 
 def parse(text: str) -> Statement:
-    r"""Return the statement that ``text`` is.
+    r"""Return the statement that ``text`` is; it may end with ``;``.
 
     >>> parse("DROP TABLE IF EXISTS t")
     Drop(kind='table', name='t', if_exists=True)
@@ -186,232 +206,280 @@ def parse(text: str) -> Statement:
 
     Raises `DefinitionError` with a position.
     """
-    reader = _Reader(text)
-    match reader.peek():
+    found = _statements(text)
+    if not found:
+        raise DefinitionError("a statement is expected, and there is none")
+    if len(found) > 1:
+        raise DefinitionError(
+            "one statement is expected, and here begins another; `strandline sql -f FILE` runs several",
+            position(text, found[1][0].start),
+        )
+    cursor = Cursor(text, found[0])
+    match cursor.peek():
         case "CREATE":
-            return _create(reader)
+            statement = _create(cursor)
         case "DROP":
-            return _drop(reader)
+            statement = _drop(cursor)
         case "INSERT":
-            return _insert(reader)
+            statement = _insert(cursor)
         case "DELETE":
-            reader.take("DELETE")
-            reader.take("FROM")
-            return _finish(reader, Delete(reader.name(), _where(reader)))
+            statement = _delete(cursor)
         case "UPDATE":
-            return _update(reader)
-        case "BEGIN" | "COMMIT" | "ROLLBACK" as word:
-            reader.take(word)
-            reader.accept("TRANSACTION")
-            return _finish(reader, Bracket(word))
+            statement = _update(cursor)
+        case word if word in _BRACKETS:
+            at = cursor.position
+            cursor.take(word)
+            cursor.accept("TRANSACTION")
+            statement = Bracket(word, at=at)
+        case word if word in QUERY_WORDS:
+            return _query(text, found[0])
+        case word:
+            instead = unsupported.STATEMENTS.get(word)
+            if instead is not None:
+                raise _unsupported(cursor, word, instead)
+            raise DefinitionError(unsupported.unknown(found[0][0].text, _WORDS), cursor.position)
+    if not cursor.done:
+        raise cursor.fail("the end of the statement")
+    return statement
+
+
+def _statements(text: str) -> list[list[Token]]:
+    found: list[list[Token]] = [[]]
+    for token in tokens_of(text):
+        if token.token_type is TokenType.SEMICOLON:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return [tokens for tokens in found if tokens]
+
+
+def _placed(text: str, tokens: list[Token]) -> str:
+    begin, end = tokens[0].start, tokens[-1].end + 1
+    at = position(text, begin)
+    return "\n" * (at.line - 1) + " " * (at.column - 1) + text[begin:end]
+
+
+def _unsupported(cursor: Cursor, what: str, instead: str) -> DefinitionError:
+    return DefinitionError(unsupported.refusal(what, instead), cursor.position)
+
+
+def _refuse(cursor: Cursor, statement: str, clauses: Mapping[str, str]) -> None:
+    """Refuse by name a clause that ``statement`` has elsewhere, if it is next."""
+    word = cursor.peek().split(" ")[0]  # some tokens are two words: ORDER BY
+    if word in clauses:
+        raise _unsupported(cursor, f"{statement} … {word}", clauses[word])
+
+
+# ---- definitions -----------------------------------------------------------------------------------------------------
+
+
+def _create(cursor: Cursor) -> Statement:
+    cursor.take("CREATE")
+    if cursor.peek() == "OR":
+        raise _unsupported(cursor, "CREATE OR REPLACE", "DROP it first, then CREATE it")
+    kind = next((words for words in _KINDS if cursor.accept(*words)), None)
+    quiet = kind is not None and cursor.accept("IF", "NOT", "EXISTS")
+    match kind:
+        case ("TABLE",):
+            return _table(cursor, quiet)
+        case ("SOURCE",):
+            return _source(cursor, quiet)
+        case ("MATERIALIZED", "VIEW"):
+            return _view(cursor, quiet)
+        case ("MATERIALIZATION",):
+            return _materialization(cursor, quiet)
         case _:
-            return Query(text)
+            raise _other_kind(cursor, "CREATE")
 
 
-# ---- reading tokens --------------------------------------------------------------------------------------------------
+def _other_kind(cursor: Cursor, word: str) -> DefinitionError:
+    if (kind := cursor.peek()) in unsupported.KINDS:
+        return _unsupported(cursor, f"{word} {kind}", unsupported.KINDS[kind])
+    return cursor.fail(_ANY_KIND)
 
 
-@dataclass
-class _Reader:
-    text: str
-    at: int = 0
-    tokens: list[Token] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.tokens = _tokens(self.text)
-
-    def peek(self, ahead: int = 0) -> str:
-        n = self.at + ahead
-        return self.tokens[n].text.upper() if n < len(self.tokens) else ""
-
-    @property
-    def position(self) -> Position:
-        if self.at < len(self.tokens):
-            return position_at(self.text, self.tokens[self.at].start)
-        return position_at(self.text, len(self.text.rstrip()))
-
-    def fail(self, wanted: str) -> DefinitionError:
-        found = repr(self.tokens[self.at].text) if self.at < len(self.tokens) else "the end"
-        return DefinitionError(f"expected {wanted}, found {found}", self.position)
-
-    def accept(self, *words: str) -> bool:
-        if all(self.peek(n) == word for n, word in enumerate(words)):
-            self.at += len(words)
-            return True
-        return False
-
-    def take(self, *words: str) -> None:
-        if not self.accept(*words):
-            raise self.fail(" ".join(words))
-
-    def name(self) -> str:
-        """Take an identifier."""
-        if self.at < len(self.tokens):
-            token = self.tokens[self.at]
-            quoted = token.token_type is TokenType.IDENTIFIER
-            if quoted or (
-                (token.text[:1].isalpha() or token.text[:1] == "_") and token.token_type is not TokenType.STRING
-            ):
-                self.at += 1
-                return token.text
-        raise self.fail("a name")
-
-    def string(self) -> str:
-        """Take a string or a number."""
-        if self.at < len(self.tokens) and self.tokens[self.at].token_type in _LITERALS:
-            self.at += 1
-            return self.tokens[self.at - 1].text
-        raise self.fail("a quoted value")
-
-    def parenthesised(self) -> str:
-        """Take ``( … )`` and return what is between, as text."""
-        self.take("(")
-        depth, first = 1, self.at
-        while self.at < len(self.tokens):
-            depth += {"(": 1, ")": -1}.get(self.tokens[self.at].text, 0)
-            self.at += 1
-            if depth == 0:
-                begin, end = self.tokens[first].start, self.tokens[self.at - 1].start
-                return self.text[begin:end].strip()
-        raise self.fail("')'")
-
-    def until(self, *words: str) -> str:
-        """Take everything up to one of ``words`` at depth 0, or to the end, and return it as text."""
-        if self.at >= len(self.tokens):
-            raise self.fail("an expression")
-        depth, begin = 0, self.tokens[self.at].start
-        first = self.at
-        while self.at < len(self.tokens) and not (depth == 0 and self.peek() in words):
-            depth += {"(": 1, ")": -1}.get(self.tokens[self.at].text, 0)
-            self.at += 1
-        if self.at == first:
-            raise self.fail("an expression")
-        return self.text[begin : self.tokens[self.at - 1].end + 1]
-
-    def names(self) -> tuple[str, ...]:
-        """Take ``(name, …)``."""
-        self.take("(")
-        found = [self.name()]
-        while self.accept(","):
-            found.append(self.name())
-        self.take(")")
-        return tuple(found)
+def _table(cursor: Cursor, quiet: bool) -> CreateTable:
+    at, name = cursor.position, cursor.only_name()
+    _refuse(cursor, "CREATE TABLE", unsupported.TABLE_CLAUSES)
+    columns = cursor.columns()
+    history, history_at = _history(cursor)
+    _refuse(cursor, "CREATE TABLE", unsupported.TABLE_CLAUSES)
+    return CreateTable(
+        name, columns.text, quiet, columns.start, at=at, keep_history=history, keep_history_at=history_at
+    )
 
 
-_LITERALS: Final = (TokenType.STRING, TokenType.NUMBER)
+def _source(cursor: Cursor, quiet: bool) -> CreateSource:
+    at, name = cursor.position, cursor.only_name()
+    columns = cursor.columns()
+    cursor.take("USING")
+    connector, options = cursor.name().lower(), _options(cursor)
+    history, history_at = _history(cursor)
+    return CreateSource(
+        name,
+        columns.text,
+        connector,
+        options,
+        quiet,
+        columns.start,
+        at=at,
+        keep_history=history,
+        keep_history_at=history_at,
+    )
 
 
-def position_at(text: str, offset: int) -> Position:
-    r"""Return the line and column of ``text[offset]``.
-
-    >>> str(position_at("ab\ncd", 4))
-    'line 2, column 2'
-    """
-    before = text[:offset]
-    return Position(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
-
-
-def _tokens(text: str) -> list[Token]:
-    try:
-        return list(Spark().tokenize(text))
-    except TokenError as error:
-        raise DefinitionError(f"the text cannot be read: {str(error).splitlines()[0]}") from error
+def _view(cursor: Cursor, quiet: bool) -> CreateView:
+    at, name = cursor.position, cursor.only_name()
+    history, history_at = _history(cursor)
+    _refuse(cursor, "CREATE MATERIALIZED VIEW", unsupported.VIEW_CLAUSES)
+    cursor.take("AS")
+    if cursor.peek() not in QUERY_WORDS:
+        raise cursor.fail("a query")
+    query = cursor.rest("a query")
+    return CreateView(name, query.text, query.start, quiet, at=at, keep_history=history, keep_history_at=history_at)
 
 
-# ---- the statements --------------------------------------------------------------------------------------------------
+def _history(cursor: Cursor) -> tuple[str | None, Position | None]:
+    if not cursor.accept("KEEP", "HISTORY", "FOR"):
+        return None, None
+    at = cursor.position
+    return cursor.value(), at
 
 
-def _create(reader: _Reader) -> Statement:
-    reader.take("CREATE")
-    if reader.accept("TABLE"):
-        quiet = reader.accept("IF", "NOT", "EXISTS")
-        return _finish(reader, CreateTable(reader.name(), reader.parenthesised(), quiet))
-    if reader.accept("SOURCE"):
-        quiet = reader.accept("IF", "NOT", "EXISTS")
-        name, columns = reader.name(), reader.parenthesised()
-        reader.take("USING")
-        return _finish(reader, CreateSource(name, columns, reader.name().lower(), _options(reader), quiet))
-    if reader.accept("MATERIALIZED", "VIEW"):
-        quiet = reader.accept("IF", "NOT", "EXISTS")
-        name = reader.name()
-        reader.take("AS")
-        start = reader.position
-        return CreateView(name, reader.until(), start, quiet)
-    if reader.accept("MATERIALIZATION"):
-        return _materialization(reader)
-    raise reader.fail("TABLE, SOURCE, MATERIALIZED VIEW or MATERIALIZATION")
+def _materialization(cursor: Cursor, quiet: bool) -> CreateMaterialization:
+    at, name = cursor.position, cursor.only_name()
+    cursor.take("INTO")
+    endpoint, options = cursor.name().lower(), _options(cursor)
+    cursor.take("AS")
+    bindings = [_binding(cursor)]
+    while cursor.accept(","):
+        bindings.append(_binding(cursor))
+    return CreateMaterialization(name, endpoint, options, tuple(bindings), quiet, at=at)
 
 
-def _materialization(reader: _Reader) -> Statement:
-    quiet = reader.accept("IF", "NOT", "EXISTS")
-    name = reader.name()
-    reader.take("INTO")
-    endpoint, options = reader.name().lower(), _options(reader)
-    reader.take("AS")
-    bindings = [_binding(reader)]
-    while reader.accept(","):
-        bindings.append(_binding(reader))
-    return _finish(reader, CreateMaterialization(name, endpoint, options, tuple(bindings), quiet))
+def _binding(cursor: Cursor) -> Bind:
+    at, collection = cursor.position, cursor.only_name()
+    table = cursor.name() if cursor.accept("TO") else collection
+    key = tuple(name for name, _ in cursor.names()) if cursor.accept("KEY") else ()
+    return Bind(collection, table, key, at=at)
 
 
-def _binding(reader: _Reader) -> Bind:
-    collection = reader.name()
-    table = reader.name() if reader.accept("TO") else collection
-    return Bind(collection, table, reader.names() if reader.accept("KEY") else ())
-
-
-def _options(reader: _Reader) -> dict[str, str]:
+def _options(cursor: Cursor) -> dict[str, str]:
     options: dict[str, str] = {}
-    if not reader.accept("OPTIONS"):
+    if not cursor.accept("OPTIONS"):
         return options
-    reader.take("(")
+    cursor.take("(")
     while True:
-        key = reader.name().lower()
-        reader.accept("=")
+        at, key = cursor.position, cursor.name().lower()
         if key in options:
-            raise DefinitionError(f"option {key!r} is given twice", reader.position)
-        options[key] = reader.string()
-        if not reader.accept(","):
-            reader.take(")")
+            raise DefinitionError(f"option {key!r} is given twice", at)
+        cursor.accept("=")
+        options[key] = cursor.value()
+        if not cursor.accept(","):
+            cursor.take(")")
             return options
 
 
-def _drop(reader: _Reader) -> Statement:
-    reader.take("DROP")
-    for words in (("TABLE",), ("SOURCE",), ("MATERIALIZED", "VIEW"), ("MATERIALIZATION",)):
-        if reader.accept(*words):
-            quiet = reader.accept("IF", "EXISTS")
-            return _finish(reader, Drop(" ".join(words).lower(), reader.name(), quiet))
-    raise reader.fail("TABLE, SOURCE, MATERIALIZED VIEW or MATERIALIZATION")
+def _drop(cursor: Cursor) -> Drop:
+    cursor.take("DROP")
+    for words in _KINDS:
+        if cursor.accept(*words):
+            quiet = cursor.accept("IF", "EXISTS")
+            at, name = cursor.position, cursor.only_name()
+            for clause in ("CASCADE", "PURGE", "RESTRICT"):
+                if cursor.peek() == clause:
+                    raise _unsupported(cursor, f"DROP … {clause}", "")
+            return Drop(" ".join(words).lower(), name, quiet, at=at)
+    raise _other_kind(cursor, "DROP")
 
 
-def _insert(reader: _Reader) -> Statement:
-    reader.take("INSERT")
-    reader.take("INTO")
-    reader.accept("TABLE")
-    table = reader.name()
-    columns = reader.names() if reader.peek() == "(" and reader.peek(1) not in {"SELECT", "WITH", "VALUES"} else ()
-    return Insert(table, columns, reader.until())
+# ---- changes ---------------------------------------------------------------------------------------------------------
 
 
-def _update(reader: _Reader) -> Statement:
-    reader.take("UPDATE")
-    table = reader.name()
-    reader.take("SET")
-    assignments = []
+def _insert(cursor: Cursor) -> Insert:
+    cursor.take("INSERT")
+    if cursor.peek() == "OVERWRITE":
+        raise _unsupported(cursor, "INSERT OVERWRITE", unsupported.ONE)
+    cursor.take("INTO")
+    cursor.accept("TABLE")
+    at, table = cursor.position, cursor.only_name()
+    _refuse(cursor, "INSERT", unsupported.INSERT_CLAUSES)
+    query_next = cursor.peek() == "(" and cursor.peek(1) in QUERY_WORDS and cursor.peek(2) not in {",", ")"}
+    columns = cursor.names() if cursor.peek() == "(" and not query_next else ()
+    _refuse(cursor, "INSERT", unsupported.INSERT_CLAUSES)
+    if cursor.peek() not in QUERY_WORDS:
+        raise cursor.fail("VALUES or a query")
+    return Insert(table, columns, cursor.rest("a query"), at=at)
+
+
+def _delete(cursor: Cursor) -> Delete:
+    cursor.take("DELETE")
+    cursor.take("FROM")
+    at, table = cursor.position, cursor.only_name()
+    alias = _alias(cursor, table, "DELETE", "WHERE")
+    return Delete(table, alias, _where(cursor, "DELETE"), at=at)
+
+
+def _update(cursor: Cursor) -> Update:
+    cursor.take("UPDATE")
+    at, table = cursor.position, cursor.only_name()
+    alias = _alias(cursor, table, "UPDATE", "SET")
+    cursor.take("SET")
+    assignments: dict[str, Assignment] = {}
     while True:
-        column = reader.name()
-        reader.take("=")
-        assignments.append((column, reader.until(",", "WHERE")))
-        if not reader.accept(","):
-            return _finish(reader, Update(table, tuple(assignments), _where(reader)))
+        assignment = _assignment(cursor, alias)
+        if assignment.column.lower() in assignments:
+            raise DefinitionError(f"column {assignment.column!r} is set twice", assignment.at)
+        assignments[assignment.column.lower()] = assignment
+        if not cursor.accept(","):
+            return Update(table, alias, tuple(assignments.values()), _where(cursor, "UPDATE"), at=at)
 
 
-def _where(reader: _Reader) -> str:
-    return reader.until() if reader.accept("WHERE") else "true"
+def _alias(cursor: Cursor, table: str, statement: str, then: str) -> str:
+    if cursor.accept("AS"):
+        return cursor.only_name("an alias")
+    _refuse(cursor, statement, unsupported.CHANGE_CLAUSES)
+    if cursor.done or cursor.peek() == then:
+        return table
+    if cursor.peek(1) not in {then, ""}:
+        raise cursor.fail(then)
+    return cursor.only_name(then)
 
 
-def _finish(reader: _Reader, statement: Statement) -> Statement:
-    if reader.at < len(reader.tokens):
-        raise reader.fail("the end of the statement")
-    return statement
+def _assignment(cursor: Cursor, alias: str) -> Assignment:
+    at, column = cursor.position, cursor.name("a column")
+    if cursor.accept("."):
+        if column.lower() != alias.lower():
+            raise DefinitionError(
+                f"{column!r} is not the table that is updated, which is {alias!r}; only its whole columns can be set",
+                at,
+            )
+        at, column = cursor.position, cursor.name("a column")
+    if cursor.peek() in {".", "["}:
+        raise cursor.fail("'=': only whole columns can be set")
+    cursor.take("=")
+    return Assignment(column, at, cursor.scalar("a value"))
+
+
+def _where(cursor: Cursor, statement: str) -> Excerpt | None:
+    where = cursor.scalar("a condition") if cursor.accept("WHERE") else None
+    _refuse(cursor, statement, unsupported.CHANGE_CLAUSES)
+    return where
+
+
+def _query(text: str, tokens: list[Token]) -> Query:
+    """Return a query, which may not be the head of another statement (``WITH … INSERT``)."""
+    depth = 0
+    for token in tokens if tokens[0].text.upper() == "WITH" else ():
+        depth += {"(": 1, ")": -1}.get(token.text, 0) if token.token_type in _PARENTHESES else 0
+        if depth == 0 and token.token_type in _CHANGES:
+            what = token.text.upper()
+            instead = f"write the WITH inside of it: {what} INTO t WITH …" if what == "INSERT" else "use a subquery"
+            raise DefinitionError(unsupported.refusal(f"WITH … {what}", instead), position(text, token.start))
+        if depth == 0 and token.token_type in {TokenType.SELECT, TokenType.VALUES}:
+            break
+    return Query(_placed(text, tokens))
+
+
+_PARENTHESES: Final = (TokenType.L_PAREN, TokenType.R_PAREN)
+_CHANGES: Final = (TokenType.INSERT, TokenType.DELETE, TokenType.UPDATE, TokenType.MERGE)

@@ -124,7 +124,9 @@ def multiset(rows: Iterable[Row]) -> Counter[Row]:
     return Counter(rows)
 
 
-def define(name: str, sql: str, catalog: Catalog, analyst: object) -> tuple[PlannedView, tuple[Stage, ...]]:
+def define(
+    name: str, sql: str, catalog: Catalog, analyst: object, *, distrusted: bool = False
+) -> tuple[PlannedView, tuple[Stage, ...]]:
     """Return what `dataflows.define` does, worked out once for each view over the same schemas."""
     schemas = {
         key: item.schema

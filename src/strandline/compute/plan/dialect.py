@@ -17,7 +17,8 @@ from sqlglot.errors import SqlglotError, TokenError
 from strandline.algebra.scalar import Faithful
 from strandline.errors import DefinitionError, Position
 
-_PIPE: Final = "|>"
+_MISREAD: Final = ("|>", "TABLE")
+"""sqlglot reads some of the pipe syntax, and not all of that as Spark does; and `TABLE t` as a column with an alias."""
 MISTAKES: Final = (
     SqlglotError,
     AssertionError,
@@ -37,8 +38,8 @@ def parse(sql: str) -> exp.Expr | None:
 
     Raises `DefinitionError` if it is several statements.
     """
-    if any(word.text == _PIPE for word in words(sql)):
-        return None  # sqlglot reads some of the pipe syntax, and not all of that as Spark does
+    if any(word.text.upper() in _MISREAD and not word.literal for word in words(sql)):
+        return None
     try:
         statements = [s for s in Faithful().parse(sql) if s is not None]
     except MISTAKES:

@@ -1,0 +1,193 @@
+"""Cursor: what the grammar of statements is made of, on sqlglot's Spark tokens and with sqlglot's own parser below it.
+
+Names become identifiers, expressions become excerpts: sqlglot reads an expression as a tree, which says where it ends,
+and Spark is given the author's text of it.  Each refusal has a line and a column.
+
+Source: design page "the public face" (`env.execute`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from strandline.algebra.excerpt import Excerpt
+from strandline.algebra.scalar import Faithful
+from strandline.compute.plan.dialect import MISTAKES, position
+from strandline.errors import DefinitionError, Position
+
+_LITERALS: Final = (TokenType.STRING, TokenType.RAW_STRING, TokenType.NUMBER)
+_QUOTED: Final = (TokenType.STRING, TokenType.RAW_STRING, TokenType.IDENTIFIER)
+QUERY_WORDS: Final = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")
+"""What a query can begin with."""
+_CLOSING: Final = {"(": ")", "<": ">"}
+"""The brackets of a type."""
+_CONSTRAINTS: Final = frozenset(
+    ("PRIMARY KEY", "UNIQUE", "CHECK", "DEFAULT", "REFERENCES", "FOREIGN KEY", "GENERATED", "CONSTRAINT", "MASK")
+)
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Return the tokens of ``text``.  Raises `DefinitionError` if it cannot be cut into tokens (an open quote)."""
+    try:
+        return list(Faithful().tokenize(text))
+    except TokenError as error:
+        raise DefinitionError(f"the text cannot be read: {str(error).splitlines()[0]}") from error
+
+
+class Cursor(Faithful.Parser):
+    """Walks over the tokens of one statement."""
+
+    def __init__(self, text: str, tokens: list[Token]) -> None:
+        super().__init__(dialect=Faithful)
+        self.reset()
+        self.sql = text
+        self._chunks = [tokens]
+        self._advance_chunk()
+
+    # ---- where it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether all tokens are read."""
+        return not self._curr
+
+    @property
+    def position(self) -> Position:
+        """Where the next token is; at the end, where one would be."""
+        return position(self.sql, self._curr.start if self._curr else self._end)
+
+    @property
+    def _end(self) -> int:
+        return self._tokens[-1].end + 1 if self._tokens else len(self.sql.rstrip())
+
+    def peek(self, ahead: int = 0) -> str:
+        """Return a word or sign that comes, in capitals; of what is quoted, nothing."""
+        n = self._index + ahead
+        if n >= self._tokens_size or self._tokens[n].token_type in _QUOTED:
+            return ""
+        return self._tokens[n].text.upper()
+
+    def fail(self, wanted: str) -> DefinitionError:
+        """Return the error about the next token: ``wanted`` is what should be there."""
+        found = repr(self._curr.text) if self._curr else "the end"
+        return DefinitionError(f"expected {wanted}, found {found}", self.position)
+
+    # ---- words, names, values ----------------------------------------------------------------------------------------
+
+    def accept(self, *words: str) -> bool:
+        """Take ``words`` if all of them are next."""
+        if all(self.peek(n) == word for n, word in enumerate(words)):
+            self._advance(len(words))
+            return True
+        return False
+
+    def take(self, *words: str) -> None:
+        """Take ``words``, or refuse."""
+        if not self.accept(*words):
+            raise self.fail(" ".join(words))
+
+    def name(self, what: str = "a name") -> str:
+        """Take an identifier of one part."""
+        token = self._curr
+        word = token.token_type not in _QUOTED and (token.text[:1].isalpha() or token.text[:1] == "_")
+        if self.done or not (word or token.token_type is TokenType.IDENTIFIER):
+            raise self.fail(what)
+        self._advance()
+        return str(token.text)
+
+    def only_name(self, what: str = "a name") -> str:
+        """Take an identifier after which no other part comes: there are no schemas and no catalogs."""
+        name = self.name(what)
+        if self.peek() == ".":
+            raise DefinitionError(
+                f"a name has one part here; if the dot belongs to it, write it in backquotes: `{name}.…`", self.position
+            )
+        return name
+
+    def names(self) -> tuple[tuple[str, Position], ...]:
+        """Take ``(name, …)``, each name once."""
+        self.take("(")
+        found: dict[str, tuple[str, Position]] = {}
+        while True:
+            at, name = self.position, self.only_name("a column")
+            if name.lower() in found:
+                raise DefinitionError(f"column {name!r} is there twice", at)
+            found[name.lower()] = (name, at)
+            if not self.accept(","):
+                self.take(")")
+                return tuple(found.values())
+
+    def value(self) -> str:
+        """Take a string or a number."""
+        if self.done or self._curr.token_type not in _LITERALS:
+            raise self.fail("a quoted value")
+        self._advance()
+        return str(self._prev.text)
+
+    # ---- what Spark reads --------------------------------------------------------------------------------------------
+
+    def scalar(self, what: str) -> Excerpt:
+        """Take one scalar expression."""
+        begin = self._curr
+        if not begin or self.peek() in {",", ")"}:
+            raise self.fail(what)
+        try:
+            tree = self._parse_disjunction()
+        except MISTAKES:
+            tree = None
+        if tree is None:
+            raise self.fail(f"{what} that can be read")
+        return Excerpt(self._find_sql(begin, self._prev), position(self.sql, begin.start))
+
+    def rest(self, what: str) -> Excerpt:
+        """Take everything up to the end."""
+        if self.done:
+            raise self.fail(what)
+        begin = self._curr
+        self._advance(self._tokens_size - self._index)
+        return Excerpt(self._find_sql(begin, self._prev), position(self.sql, begin.start))
+
+    def columns(self) -> Excerpt:
+        """Take ``(name type, …)``: Spark reads the types.  A constraint, which nothing would check, is refused."""
+        self.take("(")
+        begin = self._curr
+        while True:
+            if self.peek() == "CONSTRAINT" or self._table_constraint:
+                raise self._not_kept(self.peek())
+            self.only_name("a column")
+            self._type()
+            if not self.accept(","):
+                break
+        last = self._prev
+        self.take(")")
+        return Excerpt(self._find_sql(begin, last), position(self.sql, begin.start))
+
+    @property
+    def _table_constraint(self) -> bool:
+        word, next_ = self.peek(), self.peek(1)
+        return word in {"PRIMARY KEY", "FOREIGN KEY"} or (word in {"UNIQUE", "CHECK"} and next_ == "(")
+
+    def _type(self) -> None:
+        """Take all that is said of one column."""
+        closing: list[str] = []
+        if self.peek() in {",", ")"}:
+            raise self.fail("a type")
+        while closing or self.peek() not in {",", ")"}:
+            if self.done:
+                raise self.fail(repr(closing[-1]) if closing else "')'")
+            word = self.peek()
+            if word == "NOT" and self.peek(1) == "NULL":
+                raise self._not_kept("NOT NULL")
+            if word in _CONSTRAINTS and not closing:
+                raise self._not_kept(word)
+            if word in _CLOSING:
+                closing.append(_CLOSING[word])
+            elif closing and word == closing[-1]:
+                closing.pop()
+            self._advance()
+
+    def _not_kept(self, what: str) -> DefinitionError:
+        return DefinitionError(f"{what} is not supported: nothing would check it; leave it out", self.position)

@@ -1,0 +1,138 @@
+"""Statements that Strandline does not take: what to write instead.
+
+Spark and PostgreSQL have many more than we do.  Each is refused by its own name, so that nobody has to guess whether it
+was misspelt.
+
+Source: design page "the public face" (`env.execute`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+CHANGE: Final = "DROP it and CREATE it anew"
+LOOK: Final = "`strandline status` shows what there is"
+ONE: Final = "write DELETE and INSERT between BEGIN and COMMIT"
+
+STATEMENTS: Final = {
+    "ALTER": CHANGE,
+    "ANALYZE": "",
+    "CACHE": "",
+    "CALL": "",
+    "CLEAR": "",
+    "COMMENT": "",
+    "COPY": "",
+    "DECLARE": "",
+    "DESC": LOOK,
+    "DESCRIBE": LOOK,
+    "EXECUTE": "",
+    "EXPLAIN": "`strandline explain VIEW` shows how a view is maintained",
+    "GRANT": "",
+    "LIST": "",
+    "LOAD": "CREATE SOURCE … USING files reads files",
+    "LOCK": "",
+    "MERGE": ONE,
+    "MSCK": "",
+    "OPTIMIZE": "`strandline compact` merges what is stored",
+    "REFRESH": "views follow by themselves",
+    "REPAIR": "`strandline verify VIEW --repair` repairs a view",
+    "REPLACE": ONE,
+    "RESET": "Spark settings stand in strandline.yml",
+    "REVOKE": "",
+    "SET": "Spark settings stand in strandline.yml",
+    "SHOW": LOOK,
+    "START": "a transaction begins with BEGIN",
+    "TRUNCATE": "write DELETE FROM t",
+    "UNCACHE": "",
+    "UPSERT": ONE,
+    "USE": "a location has one set of names",
+    "VACUUM": "`strandline gc --apply` collects garbage",
+}
+"""What is no statement here, and what to do instead, if there is anything."""
+
+KINDS: Final = {
+    "CATALOG": "a location has one set of names",
+    "DATABASE": "a location has one set of names",
+    "SCHEMA": "a location has one set of names",
+    "NAMESPACE": "a location has one set of names",
+    "EXTERNAL": "CREATE SOURCE … USING files reads files",
+    "FUNCTION": "",
+    "GLOBAL": "write CREATE MATERIALIZED VIEW",
+    "INDEX": "",
+    "TEMP": "write CREATE TABLE or CREATE MATERIALIZED VIEW",
+    "TEMPORARY": "write CREATE TABLE or CREATE MATERIALIZED VIEW",
+    "STREAMING": "write CREATE SOURCE or CREATE MATERIALIZED VIEW",
+    "VARIABLE": "",
+    "VIEW": "say MATERIALIZED VIEW",
+}
+"""What is not created and dropped here."""
+
+TABLE_CLAUSES: Final = {
+    "AS": "CREATE TABLE, then INSERT INTO … SELECT",
+    "CLUSTER": "rows are kept in an order of Strandline's own",
+    "CLUSTERED": "rows are kept in an order of Strandline's own",
+    "COMMENT": "write a comment (-- …) beside the definition",
+    "LIKE": "write the columns",
+    "LOCATION": "a table is kept where the environment is",
+    "OPTIONS": "a table has none",
+    "PARTITIONED": "rows are kept in an order of Strandline's own",
+    "ROW": "rows are kept in a format of Strandline's own",
+    "STORED": "rows are kept in a format of Strandline's own",
+    "TBLPROPERTIES": "a table has none",
+    "USING": "rows are kept in a format of Strandline's own",
+    "WITH": "a table has no options",
+}
+"""What CREATE TABLE has elsewhere."""
+
+VIEW_CLAUSES: Final = {
+    "COMMENT": "write a comment (-- …) beside the definition",
+    "PARTITIONED": "rows are kept in an order of Strandline's own",
+    "CLUSTER": "rows are kept in an order of Strandline's own",
+    "SCHEDULE": "views follow by themselves",
+    "TBLPROPERTIES": "a view has none",
+    "USING": "rows are kept in a format of Strandline's own",
+    "(": "name the columns in the query: SELECT … AS name",
+}
+"""What CREATE MATERIALIZED VIEW has elsewhere."""
+
+CHANGE_CLAUSES: Final = {
+    "FROM": "read other collections in a subquery",
+    "JOIN": "read other collections in a subquery",
+    "LIMIT": "choose the rows in WHERE",
+    "ORDER": "choose the rows in WHERE",
+    "RETURNING": "ask with a query",
+    "USING": "read other collections in a subquery",
+    ",": "one table is changed at a time; BEGIN … COMMIT makes several statements one",
+}
+"""What DELETE and UPDATE have elsewhere."""
+
+INSERT_CLAUSES: Final = {
+    "BY": "write the columns: INSERT INTO t (a, b) …",
+    "DEFAULT": "write the values",
+    "IF": "",
+    "ON": "a table has no keys",
+    "PARTITION": "a table has no partitions",
+    "REPLACE": ONE,
+    "SET": "write INSERT INTO t (a) VALUES (…)",
+}
+"""What INSERT has elsewhere."""
+
+
+def refusal(what: str, instead: str) -> str:
+    """Return the sentence that refuses ``what``.
+
+    >>> refusal("TRUNCATE", STATEMENTS["TRUNCATE"])
+    'TRUNCATE is not supported; write DELETE FROM t'
+    """
+    return f"{what} is not supported" + (f"; {instead}" if instead else "")
+
+
+def unknown(word: str, known: list[str]) -> str:
+    """Return the sentence about a word that begins no statement.
+
+    >>> unknown("SELEC", ["SELECT", "DELETE"])
+    "no statement begins with 'SELEC'; did you mean SELECT?"
+    """
+    close = difflib.get_close_matches(word.upper(), known, n=1)
+    return f"no statement begins with {word!r}" + (f"; did you mean {close[0]}?" if close else "")

@@ -1,0 +1,167 @@
+"""What the process that writes is doing is told, to itself and to others."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from strandline.environment import definitions, inquiry, live
+from strandline.environment.assembly import Assembly
+from strandline.environment.catalog import Table
+from strandline.environment.config import Config, Mode
+from strandline.environment.core import Core
+from strandline.environment.endpoints import driver
+from strandline.environment.statements import parse
+from strandline.environment.tables import Change
+from strandline.environment.tenure import SystemProcesses
+from strandline.errors import DefinitionError
+from strandline.materialize.runtime import Moving, Status
+from strandline.persist.push import PushClient
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.list_analyst import ListAnalyst
+from strandline.testing.list_engine import ListEngine, updates
+
+
+class Place:
+    """A location in memory."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock(1_000)
+        self._blob, self._consensus = MemoryBlob(), MemoryConsensus()
+
+    async def open(self, mode: Mode = Mode.FULL) -> Core:
+        """Open it."""
+        assembly = Assembly(
+            clock=self.clock,
+            ids=CountingIds(f"in-{mode.value}"),
+            blob=self._blob,
+            consensus=self._consensus,
+            engine=cast("Any", ListEngine(self._blob)),
+            analyst=ListAnalyst(),
+            connectors=cast("Any", None),
+            drivers=partial(driver, self.clock),
+            together=in_turn,
+            processes=SystemProcesses(),
+            address=None,
+            opened=ExitStack(),
+        )
+        return await Core.open(assembly, Config(), mode)
+
+
+class Asked(PushClient):
+    """A connection to the process that writes, which has told its counters."""
+
+    def __init__(self, place: Place, counters: dict[str, int]) -> None:
+        super().__init__(Path("nowhere"), place.clock, CountingIds("push"))
+        self._told = counters
+
+    async def connect(self) -> bool:
+        """Be welcome."""
+        self.counters = self._told
+        return True
+
+
+async def filled(place: Place) -> Core:
+    """Return a core with the table ``orders`` and the view ``ones``; three rows were inserted at two ticks."""
+    core = await place.open()
+    await definitions._add(core, Table("orders", (("k", "bigint"), ("x", "string")), "shard-orders"))
+    await define(core, "CREATE MATERIALIZED VIEW Ones AS SELECT o.k AS k, o.x AS x FROM orders o WHERE o.k = 1")
+    for rows in ([(1, "a"), (2, "b")], [(1, "c")]):
+        table = core.table("orders")
+        frame = updates(table.schema, [{"k": k, "x": x, "__time": 0} for k, x in rows])
+        await core.commit([Change(table, frame, False, len(rows))], None)
+        await core.tick()
+    assert core.all_problems() == {}
+    return core
+
+
+async def define(core: Core, sql: str) -> None:
+    """Run a CREATE."""
+    statement = parse(sql)
+    kind = type(statement).__name__
+    create = {
+        "CreateView": definitions.create_view,
+        "CreateMaterialization": definitions.create_materialization,
+    }[kind]
+    await create(core, cast("Any", statement))
+
+
+def test_status_counts_what_the_sinks_of_a_view_did() -> None:
+    """Damage: a view that is corrected at every step, or appended to without end, looks like one that rests."""
+
+    async def body() -> None:
+        place = Place()
+        core = await filled(place)
+        told = (await inquiry.status(core))["collections"]
+        assert told["Ones"]["sink"]["rows"] == 2
+        assert told["Ones"]["sink"]["appends"] >= 2
+        assert told["Ones"]["sink"]["conflicts"] == 0
+        assert "sink" not in told["orders"]
+        core.client.notifier = Asked(place, core._told())
+        core.writing = None
+        others = await inquiry.status(core)
+        assert others["collections"]["Ones"]["sink"] == told["Ones"]["sink"], "another process is told the same"
+        assert others["writer_persist"] == core.client.metrics.counts(), "and persist's counters are persist's alone"
+
+    asyncio.run(body())
+
+
+def test_status_tells_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) -> None:
+    """Damage: a first sync of an hour cannot be told from one that hangs."""
+
+    async def body() -> None:
+        place = Place()
+        core = await filled(place)
+        path = tmp_path / "out.duckdb"
+        await define(core, f"CREATE MATERIALIZATION out INTO duckdb OPTIONS (path '{path}') AS orders KEY (k, x)")
+        seen: list[tuple[str, dict[str, int]]] = []
+
+        def watch(status: Status) -> None:
+            seen.append((status.phase, live.of(live.told(core.live()), live.MOVING, "out")))
+
+        core.watch = watch
+        await core.tick()
+        assert core.all_problems() == {}
+        assert ("Extending", {"read": 2, "about": 3, "sent": 0}) in seen
+        assert seen[-1] == ("Storing", {"read": 3, "about": 3, "sent": 3})
+        assert (await inquiry.status(core))["materializations"]["out"]["moving"] == {"read": 0, "about": 0, "sent": 0}
+        core.client.notifier = Asked(place, {"moving/out/read": 7, "moving/out/about": 9, "moving/out/sent": 0})
+        core.writing = None
+        told = (await inquiry.status(core))["materializations"]["out"]["moving"]
+        assert Moving(**told) == Moving(read=7, about=9)
+
+    asyncio.run(body())
+
+
+def test_counters_of_many_views_do_not_break_the_connection() -> None:
+    """Damage: with a thousand views no process that reads is told of new versions any more."""
+    many = {f"sink/{'v' * 50}{n}/{field}": n for n in range(5_000) for field in ("rows", "appends")}
+    told = live.told(many)
+    assert 0 < sum(len(name) for name in told) <= live.TOLD_BYTES_MAX
+    assert list(told.items()) == list(many.items())[: len(told)]
+    assert live.told(dict(list(many.items())[:10])) == dict(list(many.items())[:10])
+
+
+@pytest.mark.parametrize(
+    ("bindings", "said"),
+    [
+        ("orders TO strandline_checkpoints KEY (k)", "driver keeps its checkpoints there"),
+        ("orders TO t KEY (k), Ones TO T KEY (k)", "are one"),
+    ],
+)
+def test_what_the_endpoint_cannot_hold_is_refused_at_create(tmp_path: Path, bindings: str, said: str) -> None:
+    """Damage: CREATE succeeds, and the item stands there with a problem until a person drops it."""
+
+    async def body() -> None:
+        core = await filled(Place())
+        with pytest.raises(DefinitionError, match=said):
+            await define(core, f"CREATE MATERIALIZATION out INTO duckdb OPTIONS (path '{tmp_path}/f') AS {bindings}")
+        assert core.catalog.find("out") is None
+
+    asyncio.run(body())
