@@ -2,8 +2,8 @@
 
 What is missing is created: tables and sources, then views, each after those that it reads, then materializations.
 What is there already must be as the project says; a definition that was changed is refused by name, before anything
-is created.  So applying twice is applying once, and a crash in between is mended by applying again.  What the project
-does not mention is left alone.
+is created.  How long history is kept is no part of what an item is: that changes in place.  So applying twice is
+applying once, and a crash in between is mended by applying again.  What the project does not mention is left alone.
 
 Source: design page "environment" (definitions reconcile with what runs; in this version a changed one is dropped by
 hand first).
@@ -40,7 +40,9 @@ async def apply(core: Core, project: Project) -> Applied:
     Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there (then nothing was
     created).
     """
-    missing, kept = [], []
+    missing: list[Defined] = []
+    kept: list[str] = []
+    policies: list[Table | Source | View] = []
     for defined in project.definitions:
         present = core.catalog.find(defined.statement.name)
         if present is None:
@@ -52,6 +54,11 @@ async def apply(core: Core, project: Project) -> Applied:
                 raise DefinitionError(
                     f"{present.name!r} was created with {change}; drop it first, or put the definition back"
                 )
+            match present, defined.statement:
+                case (Table() | Source() | View(), CreateTable() | CreateSource() | CreateView() as statement):
+                    policies += [each] if (each := definitions.keeping(present, statement)) != present else []
+    for item in policies:
+        await definitions.put(core, item)
     created = []
     for defined in in_order(missing):
         with in_file(defined.file):

@@ -36,7 +36,7 @@ from strandline.materialize.driver import require_all
 Create: TypeAlias = (
     statements.CreateTable | statements.CreateSource | statements.CreateView | statements.CreateMaterialization
 )
-C = TypeVar("C", Table, Source, View)
+C = TypeVar("C", bound=Table | Source | View)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
     "source": Source,
@@ -205,9 +205,13 @@ def keeping(item: C, statement: statements.CreateTable | statements.CreateSource
     return msgspec.structs.replace(item, keep_history=statement.keep_history)
 
 
+async def put(core: Core, item: Item) -> None:
+    """Have the catalog say ``item`` of what has its name."""
+    await core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(item))
+
+
 async def _add(core: Core, item: Item) -> None:
-    writing = core.require_writing()
-    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(item))
+    await put(core, item)
     await core.start(item)
 
 
