@@ -581,7 +581,8 @@ def _query(sql: object) -> str:
     """Return the text of the query that a caller gave."""
     statement = _statement(sql)
     if not isinstance(statement, statements.Query):
-        raise InvalidUsage(f"{type(statement).__name__} is no query: run it with env.execute(…)")
+        how = "run it with `strandline sql -f FILE`, or in Python with env.execute(…)"
+        raise InvalidUsage(f"{type(statement).__name__} is no query: {how}")
     return statement.text
 
 

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from small_disk import fill, mounted
 from strandline.cli import app, main
 from strandline.cli.output import Output, as_json, printable, table
 
@@ -58,6 +59,8 @@ def test_no_mistake_that_can_be_typed_prints_a_traceback(orders, tmp_path):
         ("explain", "w"): "w",
         ("verify", "t"): "t",
         ("verify", "nothing"): "nothing",
+        ("verify", "vv"): "did you mean 'v'?",
+        ("query", "DELETE FROM t WHERE k = 1"): "strandline sql",
         ("inspect", "shard", "nothing"): "nothing",
         ("compact", "nothing"): "nothing",
         ("sql", "-f", str(tmp_path / "not-there.sql")): "not-there.sql",
@@ -161,3 +164,25 @@ def test_run_counts_each_record_once(orders):
     orders.write({"in/b.csv": "id,name\n3,milk\nx,broken\n"})
     os.utime(orders.root / "in/b.csv", (1_700_000_000, 1_700_000_000))
     assert "read=2" in orders.run("run", "--once").err
+
+
+def test_status_and_query_answer_on_a_full_disk_and_run_says_why_it_does_not(place, tmp_path):
+    """Damage: the operator is told `disk I/O error`, and cannot even ask what is there."""
+    with mounted(tmp_path / "disk", "8m") as disk:
+        if disk is None:
+            pytest.skip("only root, on a machine that allows it, can mount a small file system")
+        place.write({**ORDERS, "strandline.yml": f"location: {disk}/data\n", "in/a.csv": ""})
+        assert place.run("run", "--once").status == 0
+        assert place.sql("INSERT INTO t VALUES (1, 'tea')").status == 0
+        filler = fill(disk)
+        ran = place.run("run", "--once")
+        assert ran.status == 1
+        assert "Traceback" not in ran.err
+        assert f"No space left on device in {disk}/data" in ran.err
+        asked = place.run("status", "--json")
+        assert (asked.status, set(asked.documents[0]["collections"])) == (0, {"orders", "t", "v"}), asked
+        assert f"No space left on device in {disk}/data" in asked.err
+        assert place.run("query", "--json", "SELECT * FROM t").documents[0]["rows"] == [{"k": 1, "s": "tea"}]
+        filler.unlink()
+        assert place.run("run", "--once").status == 0
+        assert place.run("query", "--json", "SELECT * FROM v").documents[0]["rows"] == [{"s": "tea", "n": 1}]

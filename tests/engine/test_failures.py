@@ -16,6 +16,12 @@ LOST = """An error occurred while calling o42.toArrow.
 \tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)
 """
 DAMAGED = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/x. SQLSTATE: KD001"
+FULL = """An error occurred while calling o42.parquet.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
+Caused by: java.io.FileNotFoundException: /data/blob/s-1/part.parquet (No space left on device)
+"""
+SPILLED = "[FAILED_READ_FILE.NO_HINT] Encountered error\nCaused by: java.io.IOException: No space left on device"
+WORDS = "[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast SQLSTATE: 22018"
 DIVIDED = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
 
 
@@ -27,6 +33,9 @@ DIVIDED = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
         (py4j.Py4JNetworkError("Answer from Java side is empty"), Unavailable, "its JVM has ended"),
         (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Unavailable, "its JVM has ended"),
         (py4j.Py4JError(f"{LOST}{DAMAGED}"), CorruptionError, "fails its check"),
+        (py4j.Py4JError(FULL), Determinate, "No space left on device: /data/blob/s-1/part.parquet"),
+        (py4j.Py4JError(SPILLED), Determinate, "No space left on device"),
+        (py4j.Py4JError(WORDS), CollectionError, "cannot be cast"),
         (py4j.Py4JError(f"{LOST}{DIVIDED}"), CollectionError, "Division by zero"),
     ],
 )

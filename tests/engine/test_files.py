@@ -31,6 +31,7 @@ from strandline.sources.file_options import parse
 from strandline.sources.file_sequence import FileSequence
 from strandline.sources.files import FileReader
 from strandline.sources.ingest import Advanced, Ingestion
+from strandline.sources.local_folder import LocalFolder
 from strandline.sources.remap import RemapShard
 from strandline.store.file import FileBlob
 from strandline.store.memory import MemoryConsensus
@@ -407,9 +408,9 @@ class Place:
 
     async def reader(self, client=None):
         sequence = await FileSequence.open(await (client or self.client()).records("files", 1), 1)
-        return FileReader(
-            self.clock, sequence, self.files, PAIR, parse(str(self.root), {"format": "csv", "settle": "0"})
-        )
+        options = parse(str(self.root), {"format": "csv", "settle": "0"})
+        folder = LocalFolder(options.root, options.pattern)
+        return FileReader(self.clock, folder, sequence, self.files, PAIR, options)
 
     async def ingestion(self):
         client = self.client()

@@ -18,7 +18,7 @@ from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.loop import LoopThread
 from strandline.environment.problems import PROBLEMS, Board
-from strandline.environment.statements import Drop
+from strandline.environment.statements import CreateMaterialization, CreateSource, Drop
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
 from strandline.materialize.runtime import Materialization
@@ -291,3 +291,23 @@ def test_waiting_for_views_ends_in_time_however_long_ticks_take(
         with pytest.raises(AsOfError, match="view 'v' is not past 5 yet"):
             env.sync(5, timeout=10)
         assert len(done) == ticks
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        CreateSource("s", "a INT", "files", {"path": "/x", "Secret_Key": "canary-4711"}),
+        CreateMaterialization("m", "duckdb", {"path": "/x", "password": "canary-4711"}, ()),
+    ],
+)
+def test_a_secret_in_a_definition_is_refused_and_neither_shown_nor_stored(statement) -> None:
+    """Damage: a password lies in the catalog, in every copy of it, and on the screen of whoever looks."""
+    place = Place()
+    core = place.open()
+    create = {CreateSource: definitions.create_source, CreateMaterialization: definitions.create_materialization}
+    with pytest.raises(DefinitionError, match="is a secret: say where it is") as raised:
+        run_sync(create[type(statement)](core, statement))
+    assert "canary" not in str(raised.value)
+    versions = [run_sync(place.consensus.scan(key, 0, 1000)) for key in run_sync(place.consensus.list_keys())]
+    assert not [each for found in versions for each in found if b"canary" in each.data]
+    run_sync(core.close())

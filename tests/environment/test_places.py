@@ -17,6 +17,7 @@ from strandline.environment.places import (
 )
 from strandline.errors import ConfigError
 from strandline.store.objects import ObjectLocation
+from strandline.store.secret import Secret, revealed
 
 BUCKET = ObjectLocation("s3://bucket/prefix", {})
 
@@ -42,10 +43,12 @@ def test_a_consensus_may_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: states go into a database or a schema that was not meant."""
     assert consensus_of("sqlite:///d/c%20d.db", BUCKET) == InSQLite(Path("/d/c d.db"))
     assert consensus_of("object-store", BUCKET) == InObjectStore()
-    assert consensus_of("postgresql://ann@host/db", BUCKET) == InPostgres("postgresql://ann@host/db", "strandline")
+    assert consensus_of("postgresql://ann@host/db", BUCKET) == InPostgres(
+        Secret("postgresql://ann@host/db"), "host/db", "strandline"
+    )
     monkeypatch.setenv("CONSENSUS", "postgresql://ann:pw@host/db?sslmode=require&schema=My+Views")
     found = consensus_of("env:CONSENSUS", InMemory())
-    assert found == InPostgres("postgresql://ann:pw@host/db?sslmode=require", "My Views")
+    assert found == InPostgres(Secret("postgresql://ann:pw@host/db?sslmode=require"), "host/db", "My Views")
     assert "pw" not in repr(found)
     for text, location in (("object-store", InMemory()), ("zookeeper://z", BUCKET)):
         with pytest.raises(ConfigError):
@@ -78,8 +81,12 @@ def test_a_secret_is_a_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     storage = {"secret_access_key": "env:OUR_KEY", "session_token": f"file:{tmp_path / 'token'}", "region": "eu-west-1"}
     location = location_of("s3://bucket", storage)
     assert isinstance(location, ObjectLocation)
-    assert location.options == {"secret_access_key": "hunter2", "session_token": "hunter3", "region": "eu-west-1"}
-    assert "hunter" not in repr(location)
+    assert revealed(location.options) == {
+        "secret_access_key": "hunter2",
+        "session_token": "hunter3",
+        "region": "eu-west-1",
+    }
+    assert "hunter" not in f"{location!r} {location.options} {location.options['session_token']!s:>9}"
     for name in ("secret_access_key", "session_token"):
         with pytest.raises(ConfigError, match=name) as raised:
             location_of("s3://bucket", {name: "hunter2"})

@@ -18,10 +18,10 @@ from strandline.environment.config import Config, Mode, config_from
 from strandline.environment.core import Core
 from strandline.environment.holding import Hold
 from strandline.environment.inquiry import latest, snapshot
-from strandline.environment.project import load
+from strandline.environment.project import Defined, Project, load
 from strandline.environment.retention import NONE, TICKS_BETWEEN, Policy, kept_shards, view_limits, wanted_sinces
 from strandline.environment.statements import CreateTable, Drop
-from strandline.errors import AsOfError, ConfigError, DefinitionError, Unavailable
+from strandline.errors import AsOfError, ConfigError, DefinitionError, Position, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.testing.doubles import CountingIds
 from strandline.testing.list_engine import ListEngine, listed
@@ -144,6 +144,24 @@ def test_an_interval_that_is_none_is_refused_before_anything_is_made() -> None:
     assert core.catalog.find("t") is None
     with pytest.raises(ConfigError, match="keep_history: 'a while' is no interval"):
         config_from({"keep_history": "a while"})
+
+
+def test_a_policy_that_a_project_changes_holds_for_what_is_there() -> None:
+    """Damage: the file says ten days, the table keeps four hours, and the difference shows when the past is needed."""
+    place = over_lists()
+    core = open_core(place)
+
+    def apply_with(policy: str | None) -> None:
+        table = CreateTable("k", "k INT", keep_history=policy, keep_history_at=Position(3, 9))
+        project = Project(Path(), "memory://", None, {}, 1_000, {}, (Defined("tables/k.sql", table),))
+        run_sync(apply(core, project))
+
+    for policy in ("1 hour", "10 days", None):
+        apply_with(policy)
+        item = core.catalog.collection("k")
+        assert (item.keep_history, core.kept(item)) == (policy, policy or "4 hours")
+    with pytest.raises(DefinitionError, match=r"tables/k.sql: KEEP HISTORY FOR: 'x' is no .*\(at line 3, column 9\)"):
+        apply_with("x")
 
 
 class Failing(ListEngine):

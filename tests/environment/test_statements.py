@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.environment import statements, unsupported
@@ -179,6 +182,25 @@ def test_a_text_without_a_statement_is_refused(text: str) -> None:
     """Else an empty file would look like one that was run."""
     with pytest.raises(DefinitionError, match="there is none"):
         parse(text)
+
+
+WORDS = (
+    "CREATE TABLE SOURCE MATERIALIZED VIEW MATERIALIZATION DROP IF NOT EXISTS INSERT INTO DELETE FROM UPDATE SET WHERE "
+    "AS USING OPTIONS KEY TO KEEP HISTORY FOR VALUES SELECT WITH BEGIN COMMIT NULL PRIMARY CONSTRAINT CASE WHEN THEN "
+    "END OVER INTERVAL DATE ARRAY STRUCT CAST LATERAL PIVOT t a b x INT STRING SHOW"
+)
+SIGNS = "( ) < > , ; . = * - [ ] -> :: |> @ $ ? { : 1 1e 's' \"d\" r'\\' ' ` /* \\ \x00 é"
+PIECES = [*WORDS.split(), *SIGNS.split(" "), "`q r`", "--\n", "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=16))
+@settings(max_examples=2_000)
+def test_whatever_is_typed_is_a_statement_or_refused_in_our_words(pieces: list[str]) -> None:
+    """Else a misspelling ends in a traceback of the parser's."""
+    for head in ("", "UPDATE t SET a = ", "DELETE FROM t WHERE ", "CREATE TABLE t (a ", "INSERT INTO t "):
+        text = head + " ".join(pieces)
+        with contextlib.suppress(DefinitionError):
+            parse(text)
 
 
 UNSUPPORTED = [

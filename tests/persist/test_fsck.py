@@ -12,6 +12,7 @@ from strandline.persist.batch import BlobPart
 from strandline.persist.collect import LEAKED_AFTER_MS
 from strandline.persist.evolution import evolve
 from strandline.persist.fsck import Fault, Finding, check_location, check_shard, shards_of
+from strandline.persist.location import Pair, agree
 from strandline.persist.records import Record
 from strandline.persist.register import Register
 from strandline.persist.stream import StreamClient
@@ -49,6 +50,8 @@ def test_a_sound_location_is_called_sound(place):
     """Damage: an operator restores what is not broken."""
     writer = filled(place)
     run_sync(writer._machine.commit(lambda state: evolve(state, "`k` string, `n` int")))
+    pair = Pair(place.client().blob, place.consensus, "blob", "consensus")
+    run_sync(agree(pair, place.clock, CountingIds("l"), writes=True))  # the location's mark is no stray
     findings = checked(place)
     assert (findings.found, findings.shards, findings.parts) == ((), 2, 12)
     assert findings.bytes > 20_000

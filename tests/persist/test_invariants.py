@@ -102,6 +102,25 @@ def test_a_law_stops_the_state_that_breaks_it(name, after):
         check(GOOD, after)
 
 
+@pytest.mark.parametrize(("name", "after"), [(name, after) for name, states in BROKEN.items() for after in states])
+def test_the_message_of_a_broken_law_shows_no_row(name, after):
+    """Damage: the users' rows lie in the log of every process that met a bug of ours, and in what they send us."""
+    canary = b"canary: Ann, 1 Main Street"
+
+    def filled(state):
+        batches = tuple(replace(b, parts=tuple(replace(part, data=canary) for part in b.parts)) for b in state.batches)
+        unsealed = {name: replace(each, parts=(InlinePart(canary, 1),)) for name, each in state.unsealed.items()}
+        return replace(state, batches=batches, unsealed=unsealed)
+
+    with pytest.raises(AssertionError) as raised:
+        check(filled(GOOD), filled(after))
+    said = str(raised.value)
+    assert "canary" not in said
+    assert said.startswith("law ")
+    assert "version 5, since [1], upper [6], epoch 3, 3 batches" in said
+    assert "canary" not in repr(filled(after)), "states stand in other messages too"
+
+
 @pytest.mark.parametrize("after", [NEXT, GROWN, replace(NEXT, criticals={}), replace(NEXT, since=Frontier(2))])
 def test_a_good_step_breaks_none(after):
     """Damage: the laws stop what is legal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -19,15 +20,18 @@ from strandline.persist import records
 from strandline.persist.client import PersistClient
 from strandline.persist.records import consolidate
 from strandline.persist.trace import FAN
-from strandline.sources import file_sequence
+from strandline.sources import local_folder
 from strandline.sources.file_options import parse
-from strandline.sources.file_sequence import FileSequence, FileVersion, content_check
+from strandline.sources.file_sequence import FileSequence, FileVersion
 from strandline.sources.files import NOTICES_MAX, PARTITION, FileReader
+from strandline.sources.local_folder import LocalFolder, content_check
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.list_engine import ListEngine, listed, updates
+from strandline.testing.memory_folder import MemoryFolder
 from strandline.testing.reader_contract import ReaderContract
+from strandline.testing.simulation import run_sync
 
 SCHEMA = Schema((Column("file", "string"), Column("n", "bigint")))
 NOW_MS = 1_700_000_000_000
@@ -63,7 +67,8 @@ class Directory:
 
     async def reader(self, epoch=1):
         options = parse(f"{self.root}{self.pattern}", self.options)
-        return FileReader(self.clock, await self.sequence(epoch), LineDecoder(), SCHEMA, options)
+        folder = LocalFolder(options.root, options.pattern)
+        return FileReader(self.clock, folder, await self.sequence(epoch), LineDecoder(), SCHEMA, options)
 
     async def produce(self, *, undecodable=False):
         number = next(self.numbers)
@@ -336,7 +341,7 @@ def test_a_file_that_was_only_touched_is_the_same_file(place, monkeypatch):
         await reader.upstream_frontier()
         place.touch("a.csv", age_ms=5_000)
         assert await reader.upstream_frontier() == up_to(1)
-        monkeypatch.setattr("strandline.sources.files.content_check", None)
+        monkeypatch.setattr(local_folder, "content_check", None)
         assert await reader.upstream_frontier() == up_to(1)
 
     asyncio.run(body())
@@ -464,6 +469,107 @@ def test_the_check_covers_the_whole_of_a_file_or_both_ends_of_a_large_one(tmp_pa
         return sorted(found.values())
 
     assert checks(1000) == [1, 1, 1, 1]
-    monkeypatch.setattr(file_sequence, "CHECK_WHOLE_BYTES_MAX", 999)
-    monkeypatch.setattr(file_sequence, "CHECK_END_BYTES", 100)
+    monkeypatch.setattr(local_folder, "CHECK_WHOLE_BYTES_MAX", 999)
+    monkeypatch.setattr(local_folder, "CHECK_END_BYTES", 100)
     assert checks(1000) == [1, 1, 2]  # the middle of a large file is not summed
+
+
+class Remembered:
+    """A folder in memory, and readers of it that need neither files nor an event loop."""
+
+    def __init__(self, place):
+        self.place, self.folder = place, MemoryFolder()
+
+    def write(self, name, text, *, age_ms=60_000):
+        self.folder.write(name, text.encode(), mtime_ms=self.place.clock.now - age_ms)
+
+    async def reader(self):
+        options = parse("/in", {"format": "csv"})
+        return FileReader(self.place.clock, self.folder, await self.place.sequence(), LineDecoder(), SCHEMA, options)
+
+
+def test_a_probe_opens_what_is_new_or_touched_and_nothing_else(place):
+    """Damage: each tick reads every file that was ever taken, and the hundred that wait."""
+    remembered = Remembered(place)
+
+    async def body():
+        reader = await remembered.reader()
+        for number in range(3):
+            remembered.write(f"{number}.csv", f"{number}\n")
+        remembered.write("waits.csv", "3", age_ms=2_000)
+        assert await reader.upstream_frontier() == up_to(3)
+        assert sorted(set(remembered.folder.opened)) == ["0.csv", "1.csv", "2.csv", "waits.csv"]
+        remembered.folder.opened.clear()
+        for _ in range(5):
+            assert await reader.upstream_frontier() == up_to(3)
+            assert "does not end in a newline" in reader.notices()[0]
+        assert remembered.folder.opened == []
+        again = await remembered.reader()
+        assert await again.upstream_frontier() == up_to(3)
+        assert remembered.folder.opened == ["waits.csv"], "after a restart sizes and times are compared"
+        remembered.write("waits.csv", "3\n", age_ms=1_500)
+        assert await reader.upstream_frontier() == up_to(4)
+
+    run_sync(body())
+
+
+def test_a_file_in_the_place_of_another_is_looked_into_though_size_and_time_are_the_same(place):
+    """Damage: a tool that copies times with the bytes exchanges a file, and the collection is no longer upstream."""
+    remembered = Remembered(place)
+
+    async def body():
+        reader = await remembered.reader()
+        remembered.write("a.csv", "1\n")
+        await reader.upstream_frontier()
+        await reader.upstream_frontier()
+        remembered.write("a.csv", "1\n")
+        assert await reader.upstream_frontier() == up_to(1)
+        remembered.write("a.csv", "2\n")
+        with pytest.raises(SourceError, match="changed"):
+            await reader.upstream_frontier()
+
+    run_sync(body())
+
+
+def test_what_another_instance_numbered_with_other_content_is_seen(place):
+    """Damage: of two instances one believes its own checksum, and a changed file is never told."""
+    remembered = Remembered(place)
+
+    async def body():
+        reader, other = await remembered.reader(), await remembered.reader()
+        remembered.write("a.csv", "1\n")
+        assert await other.upstream_frontier() == up_to(1)
+        remembered.write("a.csv", "22\n")
+        with pytest.raises(SourceError, match="changed"):
+            await reader.upstream_frontier()
+
+    run_sync(body())
+
+
+def test_no_call_on_the_file_system_runs_on_the_event_loop(place, monkeypatch):
+    """Damage: a slow directory stops every other source, view and endpoint, and the heartbeats of leases."""
+    loop, used = threading.get_ident(), Counter()
+
+    def watched(name):
+        inner = getattr(local_folder, name)
+
+        def call(*args, **options):
+            used[name, threading.get_ident() == loop] += 1
+            return inner(*args, **options)
+
+        return call
+
+    for name in ("_stamp", "_ends", "content_check"):
+        monkeypatch.setattr(local_folder, name, watched(name))
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv", age_ms=2_000)
+        assert await reader.upstream_frontier() == up_to(1)
+        place.touch("a.csv", age_ms=1_500)
+        assert await reader.upstream_frontier() == up_to(1)
+        assert await names(reader, 1) == ["a.csv"]
+
+    asyncio.run(body())
+    assert {name for name, _ in used} == {"_stamp", "_ends", "content_check"}
+    assert not [name for name, on_loop in used if on_loop]

@@ -151,10 +151,11 @@ def test_an_object_that_would_drive_all_others_out_is_not_kept(tmp_path):
 
 def test_what_a_crash_left_half_written_is_evicted_in_its_turn(tmp_path):
     """Damage: each crash takes a piece of the budget for ever."""
-    orphan = tmp_path / "~half"
-    orphan.write_bytes(bytes(ENTRY))
-    os.utime(orphan, (0, 0))
     cache = FileCache(tmp_path, BUDGET)
+    cache.put("half", entry(0))
+    (whole,) = tmp_path.iterdir()
+    orphan = whole.rename(f"{whole}~7")
+    os.utime(orphan, (0, 0))
     for number in range(40):
         cache.put(f"k{number}", entry(number))
     assert not orphan.exists()
@@ -204,3 +205,106 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path):
     shared.chmod(0o770)
     with pytest.raises(ConfigError, match="can be written by others"):
         FileCache(shared, PLENTY)
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A directory of somebody's own files, older than anything in a cache."""
+    root = tmp_path / "victim"
+    root.mkdir()
+    (root / "thesis").write_bytes(bytes(ENTRY))
+    os.utime(root / "thesis", (0, 0))
+    return root
+
+
+def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path, victim):
+    """Damage: another user of the machine puts a link under the name that all can guess, and our files are deleted."""
+    (tmp_path / "cache").symlink_to(victim)
+    with pytest.raises(ConfigError, match="is a link"):
+        FileCache(tmp_path / "cache", BUDGET)
+    assert [path.name for path in victim.iterdir()] == ["thesis"]
+
+
+def test_a_link_that_comes_later_leads_nowhere(tmp_path, victim):
+    """Damage: the directory is exchanged between the check and the use."""
+    root = tmp_path / "cache"
+    cache = FileCache(root, BUDGET)
+    root.rename(tmp_path / "moved")
+    root.symlink_to(victim)
+    for number in range(40):
+        cache.put(f"k{number}", entry(number))
+    assert cache.get("k39") == entry(39)
+    assert [path.name for path in victim.iterdir()] == ["thesis"]
+
+
+def test_what_the_cache_did_not_write_is_neither_evicted_nor_counted(tmp_path, victim):
+    """Damage: a mistyped `cache:` empties somebody's directory, oldest files first."""
+    cache = FileCache(victim, BUDGET)
+    (victim / "photos").mkdir()
+    (victim / "large").write_bytes(bytes(4 * BUDGET))
+    for number in range(40):
+        cache.put(f"k{number}", entry(number))
+    assert cache.get("k39") == entry(39)
+    assert {"thesis", "photos", "large"} <= {path.name for path in victim.iterdir()}
+
+
+def test_a_link_in_the_place_of_an_entry_is_not_followed(tmp_path, victim):
+    """Damage: what is read, touched or evicted is a file that the link's maker could not reach."""
+    cache = FileCache(tmp_path / "cache", BUDGET)
+    cache.put("k", entry(1))
+    (path,) = (tmp_path / "cache").iterdir()
+    kept = path.rename(victim / "kept")
+    os.utime(kept, (0, 0))
+    path.symlink_to(kept)
+    assert cache.get("k") is None
+    assert kept.stat().st_mtime == 0
+    for number in range(40):
+        cache.put(f"k{number}", entry(number))
+    assert kept.read_bytes()
+    cache.put("k", entry(2))
+    assert cache.get("k") == entry(2)
+    assert kept.stat().st_size == ENTRY
+
+
+def test_a_pipe_in_the_place_of_an_entry_is_a_miss(tmp_path):
+    """Damage: a read waits for ever for the other end."""
+    cache = FileCache(tmp_path, BUDGET)
+    cache.put("k", entry(1))
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.get("k") is None
+
+
+def test_nobody_else_can_read_what_is_kept(tmp_path):
+    """Damage: every user of the machine reads our rows."""
+    open_to_all = tmp_path / "cache"
+    open_to_all.mkdir(mode=0o755)
+    cache = FileCache(open_to_all, BUDGET)
+    cache.put("k", entry(1))
+    (path,) = open_to_all.iterdir()
+    assert (open_to_all.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path):
+    """Damage: its owner decides what we read."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give a directory away")
+    theirs = tmp_path / "cache"
+    theirs.mkdir(mode=0o755)
+    os.chown(theirs, 65534, 65534)
+    with pytest.raises(ConfigError, match="another user's"):
+        FileCache(theirs, BUDGET)
+
+
+def test_a_cache_that_is_closed_gives_its_descriptor_back_and_uses_no_other(tmp_path):
+    """Damage: a program that opens and closes environments ends for want of descriptors; or writes into another's."""
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    for _ in range(3):
+        cache = FileCache(tmp_path, BUDGET)
+        cache.close()
+        cache.put("k", entry(1))
+        assert cache.get("k") is None
+    assert len(list(descriptors.iterdir())) == before
+    assert list(tmp_path.iterdir()) == []

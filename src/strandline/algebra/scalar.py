@@ -19,9 +19,12 @@ from typing import Any, ClassVar, Final
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
+from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 
 _SPECIAL: Final = ("CAST", "EXTRACT", "LISTAGG", "OVERLAY", "POSITION", "STRING_AGG", "SUBSTRING", "TRIM", "TRY_CAST")
+_REWRITTEN: Final = (exp.Array, exp.From, exp.Pivot, exp.Select, exp.Table, exp.With, exp.WithinGroup)
+"""What sqlglot's generator for Spark changes before it writes it, for versions that know less."""
 
 
 class Faithful(Spark):
@@ -35,10 +38,19 @@ class Faithful(Spark):
             name: how for name, how in SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL
         }
         ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+        JOINS_HAVE_EQUAL_PRECEDENCE = False  # a comma stays one, and is no CROSS JOIN
+        ADD_JOIN_ON_TRUE = False
 
         def _warn_unsupported(self) -> None:
             """Refuse what is no query: sqlglot would take it as some command, and log that it did."""
             self.raise_error("this is no query")
+
+    class Generator(SparkGenerator):
+        """Writes what is there: it turns no QUALIFY into a subquery, and no exact percentile into one that is not."""
+
+        TRANSFORMS: ClassVar[dict[Any, Any]] = {
+            kind: how for kind, how in SparkGenerator.TRANSFORMS.items() if kind not in _REWRITTEN
+        }
 
 
 def text(expression: exp.Expr) -> str:

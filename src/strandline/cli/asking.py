@@ -5,6 +5,7 @@ Source: design page "the public face" (command line).
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ _COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "p
 
 def status(door: Door, root: Path, output: Output) -> None:
     """Print what there is to say about the environment."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         found = env.status()
     output.result(found, _written_by(found))
     if output.json:
@@ -51,13 +52,13 @@ def status(door: Door, root: Path, output: Output) -> None:
 
 def query(door: Door, root: Path, sql: str, as_of: int | None, output: Output) -> None:
     """Print the answer to a query."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         _answer(env, sql, as_of, output)
 
 
 def explain(door: Door, root: Path, name: str, output: Output) -> None:
     """Print how a view is maintained."""
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), output.note) as env:
         found = env.explain(name)
     document = {"name": name, "incremental": found.incremental, "reasons": found.reasons, "sql": found.sql}
     output.result(document, str(found))
@@ -70,7 +71,10 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
     writes = any(not isinstance(statement, statements.Query) for _, statement in parsed)
     _refuse_loose_ends(parsed)
-    with door.writing(project) if writes else door.reading(project) as env:
+    if not parsed:
+        output.note(f"there is no statement in {str(file)!r}")
+        return
+    with door.writing(project) if writes else door.reading(project, output.note) as env:
         transaction: Transaction | None = None
         for each, statement in parsed:
             match statement:
@@ -104,7 +108,8 @@ def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> No
 
 
 def _said(name: str, timestamp: int | None, output: Output) -> None:
-    said = name if timestamp is None else f"{name} committed at {timestamp}"
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).upper()
+    said = f"{words}: done" if timestamp is None else f"{words}: committed at {timestamp}"
     output.result({"statement": name, "timestamp": timestamp}, said)
 
 
@@ -118,8 +123,10 @@ def _text(file: Path) -> str:
         return sys.stdin.read()
     try:
         return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the file {str(file)!r} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"the file {str(file)!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the file {str(file)!r} is not text in UTF-8 (byte {error.start + 1})") from error
 
 
 def _written_by(found: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -21,6 +22,7 @@ from strandline.cli.exits import wants_traceback
 from strandline.client import Environment
 from strandline.environment.config import Mode
 from strandline.environment.project import Project, load
+from strandline.errors import Determinate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,9 +41,16 @@ class Door:
         """Return the project in ``root``; see `strandline.environment.project.load`."""
         return load(root)
 
-    def reading(self, project: Project) -> Environment:
-        """Open the project's location for reading only."""
-        return self._open(project, Mode.READ)
+    def reading(self, project: Project, note: Callable[[str], object]) -> Environment:
+        """Open the project's location for reading only.
+
+        Where the store takes nothing now, not even leases, it is read as it is; ``note`` says so.
+        """
+        try:
+            return self._open(project, Mode.READ)
+        except Determinate as error:
+            note(f"strandline: {error}; reading without holding what is read")
+            return self.looking(project)
 
     def writing(self, project: Project, *, take_over: bool = False) -> Environment:
         """Open the project's location for writing; see `strandline.open`.  The project is not applied yet."""

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
+from strandline.engine.failures import is_sparks
 from strandline.errors import FencedError, StrandlineError
 
 TRACEBACK_VARIABLE: Final = "STRANDLINE_TRACEBACK"
 """Set to 1, as ``--debug`` does, to see where an error came from, and what Spark writes on standard error."""
-_SPARKS: Final = ("pyspark", "py4j")
 
 
 class Exit(IntEnum):
@@ -45,7 +45,7 @@ def sentence(error: Exception) -> str:
     if isinstance(error, StrandlineError):
         return str(error)
     first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    if type(error).__module__.startswith(_SPARKS):
+    if is_sparks(error):
         return f"Spark cannot do this: {first}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"

@@ -38,7 +38,7 @@ class Wanted:
 def verify(door: Door, root: Path, wanted: Wanted, output: Output) -> Exit:
     """Verify, repair if that is wanted, and return 0 or 3."""
     project = door.project(root)
-    with door.reading(project) as env:
+    with door.reading(project, output.note) as env:
         found = env.verify(wanted.name, as_of=wanted.as_of)
         writer = None if found.ok else env.written_by()
         if not found.ok and wanted.repair:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
 from pyspark.errors import ParseException, PySparkException, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -24,6 +23,7 @@ from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
 from strandline.engine import types
 from strandline.engine.ddl import schema_of
+from strandline.engine.failures import is_sparks
 from strandline.engine.session import adopt
 from strandline.engine.sql import render
 from strandline.errors import DefinitionError, Position
@@ -91,7 +91,9 @@ class SparkAnalyst:
             given = schema_of(found.select(*map(quote, stored.names)).schema)
             try:
                 _optimised(found)
-            except (PySparkException, Py4JError) as error:  # Spark's own mistakes come as what they are
+            except Exception as error:
+                if not is_sparks(error):  # its own mistakes come as what they are
+                    raise
                 raise DefinitionError(f"Spark accepts it and does not plan it: {_sentence(str(error))}") from error
         if given != stored:
             raise DefinitionError(f"a step of the view would give ({given.ddl}) and not ({stored.ddl})")

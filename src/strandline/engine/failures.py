@@ -19,6 +19,8 @@ _UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\]\s*([^\n]*)")
 _NEGATIVE: Final = re.compile(re.escape(NEGATIVE) + r"[^\n]*")
 _DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: 22")
 """SQLSTATE class 22 is the data exception: a value that the expression has no answer for."""
+_NO_SPACE: Final = re.compile(r"(?:(/[^\s():]+)[\s():]*)?(No space left on device)")
+"""The operating system's words, behind the file's path where Java says it."""
 _THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)
 """What was thrown, in py4j's report of it."""
 _STATE: Final = re.compile(r"\s*SQLSTATE:.*")
@@ -38,6 +40,8 @@ def told(error: Exception) -> StrandlineError | None:
     text = str(error)
     if found := _NEGATIVE.search(text):
         return CollectionError(_STATE.sub("", found[0]))
+    if (found := _NO_SPACE.search(text)) and not _DATA.search(text):  # a row may hold these words
+        return Determinate(f"the machine refused a file: {found[2]}{f': {found[1]}' if found[1] else ''}")
     if found := _UNREADABLE.search(text):
         return CorruptionError(f"a part fails its check: {_STATE.sub('', found[1])}")
     if found := _DATA.search(text):
@@ -46,3 +50,8 @@ def told(error: Exception) -> StrandlineError | None:
         found = _THROWN.search(text)
         return Unavailable(f"Spark could not do it, and may when it is asked again: {found[1] if found else text}")
     return None
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Tell whether an error comes from Spark, or from the bridge to it, which passes on what the JVM threw."""
+    return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(error).__mro__)

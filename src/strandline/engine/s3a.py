@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlparse
 
 from strandline.store.objects import ObjectLocation
+from strandline.store.secret import revealed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +104,8 @@ def prepare(session: SparkSession, location: ObjectLocation) -> None:
 
 def bucket_settings(location: ObjectLocation) -> dict[str, str]:
     """Return S3A's settings for the location's bucket alone."""
-    known = {theirs: location.options[ours] for ours, theirs in _OPTIONS.items() if ours in location.options}
+    options = revealed(location.options)
+    known = {theirs: options[ours] for ours, theirs in _OPTIONS.items() if ours in options}
     known["input.stream.type"] = "classic"  # the others want a second client with a native library
     if "endpoint" in known:
         known["path.style.access"] = "true"  # a server of one's own has no host name for each bucket

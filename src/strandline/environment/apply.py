@@ -2,8 +2,8 @@
 
 What is missing is created: tables and sources, then views, each after those that it reads, then materializations.
 What is there already must be as the project says; a definition that was changed is refused by name, before anything
-is created.  How long history is kept is no part of what an item is: that changes in place.  So applying twice is
-applying once, and a crash in between is mended by applying again.  What the project does not mention is left alone.
+is created.  So applying twice is applying once, and a crash in between is mended by applying again.  What the project
+does not mention is left alone.
 
 Source: design page "environment" (definitions reconcile with what runs; in this version a changed one is dropped by
 hand first).
@@ -35,36 +35,32 @@ class Applied:
 
 
 async def apply(core: Core, project: Project) -> Applied:
-    """Create what ``project`` defines and ``core`` lacks.
+    """Create what ``project`` defines and ``core`` lacks; what is there keeps its history for as long as it says now.
 
     Raises `DefinitionError`, naming the file: a definition is wrong, or differs from what is there (then nothing was
     created).
     """
-    missing: list[Defined] = []
-    kept: list[str] = []
-    policies: list[Table | Source | View] = []
+    missing, there = [], []
     for defined in project.definitions:
         present = core.catalog.find(defined.statement.name)
         if present is None:
             missing.append(defined)
             continue
-        kept.append(present.name)
+        there.append((present, defined))
         with in_file(defined.file):
             if change := _changed(core, present, defined):
                 raise DefinitionError(
                     f"{present.name!r} was created with {change}; drop it first, or put the definition back"
                 )
-            match present, defined.statement:
-                case (Table() | Source() | View(), CreateTable() | CreateSource() | CreateView() as statement):
-                    policies += [each] if (each := definitions.keeping(present, statement)) != present else []
-    for item in policies:
-        await definitions.put(core, item)
+    for present, defined in there:
+        with in_file(defined.file):
+            await _keep(core, present, defined)
     created = []
     for defined in in_order(missing):
         with in_file(defined.file):
             await _create(core, defined)
         created.append(defined.statement.name)
-    return Applied(tuple(created), tuple(kept))
+    return Applied(tuple(created), tuple(present.name for present, _ in there))
 
 
 def in_order(defined: Sequence[Defined]) -> list[Defined]:
@@ -108,6 +104,12 @@ async def _create(core: Core, defined: Defined) -> None:
             await definitions.create_materialization(core, statement)
 
 
+async def _keep(core: Core, present: Item, defined: Defined) -> None:
+    match present, defined.statement:
+        case ((Table() | Source() | View()), (CreateTable() | CreateSource() | CreateView()) as statement):
+            await definitions.keep(core, present, statement)
+
+
 def _changed(core: Core, present: Item, defined: Defined) -> str:
     """Return what is there that differs from the definition, for people; empty if nothing does."""
     match defined.statement, present:
@@ -143,9 +145,13 @@ def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> 
     return "" if same else "other collections, tables or keys"
 
 
-def _meaning(sql: str) -> list[str]:
-    """A query without what means nothing: spaces and comments."""
-    return [word.text for word in words(sql)]
+def _meaning(sql: str) -> list[tuple[str, bool]]:
+    """A query without what means nothing: spaces and comments.
+
+    >>> _meaning("SELECT 'a' -- b") == _meaning("SELECT  'a'"), _meaning("SELECT 'a'") == _meaning("SELECT a")
+    (True, False)
+    """
+    return [(word.text, word.literal) for word in words(sql)]
 
 
 def _told(options: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ Source: design pages "environment" (a project) and "the public face" (`strandlin
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -24,6 +25,8 @@ TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
 CACHE_BYTES_DEFAULT: Final = 256 << 20
 KEEP_HISTORY_DEFAULT: Final = "1 hour"
+_SECRET: Final = re.compile(r"secret|token|passw|credential|private_?key", re.IGNORECASE)
+_REFERENCE: Final = re.compile(r"(?:env|file):.")
 
 
 class Mode(Enum):
@@ -90,6 +93,25 @@ def config_from(settings: Mapping[str, Any] | None) -> Config:
         return msgspec.convert(dict(settings or {}), Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"configuration: {error}") from error
+
+
+def is_reference(text: str) -> bool:
+    """Tell whether a configured value says where it is, not what it is."""
+    return _REFERENCE.match(text) is not None
+
+
+def refusal_of_secrets(options: Mapping[str, str]) -> str:
+    """Return what to say of an option that holds a secret itself, where only a reference may stand; else nothing.
+
+    >>> refusal_of_secrets({"path": "/x", "password": "env:PG_PASSWORD"})
+    ''
+    >>> refusal_of_secrets({"password": "hunter2"})
+    'option password is a secret: say where it is (env:NAME or file:PATH), not what it is'
+    """
+    for name, value in options.items():
+        if _SECRET.search(name) and not is_reference(value):
+            return f"option {name} is a secret: say where it is (env:NAME or file:PATH), not what it is"
+    return ""
 
 
 def resolve_reference(text: str, *, base: Path) -> str:

@@ -14,6 +14,7 @@ from strandline.persist.client import PersistClient
 from strandline.sources.file_options import FileOptions, parse
 from strandline.sources.file_sequence import FileSequence
 from strandline.sources.files import FileDecoder, FileReader
+from strandline.sources.local_folder import LocalFolder
 from strandline.sources.reader import SourceReader
 from strandline.store.clock import Clock
 
@@ -36,7 +37,9 @@ class FileConnectors:
     async def reader(self, source: Source, client: PersistClient, epoch: int) -> SourceReader:
         """See `Connectors.reader`."""
         sequence = await FileSequence.open(await client.records(source.progress, epoch), epoch)
-        return FileReader(self.clock, sequence, self.decoder, source.schema, _parsed(source.options))
+        options = _parsed(source.options)
+        folder = LocalFolder(options.root, options.pattern)
+        return FileReader(self.clock, folder, sequence, self.decoder, source.schema, options)
 
 
 def _parsed(options: Mapping[str, str]) -> FileOptions:

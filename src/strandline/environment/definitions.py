@@ -8,6 +8,7 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from strandline.environment.catalog import (
     View,
     unknown,
 )
+from strandline.environment.config import refusal_of_secrets
 from strandline.environment.core import Core
 from strandline.environment.dataflows import Definition, define, stage_shards
 from strandline.environment.interval import milliseconds
@@ -60,6 +62,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     if _taken(core, statement, Source):
         return
     with within(statement.at):
+        _refuse_secrets("source", statement.name, statement.options)
         core.assembly.connectors.check(statement.name, statement.connector, statement.options)
     with within(statement.columns_at):
         schema = core.assembly.analyst.parse_ddl(statement.columns)
@@ -113,6 +116,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     if _taken(core, statement, Materialization):
         return
     with within(statement.at):
+        _refuse_secrets("materialization", statement.name, statement.options)
         endpoint = core.assembly.drivers(statement.endpoint, statement.options)
     bound = tuple(_bound(core, bind) for bind in statement.bindings)
     fresh = core.assembly.ids.fresh("m")
@@ -205,13 +209,21 @@ def keeping(item: C, statement: statements.CreateTable | statements.CreateSource
     return msgspec.structs.replace(item, keep_history=statement.keep_history)
 
 
-async def put(core: Core, item: Item) -> None:
-    """Have the catalog say ``item`` of what has its name."""
-    await core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(item))
+async def keep(
+    core: Core,
+    item: Table | Source | View,
+    statement: statements.CreateTable | statements.CreateSource | statements.CreateView,
+) -> None:
+    """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
+    wanted = keeping(item, statement)
+    if wanted != item:
+        writing = core.require_writing()
+        await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(wanted))
 
 
 async def _add(core: Core, item: Item) -> None:
-    await put(core, item)
+    writing = core.require_writing()
+    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(item))
     await core.start(item)
 
 
@@ -232,3 +244,9 @@ def _taken(core: Core, statement: Create, kind: type) -> bool:
 
 def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:
     return tuple((column.name, column.type) for column in schema)
+
+
+def _refuse_secrets(kind: str, name: str, options: Mapping[str, str]) -> None:
+    """Raise `DefinitionError` for a secret that stands in a definition: definitions are stored, and shown."""
+    if refusal := refusal_of_secrets(options):
+        raise DefinitionError(f"{kind} {name!r}: {refusal}")

@@ -182,9 +182,13 @@ async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None
 
     Raises:
         AsOfError: the view or an input cannot be read at ``as_of``.
+        DefinitionError: there is neither a view nor a materialization of this name.
         InvalidUsage: ``name`` is not a view.
     """
-    view = core.catalog.collection(name)
+    view = core.catalog.find(name)
+    if view is None:
+        computed = (n for n, item in core.catalog.items.items() if isinstance(item, View | Materialization))
+        raise unknown("view or materialization", name, computed)
     if not isinstance(view, View):
         raise InvalidUsage(
             f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified"

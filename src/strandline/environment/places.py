@@ -12,23 +12,21 @@ Source: design page "the public face" (`strandline.open`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from strandline.environment.config import resolve_reference
+from strandline.environment.config import is_reference, refusal_of_secrets, resolve_reference
 from strandline.errors import ConfigError
 from strandline.store.objects import ObjectLocation
 from strandline.store.postgres import SCHEMA_DEFAULT
+from strandline.store.secret import Secret
 
 OBJECT_STORE: Final = "object-store"
 CONSENSUS_FILE: Final = "consensus.db"
 """Of a location in files for which nothing else is said."""
-_SECRET: Final = re.compile(r"secret|token|password")
-_REFERENCE: Final = re.compile(r"(?:env|file):.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +53,11 @@ class InSQLite:
 
 @dataclass(frozen=True, slots=True)
 class InPostgres:
-    """A schema of a database.  Its text is not shown: it may hold a password."""
+    """A schema of a database.  ``url`` may hold a password; ``server`` is what of it may be shown."""
 
-    url: str
+    url: Secret
+    server: str
     schema: str
-
-    def __repr__(self) -> str:
-        return f"InPostgres(schema={self.schema!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ def consensus_of(text: str | None, location: Location) -> ConsensusPlace:
     >>> consensus_of(None, InFiles(Path("/data"))), consensus_of("sqlite:///other.db", InMemory())
     (InSQLite(path=PosixPath('/data/consensus.db')), InSQLite(path=PosixPath('/other.db')))
     >>> consensus_of("postgresql://ann:pw@host/db?schema=strand", InMemory())
-    InPostgres(schema='strand')
+    InPostgres(url=Secret(•••), server='host/db', schema='strand')
 
     Raises `ConfigError`: the kind is not known, or does not go with the location.
     """
@@ -130,7 +126,8 @@ def consensus_of(text: str | None, location: Location) -> ConsensusPlace:
         case "postgresql" | "postgres":
             options = dict(parse_qsl(place.query, keep_blank_values=True))
             schema = options.pop("schema", SCHEMA_DEFAULT)
-            return InPostgres(place._replace(query=urlencode(options)).geturl(), schema)
+            server = f"{place.netloc.rpartition('@')[2] or 'local'}{place.path}"
+            return InPostgres(Secret(place._replace(query=urlencode(options)).geturl()), server, schema)
         case _:
             raise ConfigError(
                 f"consensus is sqlite:///path/to/file.db, postgresql://… or object-store, and none of kind {scheme!r}"
@@ -155,8 +152,8 @@ def told(location: Location) -> str:
 def consensus_told(place: ConsensusPlace, location: Location) -> str:
     """Return what to call a consensus in a message: its kind and where it is, without users and passwords.
 
-    >>> consensus_told(InPostgres("postgresql://ann:pw@db.example.org:5432/shop?password=pw", "strand"), InMemory())
-    'PostgreSQL (db.example.org:5432/shop, schema strand)'
+    >>> consensus_told(consensus_of("postgresql://ann:pw@db:5432/shop?schema=s&password=pw", InMemory()), InMemory())
+    'PostgreSQL (db:5432/shop, schema s)'
     >>> consensus_told(InSQLite(Path("/data/consensus.db")), InFiles(Path("/data")))
     'consensus.db (SQLite, inside the location)'
     """
@@ -167,9 +164,8 @@ def consensus_told(place: ConsensusPlace, location: Location) -> str:
             return f"{CONSENSUS_FILE} (SQLite, inside the location)"
         case InSQLite(path):
             return f"sqlite://{path}"
-        case InPostgres(url, schema):
-            server = urlsplit(url)
-            return f"PostgreSQL ({server.netloc.rpartition('@')[2] or 'local'}{server.path}, schema {schema})"
+        case InPostgres(_, server, schema):
+            return f"PostgreSQL ({server}, schema {schema})"
         case InObjectStore():
             return f"{OBJECT_STORE} (inside the location)"
 
@@ -182,8 +178,11 @@ def _split(text: str, what: str) -> tuple[str, SplitResult]:
     return place.scheme, place
 
 
-def _resolved(storage: Mapping[str, str]) -> dict[str, str]:
-    for name, value in storage.items():
-        if _SECRET.search(name) and not _REFERENCE.match(value):
-            raise ConfigError(f"storage: {name} is a secret: say where it is (env:NAME or file:PATH), not what it is")
-    return {name: resolve_reference(value, base=Path()) for name, value in storage.items()}
+def _resolved(storage: Mapping[str, str]) -> dict[str, str | Secret]:
+    """Return an object store's options; what a reference stands for is a secret, whatever its name."""
+    if refusal := refusal_of_secrets(storage):
+        raise ConfigError(f"storage: {refusal}")
+    return {
+        name: Secret(resolve_reference(value, base=Path())) if is_reference(value) else value
+        for name, value in storage.items()
+    }

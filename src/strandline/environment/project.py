@@ -17,8 +17,10 @@ Source: design page "environment" (a project).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote, urlparse
@@ -72,11 +74,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project as its files say.  ``location`` and ``consensus`` are what `strandline.open` takes, ``config`` too."""
+    """A project as its files say.  ``location`` and ``consensus`` are what `strandline.open` takes, ``config`` too.
+
+    ``consensus`` is not shown: who does not write a reference may have written a password.
+    """
 
     root: Path
     location: str
-    consensus: str | None
+    consensus: str | None = field(repr=False)
     config: Mapping[str, Any]
     tick_ms: int
     endpoints: Mapping[str, Endpoint]
@@ -195,11 +200,10 @@ def _settings(root: Path) -> Project:
         if "driver" not in options:
             raise ConfigError(f"{SETTINGS_FILE}: endpoint {name!r} says no driver, such as duckdb")
         endpoints[name.lower()] = Endpoint(options.pop("driver"), options)
-    consensus = settings.consensus
     return Project(
         root,
         _location(root, resolve_reference(settings.location, base=root)),
-        consensus if consensus is None else resolve_reference(consensus, base=root),
+        None if settings.consensus is None else _absolute(root, {"": settings.consensus})[""],
         {**config, "spark": _words(settings.spark), "storage": _absolute(root, _options(settings.storage))},
         settings.tick_ms,
         endpoints,
@@ -298,15 +302,30 @@ def _struct(text: str, kind: type[T]) -> T:
         mark = error.problem_mark
         where = "" if mark is None else f" (at line {mark.line + 1}, column {mark.column + 1})"
         raise ValueError(f"this is not YAML: {error.problem}{where}") from error
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{error}{_meant(str(error), kind)}") from error
+    except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+def _meant(error: str, kind: type) -> str:
+    """Return which key may have been meant by one that ``kind`` does not have.
+
+    >>> _meant("Object contains unknown field `locaton`", _Settings)
+    '; did you mean `location`?'
+    """
+    found = re.fullmatch(r"Object contains unknown field `(.*)`", error)
+    close = get_close_matches(found[1], [f.encode_name for f in msgspec.structs.fields(kind)], 1) if found else []
+    return f"; did you mean `{close[0]}`?" if close else ""
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"it cannot be read: {error}") from error
+    except OSError as error:
+        raise DefinitionError(f"it cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DefinitionError(f"it is not text in UTF-8 (byte {error.start + 1})") from error
 
 
 def _options(given: Mapping[str, _Scalar]) -> dict[str, str]:

@@ -55,9 +55,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Rows to insert (or delete) in one table, found by ``read`` at a time: called anew whenever somebody was faster.
+    """Rows to insert or delete in one table, found by ``read`` at a time: anew whenever another commit was first.
 
-    ``over``: the collections that it reads, which must be complete at that time.
+    ``over``: the collections that it reads, which must be complete at that time.  ``deletes``: some rows are deleted.
     """
 
     table: OpenTable

@@ -4,7 +4,8 @@
 engine.
 
 A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, logs) · ``blob/`` (parts, rollups) ·
-``push`` (while somebody writes: where to be told of new versions).
+``push`` (while somebody writes: where to be told of new versions).  The object ``location`` says which consensus
+the location was made with (`persist/location.py`).
 ``memory://`` keeps its states in memory and its parts in a temporary directory that goes with the environment.
 ``s3://`` has ``consensus/`` (conditional puts) beside ``blob/``, unless its consensus is elsewhere.
 
@@ -91,10 +92,11 @@ def assemble(
     used; Java is missing or too old.  `Unavailable`: a store does not answer.
     """
     where = places.location_of(location, config.storage)
+    place = places.consensus_of(consensus, where)
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
         blob, parts = _stores(where, mode, opened)
-        store = _agreed(places.consensus_of(consensus, where), where, blob, mode, opened)
-        blob = _cached(blob, where, config)
+        store = _agreed(place, where, blob, mode, opened)
+        blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
         wanted = s3a.jars(config.spark) if isinstance(where, ObjectLocation) else config.spark
@@ -161,15 +163,15 @@ def _stores(where: Location, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts
             return FileBlob(root / BLOB, existing=True), PartStore(root / BLOB)
 
 
-def _cached(blob: Blob, where: Location, config: Config) -> Blob:
+def _cached(blob: Blob, where: Location, config: Config, opened: ExitStack) -> Blob:
     """Return ``blob`` behind a cache of local files, if it is far away and a cache is wanted."""
     if not isinstance(where, ObjectLocation) or not config.cache_bytes:
         return blob
     place = blake2b(where.url.encode(), digest_size=8).hexdigest()
     shared = Path(tempfile.gettempdir(), f"strandline-cache-{os.getuid()}-{place}")
-    return CachedBlob(
-        blob, FileCache(shared if config.cache is None else Path(config.cache, place), config.cache_bytes)
-    )
+    cache = FileCache(shared if config.cache is None else Path(config.cache, place), config.cache_bytes)
+    opened.callback(cache.close)
+    return CachedBlob(blob, cache)
 
 
 def _writable(root: Path) -> Path:
@@ -206,7 +208,7 @@ def _consensus(place: ConsensusPlace, where: Location, mode: Mode, opened: ExitS
             return MemoryConsensus()
         case InSQLite(path):
             return opened.enter_context(closing(SQLiteConsensus(path, existing=existing)))
-        case InPostgres(url, schema):
+        case InPostgres(url, _, schema):
             return opened.enter_context(closing(PostgresConsensus(url, schema=schema, existing=existing)))
         case InObjectStore():
             assert isinstance(where, ObjectLocation), "nothing else has objects to keep it beside"

@@ -14,7 +14,7 @@ Source: design page "persist" (shard state, digest, limits).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from strandline.errors import InvalidUsage
@@ -66,10 +66,10 @@ class Window:
 class InlinePart:
     """Updates kept in the state: ``data`` is the engine's (or `records`') encoding, covered by the state's own seal.
 
-    ``rows`` counts all of them, whatever the window shows.
+    ``rows`` counts all of them, whatever the window shows.  Its text shows none of them: states stand in messages.
     """
 
-    data: bytes
+    data: bytes = field(repr=False)
     rows: int
     window: Window | None = None
 

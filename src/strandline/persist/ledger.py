@@ -59,7 +59,7 @@ class Ledger:
         for data, count in sorted(net.items(), key=lambda item: item[1]):  # first what goes, then what comes
             if not count:
                 continue
-            assert abs(count) == 1, f"a record is there {count} times more: {data!r}"
+            assert abs(count) == 1, f"a record of {len(data)} bytes is there {count} times more"
             match _decoder.decode(data):
                 case ["shard", shard, schema]:
                     _put(shards, shard, schema, count)

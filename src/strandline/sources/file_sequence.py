@@ -15,10 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Final
 
-import google_crc32c
 import msgspec
 
 from strandline.errors import CorruptionError
@@ -27,16 +24,9 @@ from strandline.persist.records import Record, RecordShard
 from strandline.persist.state import Appended, Fenced, UpperMismatch
 from strandline.persist.write import fenced
 
-CHECK_WHOLE_BYTES_MAX: Final = 64 << 20
-"""A file up to this size is summed whole; of a larger one only both ends, so that this costs no pass over it."""
-CHECK_END_BYTES: Final = 4 << 20
-_CHUNK_BYTES: Final = 1 << 20
-assert 2 * CHECK_END_BYTES <= CHECK_WHOLE_BYTES_MAX
-assert CHECK_END_BYTES % _CHUNK_BYTES == 0
-
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):
-    """One file as it was: ``name`` is relative to the source's root, ``check`` its `content_check`."""
+    """One file as it was: ``name`` is relative to the source's root, ``check`` its checksum (`Folder.check`)."""
 
     name: str
     size: int
@@ -112,19 +102,3 @@ class FileSequence:
         for file in files:
             self._numbers[file.name] = len(self._files)
             self._files.append(file)
-
-
-def content_check(path: Path, size: int) -> int:
-    """Return the CRC32C of the file's first ``size`` bytes; above `CHECK_WHOLE_BYTES_MAX` of both its ends only."""
-    ends = (
-        [(0, size)]
-        if size <= CHECK_WHOLE_BYTES_MAX
-        else [(0, CHECK_END_BYTES), (size - CHECK_END_BYTES, CHECK_END_BYTES)]
-    )
-    crc = 0
-    with path.open("rb") as file:
-        for start, length in ends:
-            file.seek(start)
-            while chunk := file.read(min(start + length - file.tell(), _CHUNK_BYTES)):
-                crc = google_crc32c.extend(crc, chunk)
-    return crc

@@ -7,14 +7,17 @@ n-th file of the durable sequence (`file_sequence.py`); files first seen by one 
 that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  What is left
 waiting is told by `notices`.
 
-*Stays as it is*: each probe compares size and modification time of every file with what was recorded, and the content
-where those differ. A file that changed, or vanished, is a `SourceError` that stops the source, before it is durable
-here (we could not read what we bound) and after (the collection would no longer be what is upstream).  With
-``retain`` false a file may vanish once `commit` said that it is durable.
+*Stays as it is*: each probe compares size and modification time of every file with what was recorded, and its stamp
+with the one last seen; only the content of a file where these differ is read again.  A file that changed, or
+vanished, is a `SourceError` that stops the source, before it is durable here (we could not read what we bound) and
+after (the collection would no longer be what is upstream).  With ``retain`` false a file may vanish once `commit` said
+that it is durable.
 
 *Takes back*: the rows of files that ``retract`` names are withdrawn, one by one; a correction is such a file with the
 rows as they were, and another with the rows as they are.  A row that was never there makes the collection negative at
 that time, which is an error for whoever reads it.
+
+Whatever touches the file system is asked of a `Folder`, which keeps it off the event loop.
 
 Warns: a file that changes while its rows are being read, and keeps its size and modification time, cannot be told.
 
@@ -23,10 +26,8 @@ Source: design page "sources" (files).
 
 from __future__ import annotations
 
-import glob
-import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Final, Protocol
 
 from strandline.algebra.formats import DatedFile, FileFormat
@@ -35,7 +36,8 @@ from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.plane import Rows
 from strandline.sources.file_options import FileOptions
-from strandline.sources.file_sequence import FileSequence, FileVersion, content_check
+from strandline.sources.file_sequence import FileSequence, FileVersion
+from strandline.sources.folder import Checked, Ends, Folder, Stamp
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
 
@@ -64,18 +66,24 @@ class FileReader:
     """Reads one directory or glob.  See `SourceReader`."""
 
     def __init__(
-        self, clock: Clock, sequence: FileSequence, decoder: FileDecoder, schema: Schema, options: FileOptions
+        self,
+        clock: Clock,
+        folder: Folder,
+        sequence: FileSequence,
+        decoder: FileDecoder,
+        schema: Schema,
+        options: FileOptions,
     ) -> None:
         self._clock = clock
+        self._folder = folder
         self._sequence = sequence
         self._decoder = decoder
         self._schema = schema
         self._options = options
         self._durable = NOTHING_READ
         self._waiting: list[str] = []
-        self._same: dict[
-            str, tuple[int, int]
-        ] = {}  # size and mtime under which a touched file was found to be the same
+        self._same: dict[str, Stamp] = {}  # of files known to be as recorded
+        self._ends: dict[str, tuple[Stamp, Ends]] = {}  # of files that wait
 
     @property
     def bounded(self) -> bool:
@@ -84,29 +92,25 @@ class FileReader:
 
     async def upstream_frontier(self) -> Offsets:
         """Check the files known, number the new ones that are complete, and return how many there are."""
-        listed = self._list()
+        listed = await self._listed()
         await self._sequence.refresh()
-        for number in range(len(self._sequence)):
-            self._check(number, listed.get(self._sequence[number].name))
-        self._waiting = []
-        complete = (
-            self._examine(name, stat) for name, stat in listed.items() if self._sequence.number_of(name) is None
-        )
-        await self._sequence.register([file for file in complete if file is not None])
+        await self._check(range(len(self._sequence)), listed)
+        new = {name: stamp for name, stamp in listed.items() if self._sequence.number_of(name) is None}
+        await self._sequence.register(await self._complete(new))
         return Offsets({PARTITION: len(self._sequence)})
 
     async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
         """Return the rows of the files of these slices; each is first compared with what was recorded."""
+        wanted = [(n, each.time) for each in slices for n in range(each.lower[PARTITION], each.upper[PARTITION])]
+        if any(number >= len(self._sequence) for number, _ in wanted):
+            await self._sequence.refresh()
+        names = [self._sequence[number].name for number, _ in wanted]
+        await self._check((number for number, _ in wanted), await self._folder.look(names), reading=True)
         files = []
-        for each in slices:
-            for number in range(each.lower[PARTITION], each.upper[PARTITION]):
-                if number >= len(self._sequence):
-                    await self._sequence.refresh()
-                recorded = self._sequence[number]
-                path = self._options.root / recorded.name
-                self._check(number, _stat(path), reading=True)
-                withdrawn = self._options.withdraws(recorded.name)
-                files.append(DatedFile(str(path), recorded.name, recorded.size, each.time, withdrawn))
+        for number, time in wanted:
+            recorded, withdrawn = self._sequence[number], self._options.withdraws(self._sequence[number].name)
+            path = str(self._options.root / recorded.name)
+            files.append(DatedFile(path, recorded.name, recorded.size, time, withdrawn))
         return await self._decoder.decode(files, self._schema, self._options.format, locate=locate)
 
     async def commit(self, resume: Offsets) -> None:
@@ -123,91 +127,126 @@ class FileReader:
         more = len(self._waiting) - NOTICES_MAX
         return (*self._waiting[:NOTICES_MAX], *([f"and {more} more files"] if more > 0 else []))
 
-    def _list(self) -> dict[str, os.stat_result]:
+    async def _listed(self) -> dict[str, Stamp]:
         """Return the files there are, in order of name, without those whose names say that they are unfinished."""
-        root = self._options.root
-        if not root.is_dir():
-            raise SourceError(f"directory {str(root)!r} is not there: create it, or mend the path of the source")
+        root = str(self._options.root)
         try:
-            return dict(self._walk(root))
+            found = await self._folder.list()
+        except NotADirectoryError as error:
+            raise SourceError(f"directory {root!r} is not there: create it, or mend the path of the source") from error
         except OSError as error:
-            raise Unavailable(f"directory {str(root)!r} cannot be listed: {error}") from error
+            raise Unavailable(f"directory {root!r} cannot be listed: {error}") from error
+        return {name: stamp for name, stamp in found.items() if not _is_unfinished(name)}
 
-    def _walk(self, root: Path) -> Iterator[tuple[str, os.stat_result]]:
-        for name in sorted(set(glob.iglob(self._options.pattern, root_dir=root, recursive=True))):  # noqa: PTH207 - names relative to root
-            parts = PurePosixPath(name).parts
-            if any(part.startswith(_UNFINISHED_STARTS) for part in parts) or name.endswith(_UNFINISHED_ENDS):
-                continue
-            stat = _stat(root / name)
-            if stat is not None:
-                yield name, stat
+    async def _complete(self, listed: Mapping[str, Stamp]) -> list[FileVersion]:
+        """Return those of the files that are complete, in their order; note why the others wait."""
+        waiting = {name: self._unsettled(stamp) for name, stamp in listed.items()}
+        settled = {name: stamp for name, stamp in listed.items() if not waiting[name]}
+        waiting |= await self._unfinished(settled)
+        wanted = {name: stamp for name, stamp in listed.items() if not waiting[name]}
+        found = []
+        for name, checked in (await self._checked(wanted)).items():
+            match checked:
+                case OSError():
+                    waiting[name] = f"it cannot be read: {checked.strerror}"
+                case Checked(check, stamp) if stamp == wanted[name]:
+                    found.append(FileVersion(name, stamp.size, stamp.mtime_ns, check))
+                case Checked():
+                    waiting[name] = "it is being written"
+        self._waiting = [f"file {name!r} is not taken yet: {why}" for name, why in waiting.items() if why]
+        return found
 
-    def _examine(self, name: str, stat: os.stat_result) -> FileVersion | None:
-        """Return the file as it is if it is complete; else note why it waits."""
-        path = self._options.root / name
-        try:
-            reason = self._unfinished(path, stat)
-            if reason is None:
-                check = content_check(path, stat.st_size)
-                if _version(_stat(path)) == _version(stat):
-                    return FileVersion(name, stat.st_size, stat.st_mtime_ns, check)
-                reason = "it is being written"
-        except OSError as error:
-            reason = f"it cannot be read: {error.strerror}"
-        self._waiting.append(f"file {name!r} is not taken yet: {reason}")
-        return None
+    async def _unfinished(self, settled: Mapping[str, Stamp]) -> dict[str, str]:
+        """Return why the files wait as far as their ends tell, else nothing; an end is read once for each stamp."""
+        self._ends = {name: known for name, known in self._ends.items() if known[0] == settled.get(name)}
+        sizes = {
+            name: stamp.size
+            for name, stamp in settled.items()
+            if name not in self._ends and self._is_told_by_ends(name, stamp)
+        }
+        found = await self._folder.ends(sizes) if sizes else {}
+        self._ends |= {name: (settled[name], ends) for name, ends in found.items() if not isinstance(ends, OSError)}
+        unreadable = {name: error for name, error in found.items() if isinstance(error, OSError)}
+        return {
+            name: f"it cannot be read: {unreadable[name].strerror}"
+            if name in unreadable
+            else self._cut_off(stamp, self._ends[name][1])
+            if self._is_told_by_ends(name, stamp)
+            else ""
+            for name, stamp in settled.items()
+        }
 
-    def _unfinished(self, path: Path, stat: os.stat_result) -> str | None:
-        age_ms = self._clock.now_ms() - stat.st_mtime_ns // 1_000_000
+    def _unsettled(self, stamp: Stamp) -> str:
         settle_ms = self._options.settle_ms
-        if settle_ms and age_ms < settle_ms:
+        if settle_ms and self._age_ms(stamp) < settle_ms:
             return f"it was modified less than {settle_ms} ms ago, so its writer may go on"
-        with path.open("rb") as file:
-            if not self._options.format.encoding.text:
-                head = file.read(len(_PARQUET_MAGIC))
-                file.seek(max(0, stat.st_size - len(_PARQUET_MAGIC)))
-                whole = stat.st_size >= _PARQUET_BYTES_MIN and head == file.read() == _PARQUET_MAGIC
-                return None if whole else "it is not a whole Parquet file"
-            if not settle_ms or path.suffix in _COMPRESSED or age_ms >= settle_ms * UNFINISHED_SETTLE_FACTOR:
-                return None
-            file.seek(max(0, stat.st_size - 1))
-            return None if file.read() in {b"\n", b"\r"} else "it does not end in a newline, so its writer may go on"
+        return ""
 
-    def _check(self, number: int, stat: os.stat_result | None, *, reading: bool = False) -> None:
-        """Raise `SourceError` unless the file is as recorded, or gone where it may be."""
-        recorded = self._sequence[number]
-        durable = self._durable.covers(PARTITION, number)
-        when = "after it was made durable" if durable else "before it was durable here"
-        if stat is None:
-            if durable and not self._options.retain and not reading:
-                return
-            raise SourceError(
-                f"file {recorded.name!r} vanished {when}: recorded were {recorded}; nothing is there now; put it back"
-                + (", or define the source with retain = 'false'" if durable else "")
-            )
-        seen = _version(stat)
-        if seen in {(recorded.size, recorded.mtime_ns), self._same.get(recorded.name)}:
+    def _is_told_by_ends(self, name: str, stamp: Stamp) -> bool:
+        """Whether the ends of a settled file say something about its being complete."""
+        if not self._options.format.encoding.text:
+            return True
+        settle_ms = self._options.settle_ms
+        if not settle_ms or PurePosixPath(name).suffix in _COMPRESSED:
+            return False
+        return self._age_ms(stamp) < settle_ms * UNFINISHED_SETTLE_FACTOR
+
+    def _cut_off(self, stamp: Stamp, ends: Ends) -> str:
+        if self._options.format.encoding.text:
+            ended = ends.tail[-1:] in {b"\n", b"\r"}
+            return "" if ended else "it does not end in a newline, so its writer may go on"
+        whole = stamp.size >= _PARQUET_BYTES_MIN and ends.head == ends.tail == _PARQUET_MAGIC
+        return "" if whole else "it is not a whole Parquet file"
+
+    def _age_ms(self, stamp: Stamp) -> int:
+        return self._clock.now_ms() - stamp.mtime_ns // 1_000_000
+
+    async def _check(self, numbers: Iterable[int], seen: Mapping[str, Stamp], *, reading: bool = False) -> None:
+        """Raise `SourceError` unless each file is as recorded, or gone where it may be; open only what was touched."""
+        touched: dict[str, tuple[int, Stamp]] = {}
+        for number in numbers:
+            recorded = self._sequence[number]
+            stamp = seen.get(recorded.name)
+            if stamp is None:
+                self._allow_absence(number, reading=reading)
+            elif recorded.name not in self._same and stamp[:2] == (recorded.size, recorded.mtime_ns):
+                self._same[recorded.name] = stamp
+            elif stamp != self._same.get(recorded.name):
+                touched[recorded.name] = (number, stamp)
+        checks = await self._checked({name: stamp for name, (_, stamp) in touched.items()})
+        for name, (number, stamp) in touched.items():
+            checked = checks[name]
+            if isinstance(checked, OSError):
+                raise Unavailable(f"file {name!r} cannot be read: {checked.strerror}") from checked
+            recorded = self._sequence[number]
+            now = FileVersion(name, stamp.size, stamp.mtime_ns, checked.check)
+            if (now.size, now.check) != (recorded.size, recorded.check):
+                raise SourceError(
+                    f"file {name!r} changed {self._when(number)}: recorded were {recorded}; there now are {now}; "
+                    "put the old content back, and give new content a name of its own"
+                )
+            self._same[name] = stamp
+
+    def _allow_absence(self, number: int, *, reading: bool) -> None:
+        recorded, durable = self._sequence[number], self._durable.covers(PARTITION, number)
+        self._same.pop(recorded.name, None)
+        if durable and not self._options.retain and not reading:
             return
-        try:
-            check = content_check(self._options.root / recorded.name, stat.st_size)
-        except OSError as error:
-            raise Unavailable(f"file {recorded.name!r} cannot be read: {error.strerror}") from error
-        now = FileVersion(recorded.name, stat.st_size, stat.st_mtime_ns, check)
-        if (now.size, now.check) != (recorded.size, recorded.check):
-            raise SourceError(
-                f"file {recorded.name!r} changed {when}: recorded were {recorded}; there now are {now}; "
-                "put the old content back, and give new content a name of its own"
-            )
-        self._same[recorded.name] = (stat.st_size, stat.st_mtime_ns)
+        raise SourceError(
+            f"file {recorded.name!r} vanished {self._when(number)}: recorded were {recorded}; nothing is there now; "
+            "put it back" + (", or define the source with retain = 'false'" if durable else "")
+        )
+
+    def _when(self, number: int) -> str:
+        durable = self._durable.covers(PARTITION, number)
+        return "after it was made durable" if durable else "before it was durable here"
+
+    async def _checked(self, wanted: Mapping[str, Stamp]) -> dict[str, Checked | OSError]:
+        if not wanted:
+            return {}
+        return await self._folder.check({name: stamp.size for name, stamp in wanted.items()})
 
 
-def _stat(path: Path) -> os.stat_result | None:
-    """Return the file's status, or None if no regular file is there."""
-    try:
-        return path.stat() if path.is_file() else None
-    except FileNotFoundError:
-        return None
-
-
-def _version(stat: os.stat_result | None) -> tuple[int, int] | None:
-    return None if stat is None else (stat.st_size, stat.st_mtime_ns)
+def _is_unfinished(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return any(part.startswith(_UNFINISHED_STARTS) for part in parts) or name.endswith(_UNFINISHED_ENDS)

@@ -8,6 +8,11 @@ The budget is in bytes, least recently used go first.  Any number of processes m
 file that appears whole, and to delete one takes nothing from whoever has it open.  Each process looks at the directory
 after it has added a `LOOKS_PER_BUDGET`-th of the budget, so together they exceed the budget by no more than that each.
 
+The directory may lie where every user of the machine can write (``/tmp``), under a name that all can guess.  So it must
+be a directory itself and no link to one, of this user, and closed to all others; from then on it is used by its open
+descriptor alone, whatever is put under its name.  Inside it no link is followed, and nothing is read or deleted but
+regular files of this user under names that the cache gives.
+
 Warning: what another machine deleted may still be got here, as it was.  Ask the Blob itself where absence matters
 (`list` and `delete` always do).
 
@@ -18,14 +23,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import os
+import re
 import stat
-import tempfile
 import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from strandline.errors import ConfigError, CorruptionError
 from strandline.store.blob import Blob
@@ -40,7 +49,13 @@ KEPT_AFTER_EVICTION: Final = (7, 8)
 assert KEPT_AFTER_EVICTION[0] < KEPT_AFTER_EVICTION[1]
 assert 1 < ENTRIES_PER_BUDGET_MIN <= LOOKS_PER_BUDGET
 
-_TEMPORARY: Final = "~"
+_OURS: Final = re.compile(r"[0-9a-f]{40}\.entry(?:~[0-9]+)?")
+"""Names of entries, and of those that are being written or that a crash left so."""
+_CLOSED: Final = 0o700
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_ENTRY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Of what is no regular file, a pipe for example, opening must not wait."""
+_MAKE_ENTRY: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -54,34 +69,30 @@ class CacheCounts:
 
 
 class FileCache:
-    """Sealed entries in the files of ``root``, which is made if it is not there.  Its calls block.
+    """Sealed entries in the files of ``root``, which is made if it is not there.  Its calls block.  `close` it.
 
-    Raises `ConfigError` if ``root`` cannot be made, or others than this user may write it.
+    Raises `ConfigError` if ``root`` cannot be made, is a link, is another user's, or others than this user may write
+    it.
     """
 
     def __init__(self, root: Path, budget_bytes: int) -> None:
         assert budget_bytes > 0, "a cache without a budget is no cache: leave it out"
-        try:
-            root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise ConfigError(f"the cache's directory {str(root)!r} cannot be made: {error.strerror}") from error
-        told = root.stat()
-        if told.st_uid != os.getuid() or told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ConfigError(
-                f"the cache's directory {str(root)!r} can be written by others: they could put rows into it"
-            )
-        self._root = root
+        self._directory = _private(root)
+        self._closing = weakref.finalize(self, os.close, self._directory)
         self._budget = budget_bytes
         self._lock = threading.Lock()
         self._unseen = budget_bytes  # bytes added since the last look; at first anything may be there
         self.counts = CacheCounts()
 
+    def close(self) -> None:
+        """Let go of the directory.  From then on nothing is found and nothing kept."""
+        self._closing()
+        self._directory = -1
+
     def get(self, key: str) -> bytes | None:
         """Return the object that was put under ``key``, or None: it is not here, or damaged."""
-        path = self._path(key)
         try:
-            sealed = path.read_bytes()
-            data = unseal(Kind.CACHED, key, sealed)
+            data = unseal(Kind.CACHED, key, self._read(_name(key)))
         except OSError:
             self.counts.misses += 1
             return None
@@ -91,8 +102,6 @@ class FileCache:
             self.drop(key)
             return None
         self.counts.hits += 1
-        with contextlib.suppress(OSError):  # evicted meanwhile
-            os.utime(path)
         return data
 
     def put(self, key: str, data: bytes) -> None:
@@ -101,7 +110,7 @@ class FileCache:
         if len(sealed) > self._budget // ENTRIES_PER_BUDGET_MIN:
             return
         with contextlib.suppress(OSError):
-            self._write(self._path(key), sealed)
+            self._write(_name(key), sealed)
             with self._lock:
                 self._unseen += len(sealed)
                 if self._unseen >= self._budget // LOOKS_PER_BUDGET:
@@ -111,30 +120,49 @@ class FileCache:
     def drop(self, key: str) -> None:
         """Forget what is kept under ``key``, if anything is."""
         with contextlib.suppress(OSError):
-            self._path(key).unlink(missing_ok=True)
+            os.unlink(_name(key), dir_fd=self._directory)
 
-    def _path(self, key: str) -> Path:
-        return self._root / blake2b(key.encode(), digest_size=20).hexdigest()
+    def _read(self, name: str) -> bytes:
+        """Return the bytes of an entry, which counts as used now.  Raises `OSError` for whatever is no entry."""
+        with open(name, "rb", opener=self._opener(_OPEN_ENTRY)) as file:
+            if not _is_ours(os.fstat(file.fileno())):
+                raise FileNotFoundError(errno.ENOENT, "no entry of ours", name)
+            sealed = file.read()
+            os.utime(file.fileno())
+        return sealed
 
-    def _write(self, path: Path, sealed: bytes) -> None:
+    def _write(self, name: str, sealed: bytes) -> None:
         """Make the entry appear whole.  No fsync: what a power cut leaves of it fails its check."""
-        descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=self._root)
+        temporary, file = self._temporary(name)
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with file:
                 file.write(sealed)
-            Path(temporary).replace(path)
+            os.replace(temporary, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         except OSError:
-            Path(temporary).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=self._directory)
             raise
 
+    def _temporary(self, name: str) -> tuple[str, BinaryIO]:
+        """Make a file of a name that no other writer uses."""
+        for number in itertools.count():
+            temporary = f"{name}~{number}"
+            with contextlib.suppress(FileExistsError):
+                return temporary, open(temporary, "wb", opener=self._opener(_MAKE_ENTRY))
+        raise AssertionError("numbers do not end")
+
+    def _opener(self, flags: int) -> Callable[[str, int], int]:
+        return lambda name, _: os.open(name, flags, 0o600, dir_fd=self._directory)
+
     def _evict(self) -> None:
-        """Delete the least recently used files, also what a crash left half written, until the rest fits."""
+        """Delete the least recently used entries, also what a crash left half written, until the rest fits."""
         found = []
-        with os.scandir(self._root) as entries:
+        with os.scandir(self._directory) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # another process evicts too
-                    told = entry.stat()
-                    found.append((told.st_mtime_ns, entry.name, told.st_size))
+                    told = entry.stat(follow_symlinks=False)
+                    if _OURS.fullmatch(entry.name) and _is_ours(told):
+                        found.append((told.st_mtime_ns, entry.name, told.st_size))
         total = sum(size for _, _, size in found)
         if total <= self._budget:
             return
@@ -142,9 +170,38 @@ class FileCache:
         for _, name, size in sorted(found):
             if total <= self._budget * kept // of:
                 return
-            (self._root / name).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._directory)
             total -= size
             self.counts.evicted += 1
+
+
+def _private(root: Path) -> int:
+    """Return a descriptor of the directory ``root``, which is this user's alone.  Raises as `FileCache`."""
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=_CLOSED)
+        directory = os.open(root, _OPEN_DIRECTORY)
+    except OSError as error:
+        if root.is_symlink():
+            raise ConfigError(f"the cache's directory {str(root)!r} is a link: say where it leads instead") from error
+        raise ConfigError(f"the cache's directory {str(root)!r} cannot be made: {error.strerror}") from error
+    told = os.fstat(directory)
+    if told.st_uid != os.getuid():
+        os.close(directory)
+        raise ConfigError(f"the cache's directory {str(root)!r} is another user's: say another one as `cache`")
+    if told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(directory)
+        raise ConfigError(f"the cache's directory {str(root)!r} can be written by others: they could put rows into it")
+    os.fchmod(directory, _CLOSED)  # others could read rows
+    return directory
+
+
+def _name(key: str) -> str:
+    return f"{blake2b(key.encode(), digest_size=20).hexdigest()}.entry"
+
+
+def _is_ours(told: os.stat_result) -> bool:
+    return stat.S_ISREG(told.st_mode) and told.st_uid == os.getuid()
 
 
 class CachedBlob:

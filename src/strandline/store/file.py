@@ -80,12 +80,13 @@ class FileBlob:
 
     async def get(self, key: str) -> bytes | None:
         """Return what is stored under ``key``, or None."""
+        path = self.path(key)
         try:
-            return self.path(key).read_bytes()
+            return path.read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         except OSError as error:
-            raise Determinate(f"blob {key!r} cannot be read: {error}") from error
+            raise Determinate(f"blob {key!r} cannot be read: {_reason(error, path)}") from error
 
     async def set(self, key: str, data: bytes) -> None:
         """Store ``data``: when this returns, it survives a power cut.
@@ -149,7 +150,7 @@ class FileBlob:
         except NotADirectoryError as error:
             raise InvalidUsage(f"blob {key!r} lies below another object: {error}") from error
         except OSError as error:
-            raise Determinate(f"blob {key!r} was not stored: {error}") from error
+            raise Determinate(f"blob {key!r} was not stored: {_reason(error, path)}") from error
         try:
             os.replace(temporary, path)
             self._sync_upwards(path.parent)
@@ -157,7 +158,7 @@ class FileBlob:
             temporary.unlink(missing_ok=True)
             raise InvalidUsage(f"blob {key!r} is a directory of other objects: {error}") from error
         except OSError as error:
-            raise Indeterminate(f"blob {key!r} may not have been stored: {error}") from error
+            raise Indeterminate(f"blob {key!r} may not have been stored: {_reason(error, path)}") from error
 
     def _write_temporary(self, path: Path, data: bytes) -> Path:
         """Write and fsync a new file beside ``path``; leave nothing behind on failure."""
@@ -197,11 +198,11 @@ class FileBlob:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            raise Indeterminate(f"blob {key!r} may not have been deleted: {error}") from error
+            raise Indeterminate(f"blob {key!r} may not have been deleted: {_reason(error, path)}") from error
         try:
             self._sync_deepest(path.parent)
         except OSError as error:
-            raise Indeterminate(f"blob {key!r} may come back after a crash: {error}") from error
+            raise Indeterminate(f"blob {key!r} may come back after a crash: {_reason(error, path)}") from error
         if path.parent != self._root:
             with contextlib.suppress(OSError):  # mostly: it is not empty; and an empty directory does no harm
                 path.parent.rmdir()
@@ -249,6 +250,11 @@ class FileBlob:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _reason(error: OSError, path: Path) -> str:
+    """Return what the operating system says, and of which file; a write that fails does not name its file itself."""
+    return f"{error.strerror or error}: {error.filename or path}"
 
 
 def _refuse(error: OSError) -> None:

@@ -30,6 +30,7 @@ from obstore.store import from_url
 from strandline.errors import ConfigError, Determinate, Indeterminate, Unavailable
 from strandline.store.blob import Tagged
 from strandline.store.keys import check_key, check_prefix
+from strandline.store.secret import Secret, revealed
 
 T = TypeVar("T")
 
@@ -52,18 +53,18 @@ _FAILURES: Final = (*_REFUSED, exceptions.BaseError, OSError)
 class ObjectLocation:
     """A place in an object store: its URL, and options by obstore's names (``endpoint``, ``region``, …).
 
-    Its text names no option's value: some are secrets.
+    Its text names no option's value.
     """
 
     url: str
-    options: Mapping[str, str]
+    options: Mapping[str, str | Secret]
 
     def __repr__(self) -> str:
         return f"ObjectLocation({self.url!r}, options: {', '.join(sorted(self.options)) or 'none'})"
 
     def open(self, *, retries: int) -> Any:
         """Return obstore's client.  Raises `ConfigError`: the URL or an option is not known."""
-        options = dict(self.options)
+        options = revealed(self.options)
         client = {
             "timeout": timedelta(seconds=REQUEST_SECONDS_MAX),
             "connect_timeout": timedelta(seconds=CONNECT_SECONDS_MAX),

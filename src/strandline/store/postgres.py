@@ -54,6 +54,7 @@ from strandline.store.consensus import (
     check_limit,
     check_truncation,
 )
+from strandline.store.secret import Secret
 
 T = TypeVar("T")
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -136,7 +137,7 @@ class PostgresConsensus:
 
     def __init__(
         self,
-        conninfo: str,
+        conninfo: str | Secret,
         *,
         schema: str = SCHEMA_DEFAULT,
         table: str = TABLE_DEFAULT,
@@ -146,9 +147,11 @@ class PostgresConsensus:
         for name in (schema, table):
             if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
                 raise ConfigError(f"{name!r} is no name in PostgreSQL: 1 to {NAME_BYTES_MAX} bytes")
-        self._parameters = _parameters(conninfo, seconds_max)
+        self._conninfo = conninfo if isinstance(conninfo, Secret) else Secret(conninfo)
+        self._seconds_max = seconds_max
+        host = _parameters(self._conninfo, seconds_max).get("host", "the local socket")
         self._name = f"{schema}.{table}"
-        self._place = f"PostgreSQL ({self._parameters.get('host', 'the local socket')}, {self._name})"
+        self._place = f"PostgreSQL ({host}, {self._name})"
         self._schema, self._table = sql.Identifier(schema), sql.Identifier(schema, table)
         self._statement_ms = max(1, round(seconds_max * 1000))
         self._guard = threading.Lock()
@@ -313,7 +316,7 @@ class PostgresConsensus:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            connection = Bounded.connect(**self._parameters, autocommit=True)
+            connection = Bounded.connect(**_parameters(self._conninfo, self._seconds_max), autocommit=True)
             connection.seconds_max = 2 * self._statement_ms / 1000
             self._connection = connection
             connection.execute(_LIMIT, (str(self._statement_ms),))
@@ -350,10 +353,10 @@ class PostgresConsensus:
         return sql.SQL(text).format(table=self._table)
 
 
-def _parameters(conninfo: str, seconds_max: float) -> dict[str, Any]:
+def _parameters(conninfo: Secret, seconds_max: float) -> dict[str, Any]:
     """Return libpq's parameters; what the connection string says goes before our defaults."""
     try:
-        given = conninfo_to_dict(conninfo)
+        given = conninfo_to_dict(conninfo.reveal())
     except psycopg.ProgrammingError:
         # libpq's message may quote any part of the string, a password too
         raise ConfigError("the connection string of PostgreSQL cannot be read (it is not shown here)") from None

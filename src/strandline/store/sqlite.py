@@ -20,6 +20,8 @@ Source: design page "persist" (implementations of Consensus); https://www.sqlite
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
@@ -51,6 +53,9 @@ T = TypeVar("T")
 BUSY_SECONDS_MAX: Final = 10.0
 """How long a call waits for another process's transaction, each of which is one small write and one fsync."""
 OPEN_ATTEMPTS_MAX: Final = 20
+LOG_INDEX_BYTES: Final = 32 << 10
+"""What SQLite needs beside the file before it reads the first row: the index of its log."""
+_WHEN_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 FORMAT: Final = 1
 """Kept in the file's ``user_version``; 0 is a file that nobody has used."""
 
@@ -119,6 +124,8 @@ class SQLiteConsensus(SQLiteVersions):
                 self._transact(self._initialize)
         except StoreError as error:
             self.close()
+            if no_space(path):
+                raise
             raise ConfigError(f"{path} cannot be used as a consensus database: {error.__cause__}") from error
         except StrandlineError:
             self.close()
@@ -187,7 +194,7 @@ class SQLiteConsensus(SQLiteVersions):
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._drop()
-            raise Indeterminate(f"{self._path}: a commit may have failed: {_told(error)}") from error
+            raise Indeterminate(f"{self._path}: a commit may have failed: {_told(error, self._path)}") from error
         return result
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
@@ -242,8 +249,8 @@ def absent(path: Path) -> NothingStored:
 def nothing_happened(path: Path, error: sqlite3.Error) -> StrandlineError:
     """Return what to raise for an error that came before any COMMIT was issued."""
     if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return CorruptionError(f"{path} is not the database that was stored: {_told(error)}")
-    return Determinate(f"{path} did not answer: {_told(error)}")
+        return CorruptionError(f"{path} is not the database that was stored: {_told(error, path)}")
+    return Determinate(f"{path} did not answer: {_told(error, path)}")
 
 
 def _install(connection: sqlite3.Connection, request: CompareAndSet) -> Committed | Mismatch:
@@ -278,5 +285,20 @@ def _primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def _told(error: sqlite3.Error) -> str:
-    return f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
+def no_space(path: Path) -> str:
+    """Return what the operating system says if nothing more can be stored beside ``path``, else nothing.
+
+    SQLite tells a full disk by many codes, most of them "disk I/O error".
+    """
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return ""
+    full = found.f_bavail * found.f_frsize < LOG_INDEX_BYTES or (found.f_files and not found.f_favail)
+    return os.strerror(errno.ENOSPC) if full else ""
+
+
+def _told(error: sqlite3.Error, path: Path) -> str:
+    reason = no_space(path) if _primary_code(error) in _WHEN_FULL else ""
+    said = f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
+    return f"{reason} in {path.parent}: {said}" if reason else said

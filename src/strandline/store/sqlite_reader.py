@@ -55,11 +55,21 @@ class SQLiteReader(SQLiteVersions):
         raise Determinate(f"{self._path} was opened and closed by others {LOOKS_MAX} times while it was read")
 
     def _stamp(self) -> Stamp | None:
-        """Return what tells whether the file was changed; None while somebody has it open."""
-        if self._path.with_name(f"{self._path.name}-wal").exists():
-            return None
+        """Return what tells whether the file was changed; None while somebody has it open.
+
+        An empty log counts as none: it holds nothing, and may be all that a process left that could not open the
+        database because the disk is full.
+        """
         try:
+            if self._log_bytes():
+                return None
             found = self._path.stat()
         except OSError as error:
             raise Determinate(f"{self._path} cannot be read: {error}") from error
         return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _log_bytes(self) -> int:
+        try:
+            return self._path.with_name(f"{self._path.name}-wal").stat().st_size
+        except FileNotFoundError:
+            return 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ def prove(plain: SparkSession, root: Path, airlines: Mapping[str, str]) -> tuple
     """
     wanted = _plain_answers(plain, root, airlines)
     door = Door(plain)
-    with door.reading(door.project(root)) as env:
+    with door.reading(door.project(root), sys.stderr.write) as env:
         held = {name: _rows(env.query(f"SELECT * FROM {name}").toArrow()) for name in VIEWS}  # noqa: S608
     stored = _stored(root / DATABASE)
     views = [difference(name, held[name], wanted[name]) for name in VIEWS]

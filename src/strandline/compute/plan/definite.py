@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from sqlglot import exp
 
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.definite_functions import DEFINITE
+from strandline.compute.plan.definite_functions import DEFINITE, GRAMMAR
 from strandline.compute.plan.dialect import Word, position, position_of, words
 from strandline.compute.plan.functions import FOLDED, GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
 from strandline.errors import DefinitionError, Position
@@ -68,6 +68,7 @@ _BEFORE_PARENTHESIS: Final = frozenset(
 )
 """Words of SQL that a parenthesis may follow."""
 
+_LISTED: Final = DEFINITE | frozenset(GRAMMAR)
 _UNLISTED: Final = "is not known to have a definite value in a view"
 
 
@@ -90,7 +91,7 @@ def refuse_indefinite(query: exp.Expr | None, sql: str, relations: Mapping[str, 
         if name in INDEFINITE:
             if not _excused(node, name):
                 _refuse(name, _place(node, name, sql))
-        elif name.removesuffix("()") not in DEFINITE:
+        elif name.removesuffix("()") not in _LISTED:
             _refuse_unlisted(name, _place(node, name, sql))
     sample = query.find(exp.TableSample)
     if sample is not None:
@@ -149,7 +150,7 @@ def _refuse_by_token(sql: str) -> None:
             _refuse(name, place)
         elif name == "tablesample":
             _refuse_sample(place)
-        elif called and name not in DEFINITE and _last_word(name) not in _BEFORE_PARENTHESIS and not _is_alias(before):
+        elif called and name not in _LISTED and _last_word(name) not in _BEFORE_PARENTHESIS and not _is_alias(before):
             _refuse_unlisted(name, place)
 
 
@@ -168,7 +169,7 @@ def _refuse(name: str, place: Position | None) -> NoReturn:
 
 
 def _refuse_unlisted(name: str, place: Position | None) -> NoReturn:
-    near = difflib.get_close_matches(name, DEFINITE, n=3)
+    near = difflib.get_close_matches(name, _LISTED, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "store its value in a column of the source"
     raise DefinitionError(f"the function {name} {_UNLISTED}; {hint}", place)
 

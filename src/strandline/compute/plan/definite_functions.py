@@ -67,3 +67,6 @@ DEFINITE: Final = frozenset(
     zip_with
     """.split()  # noqa: SIM905 - a list of five hundred names reads better as text
 )
+
+GRAMMAR: Final = ("timestampadd", "timestampdiff")
+"""Definite functions that Spark's grammar knows, and its registry does not."""

@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError, TokenError
 from strandline.algebra.scalar import Faithful
 from strandline.errors import DefinitionError, Position
 
+_STRINGS: Final = (TokenType.STRING, TokenType.RAW_STRING)
 _MISREAD: Final = ("|>", "TABLE")
 """sqlglot reads some of the pipe syntax, and not all of that as Spark does; and `TABLE t` as a column with an alias."""
 MISTAKES: Final = (
@@ -65,7 +66,7 @@ class Word:
 def words(sql: str) -> list[Word]:
     """Return the tokens of ``sql``; none if it cannot even be cut into tokens."""
     try:
-        return [Word(t.text, t.start, t.token_type is TokenType.STRING) for t in Faithful().tokenize(sql)]
+        return [Word(t.text, t.start, t.token_type in _STRINGS) for t in Faithful().tokenize(sql)]
     except TokenError:
         return []
 

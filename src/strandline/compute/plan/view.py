@@ -159,11 +159,11 @@ def _bound(query: exp.Expr | None) -> Iterator[str]:
 
 
 def _comma_before_outer(query: exp.Expr) -> bool:
-    """Tell whether a RIGHT or FULL join follows a comma or CROSS JOIN: sqlglot reads both alike, Spark does not."""
+    """Tell whether a RIGHT or FULL join follows a comma: Spark and sqlglot differ about what stands on its left."""
     for select in query.find_all(exp.Select):
-        crossed = False
+        comma = False
         for join in select.args.get("joins") or []:
-            if crossed and (join.side or "").upper() in ("RIGHT", "FULL"):
+            if comma and (join.side or "").upper() in ("RIGHT", "FULL"):
                 return True
-            crossed = crossed or (join.kind or "").upper() == "CROSS"
+            comma = comma or not any(join.args.get(key) for key in ("side", "kind", "method", "on", "using"))
     return False
