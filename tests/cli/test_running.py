@@ -22,7 +22,7 @@ class Ticking:
         return 7
 
     def progress(self) -> dict[str, object]:
-        return {"sources": {}, "steps": [], "problems": {}}
+        return {"sources": {}, "steps": [], "problems": {}, "notices": {}}
 
 
 def ran(error: StrandlineError, *, once: bool = False) -> Exit:

@@ -242,6 +242,15 @@ def leak(place, writer):
     return f"{prefix}part"
 
 
+def holding(*keys):
+    """Return what tells a sweep that ``keys`` are named elsewhere."""
+
+    async def held(_):
+        return keys
+
+    return held
+
+
 def test_only_what_nobody_can_append_any_more_is_swept(place):
     """Damage: the sweep deletes the part of an append that is under way; or leaks stay for ever."""
     writer = busy(place, 3)
@@ -290,8 +299,8 @@ def test_what_another_shard_names_is_not_swept_unasked(place):
     run_sync(writer.compare_and_append([], Frontier(0), Frontier(1)))
     with pytest.raises(InvalidUsage, match="say which parts"):
         run_sync(collector(place).sweep())
-    assert run_sync(collector(place).sweep(held={old})) == []
-    assert run_sync(collector(place).sweep(held=())) == [old]
+    assert run_sync(collector(place).sweep(holding(old))) == []
+    assert run_sync(collector(place).sweep(holding())) == [old]
 
 
 # ---- the end

@@ -159,3 +159,33 @@ def test_a_reader_writes_leases_and_nothing_else(place):
     run_sync(reader.close())
     assert place.objects == objects
     assert len(place.versions["s"]) == versions + 3
+
+
+def test_a_lease_that_two_coroutines_move_stands_where_it_was_moved_furthest(place):
+    """Damage: the next beat asks for what was let go of, and a reader is told that it holds what is gone."""
+    place.append(place.writer(), 0, 9)
+    shared = leased(place)
+
+    async def meanwhile():
+        del shared._machine.maintain
+        await shared.downgrade_since(Frontier(5))
+
+    shared._machine.maintain = meanwhile
+    run_sync(shared.downgrade_since(Frontier(3)))
+    assert shared._lease.since == Frontier(5)
+
+
+def test_what_one_coroutine_gives_back_is_held_for_as_long_as_another_reads_it(place):
+    """Damage: two queries read one version under one lease; the first one that ends lets go of it for both."""
+    writer = place.writer()
+    place.append(writer, 0, 2, [["a", 0, 1]])
+    shared = leased(place)
+    one, other = run_sync(shared.snapshot(1)), run_sync(shared.snapshot(1))
+    place.append(writer, 2, 3)
+    run_sync(shared.refresh())
+    shared.release(one)
+    run_sync(shared.beat())
+    assert seqno_held(place.state()) == other.seqno
+    shared.release(other)
+    run_sync(shared.beat())
+    assert seqno_held(place.state()) > other.seqno

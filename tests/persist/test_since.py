@@ -84,3 +84,16 @@ def test_an_expired_hold_holds_nothing_and_can_be_taken_anew(place):
     run_sync(two.downgrade(Frontier(8)))
     assert place.state().since == Frontier(8)
     assert hold(place, reader="one").since == Frontier(8)
+
+
+def test_a_hold_that_two_coroutines_move_stands_where_it_was_moved_furthest(place):
+    """Damage: who asks where the hold stands is told less than was let go of, and reads what is gone."""
+    shared = hold(place)
+
+    async def meanwhile():
+        del shared._machine.maintain
+        await shared.downgrade(Frontier(5))
+
+    shared._machine.maintain = meanwhile
+    assert run_sync(shared.downgrade(Frontier(3))) == Frontier(3)
+    assert shared.since == Frontier(5)

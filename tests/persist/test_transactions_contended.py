@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import Indeterminate, InvalidUsage
+from strandline.persist import records
 from strandline.persist.client import PersistClient
 from strandline.persist.ledger import TOKEN_LIFE_MS
 from strandline.persist.machine import CAS_RETRIES_MAX
 from strandline.persist.plane import StageRequest
+from strandline.persist.records import RecordMerger
 from strandline.persist.transactions import CommittedAt, TimeTaken, open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Outcome
@@ -202,3 +205,19 @@ def test_what_is_committed_is_not_reported_as_failed_because_it_could_not_be_app
     place.plan.clear()
     transactions(place, epoch=2)
     assert content(place, "x", time) == [("blind", 1)]
+
+
+def test_what_was_merged_and_collected_while_a_process_slept_is_read_as_what_took_its_place(place):
+    """Damage: a laptop that was closed for a day calls its own store damaged, and stops (found by a seed)."""
+    sleeper = transactions(place)
+    awake = transactions(place)
+    with mock.patch.object(records, "INLINE_PART_BYTES_MAX", 0):
+        for time in range(3):
+            assert commit(place, awake, 5 + time, str(time)) == CommittedAt(5 + time)
+        run_sync(sleeper._log.refresh())
+        client = place.client(grace_ms=0)
+        log = run_sync(client.compactor("transactions", RecordMerger(place.blob)))
+        run_sync(log.whole())
+        run_sync(client._machine("transactions").roll_up())
+        run_sync(run_sync(client.collector("transactions")).collect())
+    assert run_sync(sleeper.find("1")) == 6

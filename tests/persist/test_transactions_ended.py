@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier
-from strandline.persist.collect import LEAKED_AFTER_MS, STAGED_LIFE_MS
+from strandline.persist.collect import LEAKED_AFTER_MS
 from strandline.persist.fsck import held_by_transactions
 from strandline.persist.ledger import TOKEN_LIFE_MS, Ledger
 from strandline.persist.machine import CAS_RETRIES_MAX
@@ -150,23 +152,88 @@ def test_what_was_committed_before_an_outage_of_days_can_be_applied_after_a_swee
     place.clock.now += LEAKED_AFTER_MS + 3_600_000
     sweeper = place.client()
     run_sync(sweeper.leased_reader("x", place.schema, "x"))
-    held = run_sync(held_by_transactions(sweeper))
-    swept = run_sync(run_sync(sweeper.collector("x")).sweep(held))
+    swept = run_sync(run_sync(sweeper.collector("x")).sweep(partial(held_by_transactions, sweeper)))
     assert swept == sorted(part.key for batch in leaked[:2] for part in batch.parts)
     transactions(place, epoch=2)
     assert content(place, "x", 5) == [("a", 1)]
-    assert len(run_sync(run_sync(place.client().collector("x")).sweep(()))) == 1
+    assert len(run_sync(run_sync(place.client().collector("x")).sweep(nothing))) == 1
 
 
-def test_a_part_that_a_sweep_may_have_seen_unheld_is_not_committed(place):
-    """Damage: a process that slept for a day commits what is swept meanwhile: acknowledged, and lost."""
+async def nothing(_):
+    """What a log without transactions holds."""
+    return ()
+
+
+def swept_around(place, sweeper, shard, meanwhile):
+    """Sweep ``shard``; what ``meanwhile`` does, it does between the sweep's look at the transactions and its mark."""
+
+    async def asked(mark_ms):
+        held = await held_by_transactions(sweeper, mark_ms)
+        await meanwhile()
+        return held
+
+    run_sync(sweeper.leased_reader(shard, place.schema, shard))  # brings the shard's time forward
+    return run_sync(run_sync(sweeper.collector(shard)).sweep(asked))
+
+
+def test_a_sweep_that_sleeps_between_its_looks_leaves_what_is_committed_meanwhile(place):
+    """Damage: a laptop that is closed during `fsck --apply` deletes a committed transaction when it is opened again."""
+    txns = transactions(place)
+    writer = run_sync(txns.register("x", place.schema.ddl))
+    leaked = staged_with_a_part(place, writer, 3)
+    place.clock.now += LEAKED_AFTER_MS
+    staged = staged_with_a_part(place, writer, 5)
+    place.clock.now += 1
+
+    async def meanwhile():
+        place.clock.now += LEAKED_AFTER_MS // 2
+        assert await txns.commit(5, {"x": [staged]}, token="one") == CommittedAt(5)
+        place.clock.now += LEAKED_AFTER_MS
+        await place.client().leased_reader("x", place.schema, "x")
+
+    assert swept_around(place, place.client(), "x", meanwhile) == [part.key for part in leaked.parts]
+    run_sync(txns.apply())
+    assert content(place, "x", 5) == [("a", 1)]
+
+
+def test_a_commit_that_sleeps_between_its_check_and_its_write_is_refused_if_it_was_swept(place):
+    """Damage: a process that sleeps for days in the middle of a commit commits what is gone: acknowledged, and lost."""
     txns = transactions(place)
     writer = run_sync(txns.register("x", place.schema.ddl))
     staged = staged_with_a_part(place, writer, 5)
-    place.clock.now += STAGED_LIFE_MS
+    append, swept = txns._log.append, []
+
+    async def after_days(*arguments, **options):
+        place.clock.now += LEAKED_AFTER_MS + 1
+        sweeper = place.client()
+        await sweeper.leased_reader("x", place.schema, "x")  # brings the shard's time forward
+        swept.extend(await (await sweeper.collector("x")).sweep(partial(held_by_transactions, sweeper)))
+        return await append(*arguments, **options)
+
+    txns._log.append = after_days
+    with pytest.raises(InvalidUsage, match="stage them again"):
+        run_sync(txns.commit(5, {"x": [staged]}, token="one"))
+    assert swept == [part.key for part in staged.parts]
+    assert run_sync(txns.find("one")) is None
+    txns._log.append = append
+    commit(place, txns, 5, "one", x="b")
+    run_sync(txns.apply())
+    assert content(place, "x", 5) == [("b", 1)]
+
+
+def test_a_part_of_any_age_is_committed_unless_it_may_be_swept(place):
+    """Damage: a clock that is wrong refuses what is there, and what a writer staged for long is staged for ever."""
+    txns = transactions(place)
+    writer = run_sync(txns.register("x", place.schema.ddl))
+    staged = staged_with_a_part(place, writer, 5)
+    place.clock.now += 3 * LEAKED_AFTER_MS
     assert run_sync(txns.commit(5, {"x": [staged]}, token="one")) == CommittedAt(5)
-    late = staged_with_a_part(place, writer, 7)
-    place.clock.now += STAGED_LIFE_MS + 1
-    with pytest.raises(InvalidUsage, match="stage it again"):
-        run_sync(txns.commit(7, {"x": [late]}, token="two"))
-    assert run_sync(txns.commit(5, {"x": [staged]}, token="one")) == CommittedAt(5)
+    sweeper = place.client()
+    run_sync(sweeper.leased_reader("x", place.schema, "x"))
+    held = partial(held_by_transactions, sweeper)
+    assert run_sync(run_sync(sweeper.collector("x")).sweep(held)) == []
+    assert run_sync(txns.commit(5, {"x": [staged]}, token="one")) == CommittedAt(5), (
+        "asked again, it is the same commit"
+    )
+    run_sync(txns.apply())
+    assert content(place, "x", 5) == [("a", 1)]

@@ -7,7 +7,11 @@ import pytest
 
 from laws.broken import LawBrokenError
 from laws.history import Answer, History, Update
+from laws.observed import Observed
+from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
+from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.testing.simulation import run_sync
 
 
 def asked(history: History, name: str, time: int, *shards: str, epoch: int | None = None):
@@ -184,3 +188,44 @@ def test_a_good_register_is_not() -> None:
     words.read([b"b", b"a"], words.began())
     words.read([b"b"], early)
     assert words.acknowledged == 1
+
+
+def test_what_goes_back_is_seen() -> None:
+    """Damage: a process is shown a frontier, and then an older one, and no law says so."""
+    observed = Observed()
+    for value in (Frontier(3), 3, Frontier(4), EMPTY):
+        observed.look("a reader", "upper", value)
+    observed.look("another reader", "upper", Frontier(1))
+    with pytest.raises(LawBrokenError, match="upper was seen at inf, and then at 9"):
+        observed.look("a reader", "upper", 9)
+
+
+class Deleting:
+    """Places in which a part has died, and the time that has passed since."""
+
+    def __init__(self) -> None:
+        self.places = WatchedPlaces(lambda _: True)
+        self.places.grace_ms = 10
+        self.places.now_ms = lambda: self.now
+        self.now = 0
+        self.places._died["s/parts/1-b/part"] = 0
+
+    def delete(self, now: int) -> None:
+        """Delete the part at ``now``."""
+        self.now = now
+        run_sync(self.places.blob.delete("s/parts/1-b/part"))
+
+
+def test_a_part_that_is_deleted_within_the_grace_period_is_seen() -> None:
+    """Damage: a reader without a hold finds that a part is missing, and no law says so."""
+    with pytest.raises(LawBrokenError, match="P5g .* deleted 9 ms after it was last named"):
+        Deleting().delete(9)
+    Deleting().delete(10)
+
+
+def test_a_part_that_is_deleted_while_a_committed_transaction_names_it_is_seen() -> None:
+    """Damage: an acknowledged transaction can never be applied, and no law says so."""
+    promised = Deleting()
+    promised.places._promised.add("s/parts/1-b/part")
+    with pytest.raises(LawBrokenError, match="swept"):
+        promised.delete(10)

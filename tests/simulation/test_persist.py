@@ -41,6 +41,8 @@ MARKS = (
     "commit: found",
     "commit: time taken",
     "commit: unknown",
+    "commit: too late",
+    "commit: too old",
     "open: not all applied",
     "word: unknown",
     "fenced",
@@ -52,8 +54,11 @@ MARKS = (
     "lease: lost",
     "compact: Merged",
     "compact: Stale",
+    "merged beside",
     "collect: some",
     "swept",
+    "swept: tables",
+    "shared",
     "damage refused",
 )
 """What callers meet: each must come up, or the laws were not tried where it matters."""

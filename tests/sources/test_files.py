@@ -474,6 +474,52 @@ def test_the_check_covers_the_whole_of_a_file_or_both_ends_of_a_large_one(tmp_pa
     assert checks(1000) == [1, 1, 2]  # the middle of a large file is not summed
 
 
+def numbered(*names):
+    """Files of these names, as they were."""
+    return [FileVersion(name, 1, 1, 1) for name in names]
+
+
+def test_files_that_two_coroutines_number_at_once_have_one_number_each(tmp_path):
+    """Damage: a file counts twice in this process, and each later one is read under the number of another."""
+
+    async def body():
+        shared = await Directory(tmp_path).sequence()
+        append = shared._shard.append
+
+        async def slow(*given):
+            outcome = await append(*given)
+            shared._shard.append = append
+            await shared.register(numbered("b"))
+            return outcome
+
+        shared._shard.append = slow
+        await shared.register(numbered("a"))
+        assert [shared[number].name for number in range(len(shared))] == ["a", "b"]
+
+    asyncio.run(body())
+
+
+def test_a_file_that_was_numbered_while_the_sequence_was_read_has_one_number(tmp_path):
+    """Damage: the same; or a sequence that is whole is called damaged."""
+
+    async def body():
+        place = Directory(tmp_path)
+        other, shared = await place.sequence(), await place.sequence()
+        await other.register(numbered("a"))
+        contents = shared._shard.contents
+
+        async def slow(**options):
+            shared._shard.contents = contents
+            await shared.register(numbered("b"))
+            return await contents(**options)
+
+        shared._shard.contents = slow
+        await shared.refresh()
+        assert [shared[number].name for number in range(len(shared))] == ["a", "b"]
+
+    asyncio.run(body())
+
+
 class Remembered:
     """A folder in memory, and readers of it that need neither files nor an event loop."""
 

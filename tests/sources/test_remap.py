@@ -217,3 +217,47 @@ def test_a_remap_that_was_compacted_where_it_is_stored_resumes_where_it_was(mint
             assert found.slices(durable, found.upper) == whole.slices(durable, whole.upper)
 
     asyncio.run(body())
+
+
+def test_what_another_coroutine_bound_meanwhile_stays_known():
+    """Damage: bindings that were seen are gone again, and what is read next is cut where it was never bound."""
+
+    async def body():
+        shared = await Place().open()
+        append = shared._shard.append
+
+        async def slow(*given):
+            outcome = await append(*given)
+            shared._shard.append = append
+            await shared.refresh()
+            await shared.mint(2000, Offsets({"0": 5}))
+            return outcome
+
+        shared._shard.append = slow
+        await shared.mint(1000, Offsets({"0": 3}))
+        assert shared.remap.upper == Frontier(2001)
+        assert shared.remap.frontier == Offsets({"0": 5})
+
+    asyncio.run(body())
+
+
+def test_what_another_coroutine_bound_while_bindings_were_read_stays_known():
+    """Damage: the same, and a law that holds is called broken."""
+
+    async def body():
+        place = Place()
+        other, shared = await place.open(), await place.open()
+        await other.mint(1000, Offsets({"0": 3}))
+        contents = shared._shard.contents
+
+        async def slow(*given, **options):
+            found = await contents(*given, **options)
+            shared._shard.contents = contents
+            await shared.mint(2000, Offsets({"0": 5}))
+            return found
+
+        shared._shard.contents = slow
+        await shared.refresh()
+        assert shared.remap.upper == Frontier(2001)
+
+    asyncio.run(body())

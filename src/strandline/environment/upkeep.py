@@ -9,6 +9,7 @@ Source: design page "persist" (maintenance: inspect and repair, dry-run by defau
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from strandline.environment.catalog import Source, View
@@ -137,7 +138,7 @@ async def _merged(core: Core, shard: str) -> dict[str, Any]:
 
 async def _sweep(core: Core) -> list[str]:
     """Remove what nothing names from every shard that can say what it names."""
-    held = await held_by_transactions(core.client)
+    held = partial(held_by_transactions, core.client)
     removed = []
     for shard in sorted(await shards(core)):
         collector = await core.client.collector(shard)

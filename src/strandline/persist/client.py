@@ -32,7 +32,7 @@ from strandline.persist.records import SCHEMA, RecordMerger, RecordShard
 from strandline.persist.register import Register
 from strandline.persist.retire import retire
 from strandline.persist.since import SinceHandle
-from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe
+from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe, mark_swept
 from strandline.persist.trace import due
 from strandline.persist.updates import RowCodec
 from strandline.persist.write import WriteHandle, fenced
@@ -211,7 +211,7 @@ class PersistClient:
         }
 
     async def inspect(self, shard: str, held: Collection[str] = ()) -> Inspection | None:
-        """Look at a shard, for people; None if it does not exist.  ``held``: see `Collector.sweep`."""
+        """Look at a shard, for people; None if it does not exist.  ``held``: see `Collector.leaked`."""
         collector = await self.collector(shard)
         return None if collector is None else await inspect(self._machines[shard], collector, self.blob, held)
 
@@ -221,6 +221,11 @@ class PersistClient:
         if not await machine.open(create=False):
             return None
         return self._collector(machine, self._grace_ms or 0)
+
+    async def mark_swept(self, shard: str, before_ms: int) -> None:
+        """Let nothing be appended to ``shard``, from now on, that names parts which were begun before ``before_ms``."""
+        machine = await self._open(shard)
+        await machine.commit(partial(mark_swept, before_ms=before_ms))
 
     def _for_records(self) -> PatientBlob:
         return PatientBlob(self.blob, self.clock, self.metrics)

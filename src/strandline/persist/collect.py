@@ -15,18 +15,19 @@ nothing: no key is ever given twice, and what was once let go of is never named 
 
 `sweep` finds what was leaked: parts that were written and never appended.  It lists before it reads the state, and it
 first commits a mark: parts begun before it can never be appended from then on, so nobody's append is deleted under it.
-Parts that are committed elsewhere and not appended yet hold the mark back.
+Parts that are committed elsewhere and not appended yet hold the mark back; whoever commits there is told of it, too, so
+that no part begun before it is committed from then on.
 
 Source: design page "persist" (maintenance: GC; details: GC order, leak audit; modes: deletion grace period).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -46,9 +47,7 @@ DELETION_GRACE_MS: Final = 24 * 60 * 60 * 1000
 """How long parts outlive the last version that names them: for readers that hold nothing."""
 LEAKED_AFTER_MS: Final = 24 * 60 * 60 * 1000
 """How old a part must be that nothing names, for it to be leaked: no stage-and-append takes that long."""
-STAGED_LIFE_MS: Final = LEAKED_AFTER_MS // 2
-"""How old a part may be that is committed for a later append (`persist/transactions.py`): a sweep must see it held."""
-assert LEAKED_AFTER_MS > STAGED_LIFE_MS > LEASE_MS
+assert LEAKED_AFTER_MS > LEASE_MS
 
 ROLLUPS_ENOUGH: Final = 3
 """From how many rollups on a collection is due: it is a version itself, and reads all that are alive."""
@@ -56,6 +55,8 @@ NAMED_HERE_ALONE: Final = frozenset({"", "records"})
 """The owners whose parts nothing but the shard itself ever names."""
 
 T = TypeVar("T")
+Held: TypeAlias = Callable[[int], Awaitable[Collection[str]]]
+"""Makes sure that nothing else will name a part begun before this time (ms) from now on; returns what it names now."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[str]).decode
@@ -181,14 +182,15 @@ class Collector:
         doomed = [await self._doomed(key) for key in await self._blob.list(doomed_prefix(self._machine.shard))]
         return set(await self._blob.list(parts_prefix(self._machine.shard))).difference(*doomed)
 
-    async def sweep(self, held: Collection[str] | None = None) -> list[str]:
+    async def sweep(self, held: Held | None = None) -> list[str]:
         """Delete what was leaked long ago, and return its keys.
 
-        ``held``: parts that something else durable names, such as a transaction that is committed and not applied.
+        ``held`` is asked, once the mark is chosen, for the parts that something else durable names, such as a
+        transaction that is committed and not applied (`fsck.held_by_transactions`).
 
-        Raises `InvalidUsage` if the shard has an owner, and that was not asked what it holds.
+        Raises `InvalidUsage` if the shard has an owner, and ``held`` is not given.
         """
-        keys, mark = await self.leaked(held)
+        keys, mark = await self._leaked(held)
         if any(key.startswith(parts_prefix(self._machine.shard)) for key in keys):
             await self._machine.commit(partial(mark_swept, before_ms=mark))
         named = await self.named()  # what was appended until the mark was set is named by now
@@ -196,18 +198,28 @@ class Collector:
         await self._delete(leaked)
         return leaked
 
-    async def leaked(self, held: Collection[str] | None = None) -> tuple[list[str], int]:
+    async def leaked(self, held: Collection[str] | None = None) -> list[str]:
+        """Return, for people, what `sweep` would delete if nothing but ``held`` were named elsewhere."""
+
+        async def known(_mark_ms: int) -> Collection[str]:
+            return held or ()
+
+        keys, _ = await self._leaked(None if held is None else known)
+        return keys
+
+    async def _leaked(self, held: Held | None) -> tuple[list[str], int]:
         """Return the objects that nothing names and nothing will, and the mark before which their parts were begun."""
         shard = self._machine.shard
         listed = [key for find in (parts_prefix, rollups_prefix) for key in await self._blob.list(find(shard))]
         state = await self._machine.refresh()
         if held is None and state.owner not in NAMED_HERE_ALONE:
             raise InvalidUsage(f"shard {shard!r} belongs to {state.owner!r}: say which parts that holds")
-        # Not beyond what is held: that is appended later, however long after it was begun.
-        dates = (named_time(parts_prefix(shard), key) for key in held or ())
         mark = max(state.swept_ms, state.walltime_ms - LEAKED_AFTER_MS)
+        elsewhere = await held(mark) if held is not None else ()
+        # Not beyond what is held: that is appended later, however long after it was begun.
+        dates = (named_time(parts_prefix(shard), key) for key in elsewhere)
         mark = min([mark, *(ms for ms in dates if ms is not None)])
-        named = await self.named() | frozenset(held or ())
+        named = await self.named() | frozenset(elsewhere)
         newest = state.rollups[-1].seqno
         found = []
         for key in listed:

@@ -4,7 +4,7 @@
 other), the laws of the newest state, every part (checksums, rows, the sum of diffs).  `check_location` does so for all
 shards, for what transactions have committed and not applied yet, and finds objects that belong to no shard.  Both only
 look, at a location that others may write meanwhile; `Findings` say what is wrong and whose move it is.  What
-is leaked can be removed (`Collector.sweep`); what is damaged or missing must be restored, or written anew by whoever
+is leaked can be removed (`Collector.leaked`); what is damaged or missing must be restored, or written anew by whoever
 can compute it.
 
 Trap: a part that is being staged is no leak; only what is older than any append (`collect.LEAKED_AFTER_MS`) is called
@@ -115,7 +115,7 @@ async def check_shard(
         compactor, collector = await client.compactor(shard, merger), await client.collector(shard)
         assert compactor is not None
         assert collector is not None
-        leaked, _ = await collector.leaked(held)
+        leaked = await collector.leaked(held)
         diffs = [codec.decode_diff(shard, v.seqno, v.data) for v in await collector.versions()]
     except CorruptionError as error:
         return Findings((Finding(Fault.DAMAGED, shard, shard, str(error)),), shards=1)
@@ -197,20 +197,37 @@ async def shards_of(consensus: Consensus) -> list[str]:
     return found
 
 
-async def held_by_transactions(client: PersistClient) -> frozenset[str]:
-    """Return the parts that committed transactions name, and their shards perhaps do not yet."""
+async def held_by_transactions(client: PersistClient, mark_ms: int | None = None) -> frozenset[str]:
+    """Return the parts that committed transactions name, and their shards perhaps do not yet.
+
+    ``mark_ms``: no transaction can be committed from now on with parts that were begun before this.
+    """
     shards = await shards_of(client.consensus)
-    return _parts_of(await _committed(client, [log for log in LOGS if log in shards]))
+    logs = [log for log in LOGS if log in shards]
+    if mark_ms is not None:
+        for log in logs:
+            await client.mark_swept(log, mark_ms)
+    return _parts_of(await _committed(client, logs))
 
 
 async def _committed(client: PersistClient, logs: Sequence[str]) -> list[Committed]:
     """Return what is committed in ``logs`` and not tidied away; some of it may be applied."""
     writes: list[Committed] = []
     for log in logs:
-        state = await _newest(client, log)
-        records = [r for batch in state.batches for r in await read_records(client.blob, log, batch.parts)]
-        writes += Ledger().after(records, state.upper).in_order()
+        writes += await _committed_in(client, log)
     return writes
+
+
+async def _committed_in(client: PersistClient, log: str) -> list[Committed]:
+    while True:
+        state = await _newest(client, log)
+        try:
+            records = [r for batch in state.batches for r in await read_records(client.blob, log, batch.parts)]
+        except CorruptionError:
+            if {*state.parts} <= {*(await _newest(client, log)).parts}:
+                raise
+            continue  # a living writer has merged and collected what was being read
+        return Ledger().after(records, state.upper).in_order()
 
 
 def _parts_of(writes: Sequence[Committed]) -> frozenset[str]:

@@ -69,8 +69,8 @@ class Inspection:
 
 
 async def inspect(machine: Machine, collector: Collector, blob: Blob, held: Collection[str] = ()) -> Inspection:
-    """Look at a shard that is open.  ``held``: parts that something else durable names (`Collector.sweep`)."""
-    leaked, _ = await collector.leaked(held)  # lists before it reads the state
+    """Look at a shard that is open.  ``held``: parts that something else durable names (`Collector.leaked`)."""
+    leaked = await collector.leaked(held)  # lists before it reads the state
     state = machine.state
     alive = await collector.named()
     live = {part.key: part.size for part in state.parts if isinstance(part, BlobPart)}

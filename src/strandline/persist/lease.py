@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from strandline.errors import AsOfError
-from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.frontier.antichain import MINIMUM, Frontier, join
 from strandline.persist.holds import BEAT_MS, downgrade_leased, expire_leased, register_leased
 from strandline.persist.machine import Machine
 from strandline.persist.patience import Deadline
@@ -64,7 +64,7 @@ class Lease:
                 "was dropped; open it again"
             )
         self._beaten_ms = now
-        self.since = moved.since
+        self.since = join((self.since, moved.since))  # another coroutine may have moved it on meanwhile
         return moved.since
 
     def took(self, seqno: int) -> None:

@@ -108,12 +108,20 @@ class RecordShard:
         return (await self._machine.refresh()).upper
 
     async def append(
-        self, records: Sequence[Record], expected: Frontier, new: Frontier, *, token: str | None = None
+        self,
+        records: Sequence[Record],
+        expected: Frontier,
+        new: Frontier,
+        *,
+        token: str | None = None,
+        begun_ms: int | None = None,
     ) -> AppendOutcome:
         """Append ``records``, times within ``[expected, new)``, iff the upper is ``expected``; once by ``token``.
 
+        ``begun_ms``: when the oldest of the parts was begun that the records name.
+
         Raises:
-            InvalidUsage: a record's time is not within.
+            InvalidUsage: a record's time is not within, or parts were begun so long ago that they may be swept.
             Indeterminate: it may have happened; look for the records before you append them again.
         """
         for record in records:
@@ -124,7 +132,7 @@ class RecordShard:
         room = self._writer.inline_room
         batch = await stage_records(self._blob, self._writer, records, (expected, new), inline_bytes_max=room)
         staged = [batch] if batch.parts else []
-        outcome = await self._writer.compare_and_append(staged, expected, new, token=token)
+        outcome = await self._writer.compare_and_append(staged, expected, new, token=token, begun_ms=begun_ms)
         if isinstance(outcome, UpperMismatch):
             await discard_records(self._blob, staged)
         return outcome

@@ -9,7 +9,7 @@ Source: design page "persist" (handles, SinceHandle).
 from __future__ import annotations
 
 from strandline.errors import FencedError
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import Frontier, join
 from strandline.persist.machine import Command, Machine
 from strandline.persist.state import (
     Downgraded,
@@ -63,7 +63,7 @@ class SinceHandle:
         match answer:
             case Downgraded(stands):
                 self._opaque = self._epoch
-                self.since = stands
+                self.since = join((self.since, stands))  # another coroutine may have moved it on meanwhile
                 return stands
             case OpaqueMismatch(opaque, _) if opaque > self._epoch:
                 raise self._fenced(opaque)

@@ -166,6 +166,8 @@ AppendOutcome: TypeAlias = Appended | UpperMismatch | Fenced
 class Append:
     """A request to append.  ``token`` is never used twice, but for retries of this very request.
 
+    ``begun_ms``: when the oldest part was begun that what is appended names in another shard; None: there is none.
+
     ``writer`` names the memory that the token is kept in: it must not be used by two requests at a time.
     """
 
@@ -177,6 +179,7 @@ class Append:
     new: Frontier
     owner: str = ""
     certify: str = ""
+    begun_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +320,7 @@ def drop_rollups(state: ShardState, before: int) -> tuple[ShardState, tuple[Roll
 
 
 def mark_swept(state: ShardState, before_ms: int) -> tuple[ShardState, None]:
-    """From now on no part that was begun before ``before_ms`` can be appended: it may be deleted."""
+    """From now on no part begun before ``before_ms`` can be appended, or named by what is: it may be deleted."""
     return (state if before_ms <= state.swept_ms else replace(state, swept_ms=before_ms)), None
 
 
@@ -379,6 +382,8 @@ def _refuse_impossible(state: ShardState, request: Append) -> None:
         raise InvalidUsage(
             f"shard {state.shard!r}: an append must advance the upper {request.expected}, not to {request.new}"
         )
+    if request.begun_ms is not None and request.begun_ms < state.swept_ms:
+        raise InvalidUsage(f"shard {state.shard!r}: parts that it would name were begun so long ago; stage them again")
     for staged in request.staged:
         if staged.since != MINIMUM:
             raise InvalidUsage(

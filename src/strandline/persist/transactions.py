@@ -24,11 +24,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from strandline.errors import FencedError, InvalidUsage, StoreError, StrandlineError, Unavailable
+from strandline.errors import CorruptionError, FencedError, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.batch import Staged, retimed
 from strandline.persist.client import PersistClient
-from strandline.persist.collect import STAGED_LIFE_MS
 from strandline.persist.ledger import (
     TOKEN_LIFE_MS,
     Ledger,
@@ -115,7 +114,8 @@ class Transactions:
 
     async def shards(self) -> Mapping[str, str]:
         """Return the registered shards and their schemas, as far as is known here."""
-        return (await self._known(self._log.state)).shards
+        _, known = await self._current()
+        return known.shards
 
     async def register(self, shard: str, schema: str, *, merger: Merger | None = None) -> WriteHandle:
         """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on.
@@ -125,7 +125,10 @@ class Transactions:
         """
         writer = await self._writer(shard, schema, merger)
         await self._log.refresh()  # somebody else may have let it go
-        while shard not in (await self._known(state := self._log.state)).shards:
+        while True:
+            state, known = await self._current()
+            if shard in known.shards:
+                break
             upper = _at(state.upper)
             await self._append(state, [Record(shard_record(shard, schema), upper, 1)], upper + 1)
         await self.apply()
@@ -139,8 +142,7 @@ class Transactions:
         await self._log.refresh()  # somebody else may have registered it
         while True:
             await self.apply()
-            state = self._log.state
-            known = await self._known(state)
+            state, known = await self._current()
             if shard not in known.shards:
                 break
             if any(write.shard == shard and data not in self._applied for data, write in known.writes.items()):
@@ -195,8 +197,9 @@ class Transactions:
         is refused (`TimeTaken`), and must read again.
 
         Raises:
-            InvalidUsage: a shard is not registered, a batch is staged for another time, or so long ago that it may be
-                swept as leaked, or ``token`` was made so long ago that nobody knows any more whether it was committed.
+            InvalidUsage: a shard is not registered, a batch is staged for another time, or so long ago that a sweep has
+                taken its parts for leaked, or ``token`` was made so long ago that nobody knows any more whether it was
+                committed.
             Indeterminate: it may have happened: ask again with the same token.
         """
         records = [] if token is None else [Record(token_record(token, time), time, 1)]
@@ -207,10 +210,11 @@ class Transactions:
                         f"a batch for the transaction at {time} is staged for [{staged.lower}, {staged.upper})"
                     )
                 records.append(Record(write_record(shard, time, n, staged), time, 1))
+        dates = (ms for shard, batches in writes.items() for staged in batches for ms in begun_ms(shard, staged))
+        begun = min(dates, default=None)
         fresh = False  # whether the state was fetched after this call began
         while True:
-            state = self._log.state  # the answer follows from one version, whoever commits meanwhile
-            known = await self._known(state)
+            state, known = await self._current()  # the answer follows from one version, whoever commits meanwhile
             upper = _at(state.upper)
             if token is not None and token in known.tokens:
                 return CommittedAt(known.tokens[token])
@@ -229,29 +233,27 @@ class Transactions:
                 await self._log.refresh()  # somebody else may have registered it
                 fresh = True
                 continue
-            for shard, batches in writes.items():
-                self._refuse_old(shard, batches)
-            if await self._append(state, records, time + 1):
+            if await self._append(state, records, time + 1, begun_ms=begun):
                 return CommittedAt(time)
 
     async def find(self, token: str) -> int | None:
         """Return the time of the transaction ``token``, or None if it is not committed (as far as is known here)."""
-        return (await self._known(self._log.state)).tokens.get(token)
+        _, known = await self._current()
+        return known.tokens.get(token)
 
     async def apply(self) -> int:
         """Append what is committed to its shards, and advance these to the log's upper; count the batches.
 
         Raises `FencedError` if a newer epoch has taken over.
         """
-        state = self._log.state  # one version: its upper and its records belong together
-        known = await self._known(state)
+        state, known = await self._current()  # one version: its upper and its records belong together
         writes = [write for write in known.in_order() if write.data not in self._applied]
         shards = {shard: await self._writer(shard, schema) for shard, schema in sorted(known.shards.items())}
         together: dict[tuple[int, str], list[Staged]] = {}
         for write in writes:
             together.setdefault((write.time, write.shard), []).append(write.staged)
         for (time, shard), staged in together.items():
-            await self._apply(shard, time, staged)
+            await self._apply(shards[shard], time, staged)
         self._applied.update(write.data for write in writes)
         behind = [(writer, state.upper, "") for writer in shards.values() if writer.state.upper < state.upper]
         for (writer, upper, _), outcome in zip(behind, await self._client.advance_many(behind), strict=True):
@@ -271,6 +273,24 @@ class Transactions:
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
+    async def _current(self) -> tuple[ShardState, Ledger]:
+        """Return the newest version known here, and its ledger."""
+        while True:
+            state = self._log.state
+            known = await self._read(state)
+            if known is not None:
+                return state, known
+
+    async def _read(self, state: ShardState) -> Ledger | None:
+        """Return the ledger at ``state``; None if that was merged and collected while it was read: others went on."""
+        try:
+            return await self._known(state)
+        except CorruptionError:
+            await self._log.refresh()
+            if {*state.parts} <= {*self._log.state.parts}:
+                raise
+            return None
+
     async def _known(self, state: ShardState) -> Ledger:
         """Return the ledger at ``state``; what is appended is read once."""
         past = self._ledger
@@ -287,15 +307,23 @@ class Transactions:
         if self._ledger.upper < known.upper:
             self._ledger = known
 
-    async def _append(self, state: ShardState, records: Sequence[Record], new: int) -> bool:
-        """Append to the log as it is in ``state``, and tidy; tell whether nobody was faster."""
-        known = await self._known(state)
+    async def _append(
+        self, state: ShardState, records: Sequence[Record], new: int, *, begun_ms: int | None = None
+    ) -> bool:
+        """Append to the log as it is in ``state``, and tidy; tell whether nobody was faster.
+
+        Raises `InvalidUsage` if parts that ``records`` name were begun (``begun_ms``) before the mark of a sweep: what
+        is committed can never be refused any more, since nobody would get past it.
+        """
+        known = await self._read(state)
+        if known is None:
+            return False
         self._applied &= known.writes.keys()  # the rest was withdrawn already, by whomever
         withdrawn = frozenset(self._applied)
         due = state.seqno >= self._tidied_at + TIDY_EVERY
         expired = known.expired() if due else []
         fresh = [*records, *(Record(data, _at(state.upper), -1) for data in (*sorted(withdrawn), *expired))]
-        match await self._log.append(fresh, state.upper, Frontier(new)):
+        match await self._log.append(fresh, state.upper, Frontier(new), begun_ms=begun_ms):
             case Appended():
                 self._learn(known.after(fresh, Frontier(new)))
                 self._applied -= withdrawn
@@ -314,15 +342,6 @@ class Transactions:
         with suppress(StoreError, Unavailable, FencedError):  # what was appended is durable all the same
             await self._hold.downgrade(Frontier(_at(state.upper) - 1))
 
-    def _refuse_old(self, shard: str, batches: Sequence[Staged]) -> None:
-        """Raise `InvalidUsage` for parts that a sweep may take for leaked before it sees that they are committed.
-
-        What is committed can never be refused any more: nobody would get past it.
-        """
-        begun = min((ms for staged in batches for ms in begun_ms(shard, staged)), default=None)
-        if begun is not None and begun + STAGED_LIFE_MS < self._client.clock.now_ms():
-            raise InvalidUsage(f"shard {shard!r}: parts of a batch were begun so long ago; stage it again")
-
     # ---- the data shards ---------------------------------------------------------------------------------------------
 
     async def _writer(self, shard: str, schema: str, merger: Merger | None = None) -> WriteHandle:
@@ -332,8 +351,8 @@ class Transactions:
             )
         return self._writers[shard]
 
-    async def _apply(self, shard: str, time: int, staged: Sequence[Staged]) -> None:
-        writer = self._writers[shard]
+    async def _apply(self, writer: WriteHandle, time: int, staged: Sequence[Staged]) -> None:
+        shard = writer.shard
         for _ in range(APPLY_RETRIES_MAX):
             upper = writer.state.upper
             if not upper <= Frontier(time):

@@ -94,6 +94,7 @@ class WriteHandle:
         *,
         token: str | None = None,
         certify: str = "",
+        begun_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> AppendOutcome:
         """Append ``staged`` as one batch of ``[expected, new)`` iff the shard's upper is ``expected``.
@@ -101,14 +102,15 @@ class WriteHandle:
         An empty ``staged`` advances the upper alone; an empty ``new`` closes the shard.  ``token`` makes the request
         recognisable across restarts of the caller (default: a fresh one, recognisable across retries).  ``certify`` is
         the fingerprint of the dataflow that states, by this append, that the shard now holds what it desired.
-        ``timeout_s``: how long to ask a store that does not answer (default: persist's own patience, about a minute).
+        ``begun_ms``: see `state.Append`.  ``timeout_s``: how long to ask a store that does not answer (default:
+        persist's own patience, about a minute).
 
         Raises:
             Indeterminate: it may have happened; open the shard again and look.
             Unavailable: it has not happened.
             InvalidUsage: the request can never succeed.
         """
-        request = self.request(staged, expected, new, token=token, certify=certify)
+        request = self.request(staged, expected, new, token=token, certify=certify, begun_ms=begun_ms)
         deadline = self._machine.within(timeout_s)
         outcome = await self._machine.commit(lambda state: append(state, request), deadline=deadline)
         self.settled(request)
@@ -157,6 +159,7 @@ class WriteHandle:
         *,
         token: str | None = None,
         certify: str = "",
+        begun_ms: int | None = None,
     ) -> Append:
         """Return what `compare_and_append` would commit (for `advance_many`, which commits several shards at once).
 
@@ -164,7 +167,7 @@ class WriteHandle:
         """
         name = self._idle.pop() if self._idle else self._ids.fresh("w")
         fresh = self._ids.fresh("t") if token is None else token
-        return Append(name, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify)
+        return Append(name, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify, begun_ms)
 
     def settled(self, request: Append) -> None:
         """Take note that the outcome of ``request`` is known: nobody will look for its token any more."""

@@ -76,9 +76,9 @@ class FileSequence:
             return
         records = await self._shard.contents(lower=Frontier(known))
         numbers = [record.time for record in records]
-        if numbers != list(range(known, known + len(records))) or upper != known + len(records):
+        if upper is None or numbers != list(range(known, known + len(records))) or upper > known + len(records):
             raise CorruptionError(f"file sequence {self._shard.shard!r}: its numbers are not 0 to {upper}, each once")
-        self._extend([_decoder.decode(record.data) for record in records])
+        self._extend(known, [_decoder.decode(record.data) for record in records])
 
     async def register(self, files: Sequence[FileVersion]) -> None:
         """Number ``files`` in the order given, durably; what another instance numbered meanwhile keeps that number.
@@ -92,13 +92,14 @@ class FileSequence:
             records = [Record(_encoder.encode(file), first + i, 1) for i, file in enumerate(new)]
             match await self._shard.append(records, Frontier(first), Frontier(first + len(new))):
                 case Appended():
-                    self._extend(new)
+                    self._extend(first, new)
                 case UpperMismatch():
                     await self.refresh()
                 case Fenced() as outcome:
                     raise fenced(self._shard.shard, outcome, self._epoch)
 
-    def _extend(self, files: Sequence[FileVersion]) -> None:
-        for file in files:
+    def _extend(self, first: int, files: Sequence[FileVersion]) -> None:
+        """Take note of ``files``, numbered from ``first`` on, but for those that another coroutine noted meanwhile."""
+        for file in files[len(self._files) - first :]:
             self._numbers[file.name] = len(self._files)
             self._files.append(file)

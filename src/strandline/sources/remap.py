@@ -77,7 +77,7 @@ class RemapShard:
             before, after = self._remap, self._remap.mint(time, offsets)
             match await self._shard.append(list(_difference(before, after, time)), before.upper, after.upper):
                 case Appended():
-                    self._remap = after
+                    self._learn(after)
                 case UpperMismatch():
                     await self.refresh()
                 case Fenced() as outcome:
@@ -92,6 +92,11 @@ class RemapShard:
         if durable.at:
             self._remap = self._remap.compact(Frontier(min(durable.at, as_time(self._remap.upper)) - 1))
 
+    def _learn(self, remap: Remap) -> None:
+        """Take note of bindings, unless another coroutine has found newer ones meanwhile."""
+        if self._remap.upper < remap.upper:
+            self._remap = remap
+
     async def _adopt(self, state: ShardState) -> Remap:
         """Take note of what ``state`` holds beyond what is known here: what is known is not read again."""
         known = self._remap
@@ -103,7 +108,7 @@ class RemapShard:
                 records = await self._shard.contents(state)
                 adopted = Remap(_bindings(self.shard, records, NOTHING_READ), state.upper).compact(state.since)
                 assert only_grows(known, adopted), f"law R1: {known} -> {adopted}"
-            self._remap = adopted
+            self._learn(adopted)
         if self._remap.since < state.since < self._remap.upper:
             self._remap = self._remap.compact(state.since)
         return self._remap

@@ -23,7 +23,7 @@ class CrashPlan:
     def __init__(self, at: int | None = None, *, after: bool = False) -> None:
         self.points: list[str] = []
         self._at = at
-        self._after = after
+        self.late = self._after = after
 
     @property
     def happened(self) -> bool:

@@ -213,6 +213,12 @@ class DriverContract:
             pytest.skip("this endpoint's tables are emptied by its own Apply")
         asyncio.run(backfill(endpoint))
 
+    def test_a_backfill_that_dies_at_any_point_is_finished(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a table stays empty, or holds rows of before and after at once."""
+        if make_endpoint().checkpoint("m") is None:
+            pytest.skip("this endpoint's tables are emptied by its own Apply")
+        asyncio.run(backfill_everywhere(make_endpoint))
+
     def test_collections_that_are_complete_are_finished_once(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a collection that will never change again keeps its task busy, or is never finished."""
         asyncio.run(finish(make_endpoint()))
@@ -327,6 +333,33 @@ async def backfill(endpoint: EndpointUnderTest) -> None:
     world.bump(1)
     await advance_through(world, world.runtime(), uppers[2:])
     world.check(uppers[-1])
+
+
+async def backfill_everywhere(make_endpoint: MakeEndpoint) -> None:
+    """Bump a binding's counter again and again; let each runtime that fills it die at another point of its work."""
+    world = World(make_endpoint())
+    world.write_round()
+    await world.runtime().advance()
+    at, alive = 0, True
+    while alive:
+        at += 1
+        for plan in (CrashPlan(at), CrashPlan(at, after=True)):
+            former, before = world.spec.state_keys, world.upper
+            world.bump(2 * at + plan.late)
+            world.write_round()
+            with suppress(Crash):
+                await world.runtime(plan).advance()
+            alive = plan.happened
+            committed = world.endpoint.checkpoint(world.spec.name)
+            assert committed is not None
+            if not committed.time(world.spec.state_keys):  # readers see all of the former rows, and none of the new
+                assert committed.time(former) == before
+                world.check(before)
+            successor = world.runtime()
+            while await successor.advance():
+                pass
+            world.check(world.upper)
+    assert at > 1
 
 
 async def finish(endpoint: EndpointUnderTest) -> None:

@@ -4,6 +4,9 @@ These doubles stand where the real stores would, below the simulated I/O, and ho
 what) against the laws that the design page "persist" states about durable things:
 
 - P2: since, upper, epoch and walltime of a shard never go back, and its seqnos have no gaps.
+- P5g: a part outlives the last version that named it by the grace period, as far as clocks agree, whoever reads it.
+- lease: nobody is dropped before a whole lease has passed, on the shard's own clock, since the shard heard of it.
+- swept: a part that a committed transaction names is there until its table names it.
 - P5: what a version names (its newest rollup, its parts) is in Blob when it is committed, and stays there as long as
   the newest version names it.
 - fence: whoever appends does so under an epoch that is not older than any admitted before.
@@ -16,7 +19,7 @@ removed, seqno and key of the newest rollup]``), so that what they find does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +34,7 @@ Flat = dict[str, Any]
 MONOTONE: Final = ("since", "upper", "epoch", "walltime_ms")
 HOLDS: Final = ("critical/", "leased/")
 """How the names of holds begin; the since that is held comes first in each."""
+BATCHES: Final = ("batch/", "unsealed/")
 EMPTY: Final = float("inf")
 """How the empty frontier compares: beyond all times."""
 BLOB_PART: Final = 1
@@ -50,6 +54,18 @@ class WatchedPlaces:
         self.rollups_named = 0
         self._deleted: set[str] = set()
         self._returned: set[str] = set()
+        self.lease_ms = 0
+        self.leaving: set[str] = set()
+        """Readers that have begun to give up their leases."""
+        self._heard: dict[tuple[str, str], int] = {}  # when a shard last heard of a reader, by its own clock
+        self._died: dict[str, int] = {}  # when the newest version ceased to name a part, by the true time
+        self._appended: set[str] = set()  # parts that a version once named
+        self._promised: set[str] = set()  # parts that the newest version of a log names for a table
+        self.now_ms: Callable[[], int] = int
+        self.grace_ms = 0
+        """How long a part that no newest version names any more is there at least."""
+        self.logs: frozenset[str] = frozenset()
+        """The shards whose records name parts of others."""
 
     def fill(self, others: WatchedPlaces) -> None:
         """Begin with what lies in ``others``."""
@@ -83,14 +99,56 @@ class WatchedPlaces:
                 require("fence", value[2] >= epoch, f"{rest} appended to {key} under {value[2]}; {epoch} was admitted")
             if kind == "rollup" and name not in before:
                 self._check_rollup(key, int(rest), value)
+        self._follow(key, before, after, (*changed, *removed))
+        for name in changed:
+            if name.startswith("leased/"):
+                self._heard[key, name] = before["walltime_ms"]
+        for name in removed:
+            if name.startswith("leased/") and name.removeprefix("leased/") not in self.leaving:
+                silent = after["walltime_ms"] - self._heard[key, name]
+                require("lease", silent > self.lease_ms, f"{name} of {key} is dropped after {silent} ms of silence")
         if "since" in changed or any(name.startswith(HOLDS) for name in changed):
             for name, value in after.items():
                 if name.startswith(HOLDS):
                     beyond = _number(after["since"]) > _number(value[0])
                     require("holds", not beyond, f"since of {key} is {after['since']}, beyond {name} at {value[0]}")
 
+    def _follow(self, key: str, before: Flat, after: Flat, touched: Iterable[str]) -> None:
+        """Note which parts a version no longer names, and which ones a log names for its tables."""
+        batches = [name for name in touched if name.startswith(BATCHES)]
+        if not batches:
+            return
+        was, now = _objects(before), _objects(after)
+        for name in was - now:
+            self._died[name] = self.now_ms()
+        for name in now - was:
+            self._died.pop(name, None)
+            self._promised.discard(name)
+            self._appended.add(name)
+        if key in self.logs:
+            for name in batches:
+                if name in after:
+                    self._promised |= self._named_by(after[name]) - self._appended
+
+    def _named_by(self, batch: Any) -> set[str]:
+        """Return the parts that the records of a log's batch name for a table."""
+        found: set[str] = set()
+        for part in batch[3]:
+            blob = part[0] == BLOB_PART
+            body = unseal(Kind.RECORDS, part[1], self.objects[part[1]]) if blob else part[1]
+            for data, _, diff in msgspec.msgpack.decode(body):
+                kind, *rest = msgspec.msgpack.decode(data)
+                if kind == "write" and diff > 0:
+                    found |= {each[1] for each in rest[3][2] if each[0] == BLOB_PART}
+        return found
+
     def going(self, name: str) -> None:
         """Look at an object that is about to be deleted."""
+        require("swept", name not in self._promised, f"{name} is deleted, and a committed transaction names it")
+        died = self._died.get(name)
+        if died is not None and "/rollup/" not in name:
+            spared = self.now_ms() - died
+            require("P5g", spared >= self.grace_ms, f"{name} is deleted {spared} ms after it was last named")
         for key, states in self.states.items():
             require("P5", name not in _objects(states[-1]), f"{name} is deleted, and {key} names it")
             oldest = min((v[1] for n, v in states[-1].items() if n.startswith("leased/")), default=len(states))

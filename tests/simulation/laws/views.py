@@ -9,6 +9,7 @@ own messages and endpoints' own rows; of the code it uses the reading handles.  
 - T: what a commit of tables acknowledged is in all its tables from its time on; no attempt is there twice, or in part.
 - K2: a view at each readable time is its definition over its inputs at that time, but for what others wrote (K3).
 - K3: what others wrote into a view is withdrawn by the view's next append.
+- closed: what was dropped can neither be read nor written.
 - M2: an endpoint is its collection at its checkpoint; M1, M3, M4: it was told nothing that the protocol forbids.
 
 Source: design page "compute" (laws K1 to K4), "sources" (R1 to R4), "materialize" (M1 to M5).
@@ -16,14 +17,16 @@ Source: design page "compute" (laws K1 to K4), "sources" (R1 to R4), "materializ
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from laws.broken import require
 from strandline.algebra.schema import DIFF, TIME
-from strandline.environment.catalog import KEY, Catalog, CatalogStore, Materialization, Source, Table, View
+from strandline.environment.catalog import KEY, Catalog, CatalogStore, Materialization, Source, Table, View, shards_of
 from strandline.environment.tasks import bindings, log_key
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
@@ -31,6 +34,7 @@ from strandline.materialize.log import decode
 from strandline.materialize.task import Checkpoint
 from strandline.persist.client import PersistClient
 from strandline.persist.read import ReadHandle, contents
+from strandline.persist.records import RecordShard
 from strandline.persist.register import Register
 from strandline.store.seal import Kind
 from strandline.testing.list_engine import ListEngine, listed
@@ -93,8 +97,10 @@ class Observer:
         self._places = places
         self._catalogs = CatalogStore(Register(KEY, client.clock, client.ids, client.consensus))
         self._readers: dict[str, ReadHandle] = {}
+        self._shards: frozenset[str] = frozenset()  # all that were ever an item's
         self._seen: dict[tuple[str, int], Counter[Row]] = {}
         self.attempts: list[Attempt] = []
+        self.spoilt: dict[str, set[int]] = defaultdict(set)  # by shard: the times at which others may have written
         self.checked = 0
 
     async def catalog(self) -> Catalog:
@@ -113,6 +119,7 @@ class Observer:
     async def look(self) -> None:
         """Hold all that is durable against every law."""
         catalog = await self.catalog()
+        self._shards |= shards_of(catalog.items)
         there: dict[str, Collected] = {}
         for name, item in catalog.items.items():
             if not isinstance(item, Materialization):
@@ -124,8 +131,9 @@ class Observer:
             match item:
                 case Source() if name in there:
                     self._source(name, there[name], self._upstreams[item.options["upstream"]])
+                    await self._bound(item, there[name])
                 case View() if name in there and all(i in there for i in VIEWS[name].inputs):
-                    self._view(name, there[name], {i: there[i] for i in VIEWS[name].inputs})
+                    self._view(item, there[name], {i: there[i] for i in VIEWS[name].inputs})
                 case Materialization():
                     await self._endpoint(item, catalog, there)
         self._tables(
@@ -133,8 +141,13 @@ class Observer:
         )
 
     async def settled(self) -> None:
-        """K3: nothing that others wrote into a view is in it any longer."""
-        for view in (await self.catalog()).of_kind(View):
+        """K3: nothing that others wrote into a view is in it any longer.  And what was dropped is closed."""
+        catalog = await self.catalog()
+        for shard in sorted(self._shards - shards_of(catalog.items)):
+            machine = self._client._machine(shard)
+            there = await machine.open(create=False)
+            require("closed", not there or machine.state.tombstone, f"shard {shard} was dropped, and is open")
+        for view in catalog.of_kind(View):
             reader = await self._reader(view)
             assert reader is not None
             now = await self._collected(reader)
@@ -193,6 +206,23 @@ class Observer:
             require("R1", not back, f"{name} at {time} has fewer messages of {back} than before")
             before = dict(ends)
 
+    async def _bound(self, item: Source, now: Collected) -> None:
+        """R2: at each time the source holds exactly what its newest binding up to then covers."""
+        machine = self._client._machine(item.remap)
+        if not await machine.open(create=False):
+            return
+        bindings = await RecordShard(machine, None, self._client.blob).contents()
+        for time in sorted(now.times | {record.time for record in bindings} | {now.upper - 1}):
+            if not max(now.since, as_time(machine.state.since)) <= time < now.upper:
+                continue
+            covered: Counter[str] = Counter()
+            for record in bindings:
+                if record.time <= time:
+                    partition, end = msgspec.json.decode(record.data)
+                    covered[partition] += end * record.diff
+            held = Counter(partition for partition, _, _ in now.at(time).elements())
+            require("R2", held == +covered, f"{item.name} at {time} holds {dict(held)}, and {dict(covered)} is bound")
+
     async def may_forget(self, shard: str, resume: Offsets) -> None:
         """R4: what upstream is told to forget is durable in ``shard``."""
         item = next(
@@ -209,38 +239,44 @@ class Observer:
     # ---- tables ------------------------------------------------------------------------------------------------------
 
     def _tables(self, tables: Mapping[str, Collected]) -> None:
+        deletes = Counter(
+            (table, row) for a in self.attempts for table, rows in a.rows.items() for row, diff in rows if diff < 0
+        )
+        since = max((now.since for now in tables.values()), default=0)
         for attempt in self.attempts:
-            found = [
-                (table, time, row, diff)
+            asked = [
+                (table, row, diff)
                 for table, rows in attempt.rows.items()
                 if table in tables
                 for row, diff in rows
+                if deletes[table, row] < 2 or diff > 0  # who of two deleted it does not show
+            ]
+            found = [
+                (table, time, row, diff)
+                for table, row, diff in asked
                 for time, other, change in tables[table].updates
                 if other == row and change == diff
             ]
             times = {time for _, time, _, _ in found}
-            wanted = sum(len(rows) for table, rows in attempt.rows.items() if table in tables)
-            if any(now.since for now in tables.values()):
-                continue  # times before since are not told apart any more
+            wanted, told = len(asked), attempt.time
+            if (times and min(times) <= since) or (told is not None and told <= since):
+                continue  # times up to since are not told apart any more, and what was deleted by then is gone
             require("T", len(times) <= 1, f"{attempt.token} is there at {sorted(times)}")
             require("T", len(found) in {0, wanted}, f"{attempt.token} is there in part: {found[:3]}")
-            told = attempt.time
-            if told is not None and any(now.upper <= told for now in tables.values()):
-                continue  # it is committed, and not applied yet
-            require(
-                "T", told is None or not wanted or times == {told}, f"{attempt.token} of {told} is at {sorted(times)}"
-            )
+            if told is not None and all(told < now.upper for now in tables.values()):  # else it is not applied yet
+                require("T", not wanted or times == {told}, f"{attempt.token} of {told} is at {sorted(times)}")
 
     # ---- views -------------------------------------------------------------------------------------------------------
 
-    def _view(self, name: str, now: Collected, inputs: Mapping[str, Collected]) -> None:
+    def _view(self, view: View, now: Collected, inputs: Mapping[str, Collected]) -> None:
+        name, spoilt = view.name, self.spoilt[view.shard]
         upper = min([now.upper, *(each.upper for each in inputs.values())])
         since = max([now.since, *(each.since for each in inputs.values())])
         times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1})
         first = min(now.times | {now.upper - 1})
         for time in sorted(times):
-            if not max(since, first) <= time < upper:
-                continue
+            if not max(since, first) <= time < upper or time in spoilt:
+                continue  # where others wrote, what is the view's own comes with its next append
             self.checked += 1
             wanted = Counter(VIEWS[name].meaning({i: list(each.at(time).elements()) for i, each in inputs.items()}))
             found = now.at(time)

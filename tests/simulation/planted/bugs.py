@@ -25,6 +25,7 @@ from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
 from strandline.persist.state import Append, Appended, AppendOutcome, Rollup, ShardState, add_rollup
 from strandline.persist.transactions import Transactions
+from strandline.persist.write import WriteHandle
 from worlds import users
 from worlds.rows import discard
 
@@ -258,9 +259,9 @@ _known = Transactions._known
     "what is applied is forgotten by the crash: only the first shard of a transaction gets its batch",
     (Transactions, "_apply"),
 )
-async def half_applied(self: Transactions, shard: str, time: int, staged: Sequence[Staged]) -> None:
+async def half_applied(self: Transactions, writer: WriteHandle, time: int, staged: Sequence[Staged]) -> None:
     """Skip the last table now and then."""
-    await _apply_one(self, shard, time, staged if shard != "t2" or time % 3 else ())
+    await _apply_one(self, writer, time, staged if writer.shard != "t2" or time % 3 else ())
 
 
 _apply_one = Transactions._apply

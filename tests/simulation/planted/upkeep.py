@@ -169,7 +169,7 @@ async def truncated_beyond_rollup(self: Collector, to: int | None) -> Any:
 _collect = Collector._collect
 
 
-@bug("a sweep takes for leaked what somebody is about to append", (Collector, "leaked"))
+@bug("a sweep takes for leaked what somebody is about to append", (Collector, "_leaked"))
 async def swept_too_young(self: Collector, held: Any = None) -> Any:
     """Look at no age."""
     keys, mark = await _leaked(self, held)
@@ -178,7 +178,7 @@ async def swept_too_young(self: Collector, held: Any = None) -> Any:
     return sorted({*keys, *(key for key in listed if key not in named)}), mark
 
 
-_leaked = Collector.leaked
+_leaked = Collector._leaked
 
 
 # ---- bytes at rest ---------------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from strandline.errors import CorruptionError
-from worlds.keepers import collect, compact, turn_clocks
+from laws.broken import LawBrokenError
+from strandline.errors import CorruptionError, InvalidUsage
+from worlds.keepers import collect, compact, merge_beside, sweep, turn_clocks
 from worlds.persist import World
 from worlds.readers import hold, lease, listen, read
-from worlds.tries import under_epochs
+from worlds.tries import too_old, under_epochs
 from worlds.users import add_words, apply, commit, keep_records, write
 
 Life: TypeAlias = Callable[[World, str], Coroutine[Any, Any, None]]
@@ -30,10 +31,12 @@ CAST: Final[dict[str, tuple[int, Life]]] = {
     "r3": (5, listen),
     "s1": (8, hold),
     "s2": (8, hold),
-    "h1": (6, lease),
-    "h2": (6, lease),
-    "m1": (7, compact),
-    "x1": (7, collect),
+    "h1": (5, lease),
+    "h2": (5, lease),
+    "m1": (4, compact),
+    "m2": (2, merge_beside),
+    "x1": (4, collect),
+    "x2": (1, sweep),
     "k1": (5, turn_clocks),
 }
 """Each user, and in one of how many histories it takes part: who needs much I/O is there less often."""
@@ -55,6 +58,10 @@ async def _live(world: World, name: str) -> None:
     while True:
         try:
             return await CAST[name][1](world, name)
+        except InvalidUsage as error:
+            if too_old(error):
+                raise LawBrokenError("swept", f"what is committed can never be applied: {error}") from error
+            raise
         except CorruptionError:
             if not world.damages:
                 raise

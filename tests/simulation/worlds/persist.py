@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, TypeVar
 from unittest import mock
 
 from laws.broken import LawBrokenError, judged, require
 from laws.history import History, Update
+from laws.observed import Observed
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
-from strandline.errors import AsOfError
+from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist import codec, collect, holds, lease, machine, patience, records, register, trace
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Contents
@@ -45,6 +46,7 @@ from strandline.testing.simulation import (
     Simulation,
     run_sync,
 )
+from worlds.limits import LIMITS, Limit, turned
 from worlds.rows import SCHEMA, GoneError, multiset, updates_of
 from worlds.trouble import DAMAGES, MISDIRECTED, TroubledBlob, TroubledConsensus, TroubledMerger
 
@@ -72,9 +74,9 @@ SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
 """By how much a clock may be wrong: less than `WRITER_MEMORY_MS`, beyond which persist promises less."""
 SWEPT: Final = (PLAIN, RECORDS)
 """Shards whose parts nothing else ever names."""
-GRACES_MS: Final = (None, 0, 0, 20, 3_600_000)
+GRACES_MS: Final = (None, 0, 0, 20, 3_600_000, 86_400_000)
 """How long parts outlive the last version that names them; None: nobody collects but who is there for it."""
-LEAKED_AFTER_MS: Final = (3_600_000, 86_400_000)
+LEAKED_AFTER_MS: Final = (3_600_000, 3_600_000, 86_400_000)
 """After how long a part that nothing names is leaked; a writer that pauses for longer is refused, and stages anew."""
 LEASES_MS: Final = (50, 1_000, 900_000)
 FANS: Final = (2, 3, 8)
@@ -132,6 +134,12 @@ class World:
         self.troubled = False  # whether reads may be damaged, and listings have holes
         self.damages = 0
         self.serial = 0
+        self.observed = Observed()
+        self.handles: dict[Hashable, Any] = {}
+        self.epochs: dict[str, int] = {}
+        self.skews = [0]
+        self.dates: dict[str, int] = {}
+        self.limits: dict[Limit, float] = {}
         self.newest_epoch = 1
         self.rollup_every = ROLLUPS_EVERY[0]
         self.lease_ms = LEASES_MS[-1]
@@ -139,8 +147,11 @@ class World:
         self.inline_bytes = INLINE_BYTES[-1]
         self.inline_part_bytes = INLINE_PART_BYTES[-1]
         self.merging = True
+        self.merges_apart = False
         self.grace_ms: int | None = None
         self.leaked_after_ms = LEAKED_AFTER_MS[-1]
+        self.places.now_ms = lambda: self.simulation.now_ms
+        self.places.logs = frozenset({TRANSACTIONS})
         self.tidied = True  # whether it is looked, after the end, that nothing lies there that nobody names
         self.patience = patience
         self._seen: dict[tuple[PersistClient, str], ShardState] = {}
@@ -164,6 +175,7 @@ class World:
             merger,
             rollup_every=self.rollup_every,
             grace_ms=self.grace_ms,
+            merges_apart=self.merges_apart,
         )
         return self.processes[name]
 
@@ -194,6 +206,37 @@ class World:
         """Return the register of words, as ``client``'s process sees it."""
         return Register(REGISTER, client.clock, client.ids, client.consensus)
 
+    async def shared(self, client: PersistClient, what: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return the handle ``what`` that another coroutine of the process opened, or open one of one's own."""
+        known = self.handles.get((client, what))
+        if known is not None and self.choose("share", 4):
+            self.marks["shared"] += 1
+            return known
+        self.handles[client, what] = handle = await make()
+        return handle
+
+    async def refresh(self, handle: ReadHandle) -> ShardState:
+        """Refresh, and check that nothing is missing that was committed before."""
+        committed = len(self.places.states[handle.state.shard])
+        state = await handle.refresh()
+        require("fresh", committed <= state.seqno, f"{state.shard} was at {committed}, and is shown at {state.seqno}")
+        return state
+
+    async def closed(self, handle: ReadHandle) -> None:
+        """Close a reader that may have a lease."""
+        if handle._lease is not None:
+            self.places.leaving.add(handle._lease._reader)
+        await handle.close()
+
+    def turned(self, clock: SimClock, skew_ms: int) -> None:
+        """Set a clock wrong; the grace period is as long as the clocks agree."""
+        clock.skew_ms = skew_ms
+        self.skews.append(skew_ms)
+        self._spare()
+
+    def _spare(self) -> None:
+        self.places.grace_ms = max(0, (self.grace_ms or 0) - (max(self.skews) - min(self.skews)))
+
     def epoch(self) -> int:
         """Return an epoch to write under: the newest one, as a replica does, or one of our own, as a successor does."""
         return self.newest_epoch if self.choose("share the epoch", 2) else self.fresh_epoch()
@@ -222,6 +265,8 @@ class World:
         before = last.seqno if last else 0
         require("P2", before <= state.seqno, f"version {state.seqno} of {state.shard} is shown after {before}")
         self._seen[where] = state
+        for what, value in (("since", state.since), ("upper", state.upper), ("epoch", state.epoch)):
+            self.observed.look(client, f"{what} of {state.shard}", value)
         committed = self.places.states[state.shard][state.seqno - 1]
         shown = codec.entries(state)
         if shown != committed:
@@ -246,7 +291,7 @@ class World:
         await client.clock.sleep(self.one_of("dawdle", DAWDLES_S))
         if handle._lease is None:
             return
-        await handle.refresh()
+        await self.refresh(handle)
         await handle.beat()
         await client.clock.sleep(self.one_of("dawdle", DAWDLES_S))
 
@@ -290,7 +335,10 @@ class World:
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
             mock.patch.object(records, "INLINE_PART_BYTES_MAX", self.inline_part_bytes),
+            turned(self.limits),
         ):
+            self._spare()
+            self.places.lease_ms = self.lease_ms
             with judged(lambda: self.damages > 0):
                 self.simulation.drive()
             run_sync(self._finish())
@@ -300,7 +348,10 @@ class World:
         clock = SimClock(self.simulation)
         client = PersistClient(clock, self.ids, self.places.blob, self.places.consensus)
         if TRANSACTIONS in self.places.versions:
-            await open_transactions(client, self.fresh_epoch())
+            try:
+                await open_transactions(client, self.fresh_epoch())
+            except InvalidUsage as error:
+                raise LawBrokenError("swept", f"what is committed can never be applied: {error}") from error
         times = sorted({attempt.lower for attempt in self.history.attempts})
         for shard in SHARDS:
             handle = await client.reader(shard, SCHEMA, shard)
@@ -325,6 +376,7 @@ class World:
 
     async def _tidy_up(self) -> None:
         """Collect until there is nothing to collect, long after everything: what is left is named."""
+        self.places.grace_ms = 0  # and nobody reads any more
         clock = SimClock(self.simulation, AFTERWARDS_MS)
         client = PersistClient(clock, self.ids, self.places.blob, self.places.consensus, grace_ms=0)
         for shard in SWEPT:
@@ -387,6 +439,8 @@ def play(seed: int, populate: Populate) -> World:
         world.troubled = True
         world.tidied = world.choose("tidied", 4) == 0
         world.merging = world.choose("merging", 3) > 0
+        world.merges_apart = world.choose("merges apart", 2) > 0
+        world.limits = {limit: world.one_of("limit", limit.options) for limit in LIMITS}
         populate(world)
         world.run()
         least = ACKNOWLEDGED_MIN

@@ -18,8 +18,8 @@ LISTENS_MAX: Final = 4
 
 
 def _process(world: World, name: str) -> PersistClient:
-    """Return a process to read in: a new one, or one where somebody writes."""
-    others = [process for process in ("w1", "c1") if process in world.processes]
+    """Return a process to read in: a new one, or one where somebody else reads or writes."""
+    others = [process for process in ("w1", "c1", "r1") if process in world.processes]
     if others and world.choose("whose process", 2):
         return world.processes[world.one_of("process", others)]
     return world.client(name)
@@ -27,8 +27,9 @@ def _process(world: World, name: str) -> PersistClient:
 
 async def _opened(world: World, client: PersistClient, shard: str) -> ReadHandle | None:
     """Open a shard for reading, with a lease or without."""
-    leased = shard in LEASED and world.choose("leased", 2)
-    return await (client.leased_reader if leased else client.reader)(shard, SCHEMA, shard)
+    leased = bool(shard in LEASED and world.choose("leased", 2))
+    opened = client.leased_reader if leased else client.reader
+    return await world.shared(client, ("read", shard, leased), lambda: opened(shard, SCHEMA, shard))
 
 
 async def read(world: World, name: str) -> None:
@@ -37,26 +38,33 @@ async def read(world: World, name: str) -> None:
     for _ in range(2 * how_many(world, LOOKS)):
         if world.choose("reopen", 2):
             client = _process(world, name)
-        shard = world.one_of("shard", SHARDS)
+        shard, handle = world.one_of("shard", SHARDS), None
         try:
             handle = await _opened(world, client, shard)
             if handle is None:
                 await client.clock.sleep(0.02)
                 continue
-            state = handle.state if world.choose("stale", 2) else await handle.refresh()
+            state = handle.state if world.choose("stale", 2) else await world.refresh(handle)
             since, upper = at(state.since), at(state.upper)
             early = upper <= since or world.choose("early", 4) == 0
             time = max(since, upper) if early else since + world.choose("time", upper - since)
             await world.read(client, handle, time, timeout_s=0.05)
+            if world.choose("again", 3) == 0:
+                await world.read(client, handle, time, timeout_s=0)
+            if handle._lease is not None and world.choose("let go", 3) == 0:
+                await handle.downgrade_since(Frontier(world.choose("since", time + 1)))
+                world.observed.look(handle, "since", handle._lease.since)
         except AsOfError:
             world.marks["read: not yet, or no more"] += 1
+            if handle is not None and handle._lease is not None:
+                world.handles.pop((client, ("read", shard, True)), None)  # the lease may be lost: open another one
         except UNANSWERED:
             world.marks["read: unanswered"] += 1
 
 
 async def listen(world: World, name: str) -> None:
     """Take a snapshot, listen from there, and hold the sum against what others read."""
-    client = world.client(name)
+    client = _process(world, name)
     await _look(world, SHARDS, partial(_listen, world, client), "listen: not yet, or no more", "listen: unanswered")
 
 
@@ -85,7 +93,7 @@ async def _listen(world: World, client: PersistClient, shard: str) -> None:
     changes = handle.listen(as_of)
     try:
         for _ in range(LISTENS_MAX):
-            if at(handle.state.upper) <= lower and at((await handle.refresh()).upper) <= lower:
+            if at(handle.state.upper) <= lower and at((await world.refresh(handle)).upper) <= lower:
                 await client.clock.sleep(0.02)
                 continue
             contents, frontier = await anext(changes)
@@ -99,7 +107,8 @@ async def _listen(world: World, client: PersistClient, shard: str) -> None:
 
 async def hold(world: World, name: str) -> None:
     """Hold the plain shard's since, move it forward, and insist on reading where it is held."""
-    client = world.client(name)
+    other = world.processes.get("s1")
+    client = other if other is not None and world.choose("partner", 2) else world.client(name)
     reader = world.one_of("hold", ("h", name))
     try:
         await until_answered(lambda: _hold(world, client, name, reader))
@@ -108,19 +117,22 @@ async def hold(world: World, name: str) -> None:
 
 
 async def _hold(world: World, client: PersistClient, name: str, reader: str) -> None:
-    handle = await client.since(PLAIN, reader, world.fresh_epoch())
+    handle = await world.shared(client, ("hold", reader), lambda: client.since(PLAIN, reader, world.fresh_epoch()))
     shard = await client.reader(PLAIN, SCHEMA, PLAIN)
     assert shard is not None
     for _ in range(how_many(world, LOOKS)):
-        state = await shard.refresh()
+        state = await world.refresh(shard)
         upper = at(state.upper)
         held = at(await handle.downgrade(Frontier(world.choose("since", upper + 1))))
+        world.observed.look(handle, "since", handle.since)
         try:
             await world.read(client, shard, held, timeout_s=0.05)
         except AsOfError as error:
-            if (await shard.refresh()).since <= Frontier(held):
+            if (await world.refresh(shard)).since <= Frontier(held):
                 continue  # not yet complete there
-            await handle.downgrade(Frontier(held))  # or somebody else has the hold, and we are fenced
+            if Frontier(held) < await handle.downgrade(Frontier(held)):
+                continue  # somebody else who has the hold moved it on
+            # Or somebody else has the hold, and we are fenced.
             world.history.unreadable(PLAIN, held, str(error))
 
 
@@ -136,16 +148,16 @@ async def _lease(world: World, client: PersistClient, shard: str) -> None:
         await client.clock.sleep(0.02)
         return
     for _ in range(how_many(world, LOOKS)):
-        upper = at((await handle.refresh()).upper)
+        upper = at((await world.refresh(handle)).upper)
         held = at(await handle.downgrade_since(Frontier(world.choose("since", upper + 1))))
         await world.held(handle)
         try:
             await world.read(client, handle, held, timeout_s=0.05)
         except AsOfError as error:
-            if (await handle.refresh()).since <= Frontier(held):
+            if (await world.refresh(handle)).since <= Frontier(held):
                 continue  # not yet complete there
             await handle.beat()  # or the lease was lost: then this says so
             world.history.unreadable(shard, held, str(error))
         await client.clock.sleep(world.one_of("idle", IDLE_S))
     if world.choose("close", 2):
-        await handle.close()
+        await world.closed(handle)

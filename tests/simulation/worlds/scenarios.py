@@ -100,7 +100,7 @@ async def lease_and_listen(world: World, name: str) -> None:
         await changes.aclose()
         await reader.downgrade_since(Frontier(upper - 1))
         await world.read(client, reader, upper - 1, timeout_s=0)
-        await reader.close()
+        await world.closed(reader)
 
     await _persevere(world, name, do)
     await _read_anew(world, name, PLAIN)

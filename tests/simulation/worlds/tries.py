@@ -18,16 +18,31 @@ APPENDS: Final = (2, 4, 6)
 COMMITS: Final = (2, 3)
 LOOKS: Final = (2, 3)
 """How many things a user has to do, by how much each of them takes; which of these is part of the seed."""
+FENCED_MAX: Final = 12
+"""How often a user is fenced before it leaves the others in peace: two whose opening takes long fence each other."""
+PARTNERS: Final = {"w2": "w1", "l2": "l1", "c2": "c1", "p1": "c1"}
+"""In whose process somebody may live."""
 IDLE_S: Final = (0, 0.02, 2, 1_000)
 """How long somebody does nothing: up to longer than any lease."""
+
+DAYS_S: Final = (2, 5_000, 50_000, 100_000)
+"""How long somebody who sleeps sleeps: up to longer than what is staged and forgotten is kept."""
 
 Work: TypeAlias = Callable[[World, PersistClient, str, int], Coroutine[Any, Any, None]]
 
 
 async def under_epochs(work: Work, world: World, name: str) -> None:
-    """Do ``work`` under an epoch; when fenced, stop, or do it under a newer one."""
-    client = world.client(name)
-    epoch = world.epoch()
+    """Do ``work`` under an epoch; when fenced, stop, or do it under a newer one.
+
+    Who has a partner may live in its process, and under its epoch: then they share their handles.
+    """
+    partner = PARTNERS.get(name, "")
+    if partner in world.epochs and world.choose("partner", 2):
+        client, epoch = world.processes[partner], world.epochs[partner]
+    else:
+        client, epoch = world.client(name), world.epoch()
+    world.epochs[name] = epoch
+    fenced = 0
     while True:  # two who fence each other do not do so for ever: the one who gives up first leaves the other in peace
         try:
             await until_answered(lambda epoch=epoch: work(world, client, name, epoch))
@@ -36,7 +51,11 @@ async def under_epochs(work: Work, world: World, name: str) -> None:
             world.marks["fenced"] += 1
             if world.acknowledged >= ACKNOWLEDGED_MIN and world.choose("give up", 3) == 0:
                 return
-            epoch = world.fresh_epoch()
+            fenced += 1
+            if fenced > FENCED_MAX and not world.marks["gave up"]:
+                world.marks["gave up"] += 1
+                return
+            epoch = world.epochs[name] = world.fresh_epoch()
 
 
 async def until_answered(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -52,6 +71,11 @@ async def until_answered(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def too_old(error: InvalidUsage) -> bool:
     """Tell whether an append was refused because its parts were begun so long ago that they may have been swept."""
     return "so long ago" in str(error)
+
+
+def too_late(error: InvalidUsage) -> bool:
+    """Tell whether a commit was refused because its token was made so long ago that it may be forgotten."""
+    return "comes too late" in str(error)
 
 
 def how_many(world: World, many: Sequence[int]) -> int:

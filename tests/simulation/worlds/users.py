@@ -16,18 +16,19 @@ from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
 from strandline.persist.records import Record
 from strandline.persist.state import Appended, AppendOutcome, Fenced, UpperMismatch
+from strandline.persist.transactions import SHARD as TRANSACTIONS
 from strandline.persist.transactions import CommittedAt, TimeTaken, Transactions, open_transactions
 from strandline.persist.write import WriteHandle
 from worlds.persist import DAWDLES_S, PLAIN, RECORDS, TABLES, World
 from worlds.rows import SCHEMA, discard, stage
-from worlds.tries import APPENDS, COMMITS, UNANSWERED, at, how_many, too_old
+from worlds.tries import APPENDS, COMMITS, DAYS_S, UNANSWERED, at, how_many, too_late, too_old
 
 # ---- writers ---------------------------------------------------------------------------------------------------------
 
 
 async def write(world: World, client: PersistClient, name: str, epoch: int) -> None:
     """Append batches to the plain shard, some of them empty; retract rows now and then."""
-    writer = await client.writer(PLAIN, epoch, schema=SCHEMA.ddl)
+    writer = await world.shared(client, (PLAIN, epoch), lambda: client.writer(PLAIN, epoch, schema=SCHEMA.ddl))
     world.history.admitted(PLAIN, epoch)
     mine: list[bytes] = []
     task = how_many(world, APPENDS)
@@ -44,7 +45,7 @@ async def write(world: World, client: PersistClient, name: str, epoch: int) -> N
         except UNANSWERED:
             continue  # nobody knows of these objects
         if staged and world.choose("dawdle", 8) == 0:
-            await client.clock.sleep(world.one_of("dawdle", DAWDLES_S))
+            await client.clock.sleep(world.one_of("dawdle", (*DAWDLES_S, *DAYS_S)))
         attempt = world.history.ask(purpose, {PLAIN: [u for b in batches for u in b]}, lower, upper, epoch)
         outcome = await append(world, client, writer, staged, attempt)
         if isinstance(outcome, Appended):
@@ -91,14 +92,14 @@ async def append(
     except OSError:  # of no store: whoever is told this, and nothing of doubt, takes it for a failure
         outcome = UpperMismatch(Frontier(attempt.lower))
     world.marks[f"append: {type(outcome).__name__}"] += 1
+    if isinstance(outcome, Fenced):  # what was forgotten may be there all the same: its batches are left alone
+        raise FencedError(str(outcome))
     world.history.tell(attempt, Answer.YES if isinstance(outcome, Appended) else Answer.NO)
     if not isinstance(outcome, Appended):
         try:
             await discard(client.blob, staged)
         except UNANSWERED:
             world.marks["leaked"] += 1
-    if isinstance(outcome, Fenced):
-        raise FencedError(str(outcome))
     return outcome
 
 
@@ -111,15 +112,16 @@ async def leave_alone(client: PersistClient, staged: Sequence[Staged]) -> None:
 
 async def keep_records(world: World, client: PersistClient, name: str, epoch: int) -> None:
     """Append this user's records, each exactly once: after every restart and unknown outcome look what is there."""
-    records = await client.records(RECORDS, epoch)
+    records = await world.shared(client, (RECORDS, epoch), lambda: client.records(RECORDS, epoch))
     world.history.admitted(RECORDS, epoch)
     task = how_many(world, APPENDS)
     for number in range(task):
         purpose = f"{name}.{number}"
         while True:
             began = world.history.tick()
-            held = await records.contents()
             lower = at(records.upper)
+            held = [record for record in await records.contents() if record.time < lower]
+            world.observed.look(records, "upper", records.upper)
             updates = [Update(r.data, r.time, r.diff) for r in held]
             times = sorted({u.time for u in updates if u.time < lower} | {lower - 1} - {-1})
             world.history.read_whole(RECORDS, updates, times, began)
@@ -139,9 +141,9 @@ async def keep_records(world: World, client: PersistClient, name: str, epoch: in
                 world.history.tell(attempt, Answer.NO)
                 continue
             world.marks[f"record: {type(outcome).__name__}"] += 1
-            world.history.tell(attempt, Answer.YES if isinstance(outcome, Appended) else Answer.NO)
             if isinstance(outcome, Fenced):
                 raise FencedError(str(outcome))
+            world.history.tell(attempt, Answer.YES if isinstance(outcome, Appended) else Answer.NO)
             if isinstance(outcome, Appended):
                 break
 
@@ -152,11 +154,14 @@ async def keep_records(world: World, client: PersistClient, name: str, epoch: in
 async def commit(world: World, client: PersistClient, name: str, epoch: int) -> None:
     """Commit this user's transactions over both tables, each exactly once: the token tells what is done."""
     world.marks["open: not all applied"] += world.unapplied()
-    transactions = await open_transactions(client, epoch)
+    transactions = await world.shared(client, (TRANSACTIONS, epoch), lambda: open_transactions(client, epoch))
     writers = {shard: await transactions.register(shard, SCHEMA.ddl) for shard in TABLES}
     for number in range(how_many(world, COMMITS)):
         tables = TABLES if number % 3 else TABLES[:1]
-        while not await _commit(world, client, transactions, {t: writers[t] for t in tables}, f"{name}.{number}"):
+        token = f"{name}.{number}"
+        if world.choose("dated", 2):
+            token = f"{token}@{world.dates.setdefault(token, at(transactions.upper))}"
+        while not await _commit(world, client, transactions, {t: writers[t] for t in tables}, token):
             pass
         if world.choose("apply", 2):
             await transactions.apply()
@@ -168,11 +173,13 @@ async def _commit(
 ) -> bool:
     time = at(transactions.upper) + world.choose("advance", 2)
     updates = {shard: [Update(world.row(token, time), time, 1)] for shard in writers}
-    inline = bool(world.choose("inline", 3))
+    inline = bool(world.choose("inline", 2))
     staged = {
         shard: [await stage(client.blob, writers[shard], each, time, time + 1, inline=inline)]
         for shard, each in updates.items()
     }
+    if world.choose("dawdle", 4) == 0:
+        await client.clock.sleep(world.one_of("dawdle", DAYS_S))
     attempt = world.history.ask(token, updates, time, time + 1)
     try:
         outcome = await transactions.commit(time, staged, token=token)
@@ -182,6 +189,15 @@ async def _commit(
     except Unavailable:
         world.history.tell(attempt, Answer.NO)
         return False
+    except InvalidUsage as error:
+        world.history.tell(attempt, Answer.NO)
+        world.marks["commit: too old"] += too_old(error)
+        world.marks["commit: too late"] += too_late(error)
+        if not (too_old(error) or too_late(error)):
+            raise
+        return too_late(error)  # then nobody knows any more whether an earlier attempt was committed
+    finally:
+        world.observed.look(transactions, "upper", transactions.upper)
     match outcome:
         case CommittedAt(when):
             world.marks["commit: found" if when != time else "commit: done"] += 1
@@ -196,7 +212,7 @@ async def _commit(
 async def apply(world: World, client: PersistClient, name: str, epoch: int) -> None:
     """Open the transactions, apply what others committed, seal some times."""
     world.marks["open: not all applied"] += world.unapplied()
-    transactions = await open_transactions(client, epoch)
+    transactions = await world.shared(client, (TRANSACTIONS, epoch), lambda: open_transactions(client, epoch))
     for _ in range(how_many(world, COMMITS)):
         await transactions.apply()
         if world.choose("seal", 2):

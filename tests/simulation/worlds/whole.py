@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from unittest import mock
 
-from laws.broken import judged, require
+from laws.broken import LawBrokenError, judged, require
 from laws.views import FOREIGN, Attempt, Observer, standing
 from strandline.environment import core as core_module
 from strandline.environment import definitions, retention
@@ -44,12 +45,16 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist import machine, patience, register, trace
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import StageRequest
+from strandline.sources.reader import SourceReader
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.choices import FAULT, Seeded
+from strandline.testing.doubles import HandClock, in_turn
 from strandline.testing.list_analyst import ListAnalyst
 from strandline.testing.list_engine import ListEngine, updates
+from strandline.testing.list_source import ListReader
 from strandline.testing.simulation import (
+    START_MS,
     Fate,
     IoPoint,
     SideBySide,
@@ -75,12 +80,26 @@ TASKS: Final = (3, 5, 8)
 PATIENCE: Final = (64, 4, 2, 2)
 ROLLUPS_EVERY: Final = (2, 8, 13)
 FANS: Final = (2, 3, 8)
+KEEP_HISTORY: Final = ("1 hour", "100 milliseconds", "0 seconds")
+TICKS_BETWEEN: Final = (16, 1, 3)
+"""How often holds are moved."""
 INLINE_BYTES: Final = (100, 200_000)
-LARGE: Final = (8, 100_000)
-"""From how many updates on a merge is large, so that no commit waits for it."""
-KEPT: Final = ("0", "0", "60 ms", "1 hour")
-"""For how long history is kept."""
-FOCI: Final = ("", "", "", "consensus.compare_and_set", "consensus.compare_and_set_many", "blob.get", "upstream.read")
+FOCI: Final = (
+    "",
+    "",
+    "consensus.compare_and_set",
+    "consensus.compare_and_set",
+    "consensus.compare_and_set_many",
+    "blob.get",
+    "upstream.read",
+    "upstream.commit",
+    "checkpointing.StartCommit",
+    "staging.StartCommit",
+    "staging.Acknowledge",
+    "direct.Store",
+    "engine.stage",
+    "engine.evaluate",
+)
 ACKNOWLEDGED_MIN: Final = 2
 """W1: a history in which less than this was acknowledged says nothing, and counts as failed."""
 TABLES: Final = ("t1", "t2")
@@ -120,16 +139,19 @@ class OneHost:
 class Connectors:
     """Sources of one instance."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, simulated: bool = True) -> None:
         self._world = world
+        self._simulated = simulated
 
     def check(self, name: str, connector: str, options: object) -> None:
         """Accept everything."""
 
-    async def reader(self, source: Source, client: PersistClient, epoch: int) -> SimReader:
+    async def reader(self, source: Source, client: PersistClient, epoch: int) -> SourceReader:
         """Return the reader of ``source``."""
         world = self._world
         upstream = world.upstreams[source.options["upstream"]]
+        if not self._simulated:
+            return ListReader(upstream)
         return SimReader(upstream, lambda resume: run_sync(world.observer.may_forget(source.shard, resume)))
 
 
@@ -146,6 +168,7 @@ class World:
         self.ids = SimIds()
         self.marks: Counter[str] = Counter()
         self.busy = {"outside"}  # who still does what an environment has to bear
+        self.pending: dict[str, Attempt] = {}  # by instance: what it does not know to be committed
         self.processes = 0
         self.serial = 0
         self.acknowledged = 0
@@ -154,8 +177,8 @@ class World:
         self.rollup_every = ROLLUPS_EVERY[-1]
         self.fan = FANS[-1]
         self.inline_bytes = INLINE_BYTES[-1]
-        self.large = LARGE[-1]
-        self.kept = KEPT[-1]
+        self.keep_history = KEEP_HISTORY[0]
+        self.ticks_between = TICKS_BETWEEN[0]
         self.queries = queries()
         still = SimClock(self.simulation)
         outside = PersistClient(still, SimIds(), self.blob, self.consensus)
@@ -195,19 +218,24 @@ class World:
             opened=ExitStack(),
         )
 
-    def run(self) -> None:
-        """Drive the history to its end, then look at everything once more.  Raises `LawBrokenError` or what broke."""
+    @contextmanager
+    def constants(self) -> Iterator[None]:
+        """Let the limits be this history's, and the definitions be planned once."""
         with (
             mock.patch.object(machine, "CAS_RETRIES_MAX", self.patience),
             mock.patch.object(patience, "ATTEMPTS_MAX", self.patience),
-            mock.patch.object(register, "RETRIES_MAX", max(2, self.patience)),
+            mock.patch.object(register, "RETRIES_MAX", self.patience),
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
-            mock.patch.object(trace, "LARGE_UPDATES", self.large),
-            mock.patch.object(retention, "TICKS_BETWEEN", 2),
+            mock.patch.object(retention, "TICKS_BETWEEN", self.ticks_between),
             mock.patch.object(core_module, "define", define),
             mock.patch.object(definitions, "define", define),
         ):
+            yield
+
+    def run(self) -> None:
+        """Drive the history to its end, then look at everything once more.  Raises `LawBrokenError` or what broke."""
+        with self.constants():
             with judged():
                 self.simulation.drive()
             run_sync(self.observer.look())
@@ -268,13 +296,15 @@ def populate(world: World) -> None:
     world.rollup_every = world.one_of("rollups", ROLLUPS_EVERY)
     world.fan = world.one_of("fan", FANS)
     world.inline_bytes = world.one_of("inline", INLINE_BYTES)
-    world.large = world.one_of("large", LARGE)
-    world.kept = world.one_of("kept", KEPT)
+    world.keep_history = world.one_of("history", KEEP_HISTORY)
+    world.ticks_between = world.one_of("letting go", TICKS_BETWEEN)
     world.instances = 1 + world.choose("instances", 2)
     for upstream in world.upstreams.values():
         upstream.produce("p", *(world.choose("value", 4) for _ in range(2)))
     wanted = project(world)
     tasks = world.one_of("tasks", TASKS)
+    if world.choose("prepared", 4):
+        run_sync(prepare(world, wanted))
     for n in range(world.instances):
         name = f"i{n}"
         world.simulation.spawn(name, lambda _, name=name: Instance(world, name, wanted, tasks).live())
@@ -282,6 +312,33 @@ def populate(world: World) -> None:
     if world.choose("vandal", 3) == 0:
         world.busy.add("vandal")
         world.simulation.spawn("vandal", lambda _: vandal(world))
+
+
+async def prepare(world: World, wanted: Sequence[str]) -> None:
+    """Define everything in fair weather, so that the history begins where it is interesting."""
+    assembly = world.assembly()
+    plain = ListEngine(world.blob, world.queries)
+    still = HandClock(START_MS - 1_000)
+    calm = replace(
+        assembly,
+        clock=still,
+        blob=world.blob,
+        consensus=world.consensus,
+        engine=plain,
+        connectors=Connectors(world, simulated=False),
+        together=in_turn,
+    )
+    with world.constants():
+        core = await Core.open(calm, Config(take_over=True), Mode.FULL)
+        for text in wanted:
+            await create(core, text)
+        await core.close()
+
+
+async def create(core: Core, text: str) -> None:
+    """Do a CREATE statement."""
+    statement = parsed(text)
+    await getattr(definitions, _CREATES[type(statement).__name__])(core, statement)
 
 
 def project(world: World) -> list[str]:
@@ -346,6 +403,7 @@ async def vandal(world: World) -> None:
             writer = await client.writer(view.shard, world.observer.epoch, schema=view.schema.ddl)
             lower = writer.state.upper.at
             if lower:  # neither fresh nor dropped
+                world.observer.spoilt[view.shard].add(lower)
                 row = {c.name: "foreign" if c.type == "string" else FOREIGN + world.number() for c in view.schema}
                 request = StageRequest(view.shard, view.schema, lower, lower + 1, "", inline_bytes_max=1 << 14)
                 rows = updates(view.schema, [row | {"__time": lower, "__diff": 1}])
@@ -372,7 +430,9 @@ class Instance:
         await SimClock(world.simulation).sleep(0.03 * world.choose("start", 4))
         while True:
             try:
-                core = await Core.open(world.assembly(), Config(take_over=True, keep_history=world.kept), Mode.FULL)
+                core = await Core.open(
+                    world.assembly(), Config(take_over=True, keep_history=world.keep_history), Mode.FULL
+                )
             except (StoreError, Unavailable, FencedError):
                 world.marks["open: failed"] += 1
                 await SimClock(world.simulation).sleep(0.05)
@@ -397,18 +457,21 @@ class Instance:
     async def _work(self, core: Core) -> None:
         world = self.world
         await self._define(core)
+        if self.name in world.pending:
+            world.marks["commit: asked again"] += 1
+            await self._ask(core, world.pending[self.name])
         while self.tasks or world.busy:
-            match world.choose("do", 8):
-                case 0 | 1:
+            match world.choose("do", 10):
+                case 0 | 1 | 2 | 3:
                     await self._tick(core)
-                case 2:
-                    await core.assembly.together([self._tick(core), core.merge()])
-                case 3 | 4:
+                case 4 | 5:
                     await self._commit(core)
-                case 5 if world.choose("drop", 3) == 0:
+                case 6 if world.choose("drop", 3) == 0:
                     await self._drop(core)
-                case 6:
+                case 7:
                     await self._define(core)
+                case 8:
+                    await self._ticked(core.ingest(step=False))
                 case _:
                     await core.client.clock.sleep(0.05)
             self.tasks = max(0, self.tasks - 1)
@@ -418,8 +481,7 @@ class Instance:
         """Tick; nothing may stand still without a problem."""
         world = self.world
         before = await self._uppers(core)
-        time = await core.tick()
-        world.marks["tick"] += 1
+        time = await self._ticked(core.tick())
         after = await self._uppers(core)
         silent = standing(before, after, core.all_problems())
         require(
@@ -431,6 +493,16 @@ class Instance:
             world.marks["tick: problems"] += 1
         if world.choose("look", 6) == 0:
             await world.observer.look()
+
+    async def _ticked(self, tick: Coroutine[Any, Any, int]) -> int:
+        """Return the tick's time; whatever fails in it but the tenure is one item's problem."""
+        self.world.marks["tick"] += 1
+        try:
+            return await tick
+        except (FencedError, LawBrokenError):
+            raise
+        except Exception as error:
+            raise LawBrokenError("tick", f"it ends with {error!r}") from error
 
     async def _uppers(self, core: Core) -> dict[str, int]:
         """Return how far each item has come: collections as is durable, endpoints as their tasks say."""
@@ -446,28 +518,38 @@ class Instance:
         if not tables:
             return
         attempt = Attempt(f"{self.name}.{world.number()}", {})
-        changes = []
         for name in sorted(tables)[: 1 + world.choose("tables", 2)]:
             rows = [self._row() for _ in range(1 + world.choose("rows", 2))]
             gone = self._held(name) if world.choose("delete", 3) == 0 else None
             attempt.rows[name] = [(row, 1) for row in rows] + ([(gone, -1)] if gone else [])
+        world.observer.attempts.append(attempt)
+        world.pending[self.name] = attempt
+        await self._ask(core, attempt)
+
+    async def _ask(self, core: Core, attempt: Attempt) -> None:
+        """Commit, and ask again under the same token until there is an answer; after a crash, too."""
+        world, tables = self.world, core.require_writing().tables
+        if not attempt.rows.keys() <= tables.keys():
+            return
+        changes = []
+        for name, rows in attempt.rows.items():
             for diff in (1, -1):
-                of = [dict(zip(TABLE.names, row, strict=True)) for row, d in attempt.rows[name] if d == diff]
+                of = [dict(zip(TABLE.names, row, strict=True)) for row, d in rows if d == diff]
                 if of:
                     frame = updates(TABLE, ({**row, "__time": 0, "__diff": diff} for row in of))
                     changes.append(Change(tables[name], frame, diff < 0, len(of)))
-        world.observer.attempts.append(attempt)
         for _ in range(3):
             try:
                 attempt.time = await core.commit(changes, attempt.token)
                 world.acknowledged += 1
                 world.marks["commit: done"] += 1
-                return
             except InvalidUsage:
                 world.marks["commit: absent"] += 1
-                return
             except (StoreError, Unavailable, OSError, AsOfError):
                 world.marks["commit: unknown"] += 1
+                continue
+            world.pending.pop(self.name, None)
+            return
 
     def _row(self) -> Row:
         world = self.world
@@ -477,6 +559,8 @@ class Instance:
         """Return a row that was acknowledged in ``table``, that nobody has deleted as far as is known."""
         attempts = self.world.observer.attempts
         gone = {row for a in attempts for row, diff in a.rows.get(table, ()) if diff < 0}
+        if self.world.choose("deleted before", 4) == 0:
+            gone = set()  # it is to be refused
         rows = [
             r for a in attempts if a.time is not None for r, diff in a.rows.get(table, ()) if diff > 0 and r not in gone
         ]
@@ -489,7 +573,7 @@ class Instance:
             if core.catalog.find(statement.name) is not None:
                 continue
             try:
-                await getattr(definitions, _CREATES[type(statement).__name__])(core, statement)
+                await create(core, text)
                 self.world.marks["defined"] += 1
             except DefinitionError:
                 self.world.marks["defined: too early"] += 1  # what it reads is not there
@@ -518,8 +602,7 @@ class Instance:
         world = self.world
         time = 0
         for _ in range(CATCH_UP_TICKS):
-            time = await core.tick()
-            world.marks["tick"] += 1
+            time = await self._ticked(core.tick())
         uppers = await self._uppers(core)
         behind = {name: upper for name, upper in uppers.items() if upper <= time}
         problems = core.all_problems()
@@ -537,3 +620,8 @@ _CREATES: Final = {
     "CreateView": "create_view",
     "CreateMaterialization": "create_materialization",
 }
+
+
+def law_of(error: Exception) -> str:
+    """Return the law that a history broke; empty if it ended otherwise."""
+    return error.law if isinstance(error, LawBrokenError) else ""

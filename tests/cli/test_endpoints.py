@@ -1,0 +1,78 @@
+"""`strandline driver spec` and `strandline backfill`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from strandline.cli import endpoints
+from strandline.cli.app import main
+from strandline.cli.exits import Exit
+from strandline.cli.output import Output
+from strandline.materialize.drivers import duckdb
+
+
+def test_a_driver_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: options are guessed, or read in the code."""
+    assert main(["driver", "spec", "duckdb", "--json"]) == Exit.OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["options"] == duckdb.SPEC.config_schema
+    assert told["resource"] == duckdb.SPEC.resource_schema
+    assert main(["driver", "spec", "duckdb"]) == Exit.OK
+    assert '"path"' in capsys.readouterr().out
+
+
+def test_an_endpoint_that_is_not_known_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: a typing error prints a traceback."""
+    assert main(["driver", "spec", "duckbd"]) != Exit.OK
+    assert capsys.readouterr().err == (
+        "strandline: there is no driver for endpoint 'duckbd'; there is one for duckdb\n"
+    )
+
+
+class Doors:
+    """Gives an environment, and remembers how it was opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.asked: list[tuple[Any, ...]] = []
+
+    def project(self, root: Path) -> Path:
+        return root
+
+    def writing(self, project: Path) -> Doors:
+        self.opened.append("writing")
+        return self
+
+    def looking(self, project: Path) -> Doors:
+        self.opened.append("looking")
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def backfill(self, name: str, collection: str | None, *, apply: bool) -> dict[str, Any]:
+        self.asked.append((name, collection, apply))
+        tables = [{"collection": "orders", "table": "Orders", "backfill": 2}]
+        return {"name": name, "applied": apply, "tables": tables, "actions": ["table 'Orders' is filled"]}
+
+
+@pytest.mark.parametrize(("apply", "last"), [(False, "nothing is changed; --apply does it"), (True, "done: the next")])
+def test_a_backfill_is_said_before_it_is_done(apply: bool, last: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Damage: asking what a backfill would do does it, or takes the location from the process that runs."""
+    doors: Any = Doors()
+    endpoints.backfill(doors, Path(), "out", "orders", Output(json=False), apply=apply)
+    assert doors.opened == ["writing" if apply else "looking"]
+    assert doors.asked == [("out", "orders", apply)]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "Orders: filled again from the start of orders (backfill 2)",
+        "endpoint: table 'Orders' is filled",
+    ]
+    assert lines[2].startswith(last)

@@ -1,0 +1,301 @@
+"""Bugs that are planted in the rooms above persist, to prove that the world of the whole system sees them.
+
+As in `planted.bugs`: each is a mistake that somebody once made or could make, wrong as quietly as it can be, and lives
+only while its context is entered.
+
+Trap: these know the rooms' private names on purpose; when one of them goes, the bug must be planted anew, not dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from planted.bugs import Bug, registrar
+from strandline.compute import step as stepping
+from strandline.compute import tick as ticking
+from strandline.compute.sink import actor as sinking
+from strandline.compute.sink.actor import Sink
+from strandline.compute.sink.correction import Correction
+from strandline.compute.step import StageRun
+from strandline.environment import core as core_module
+from strandline.environment import retention, tables
+from strandline.environment.catalog import Catalog
+from strandline.environment.core import Core
+from strandline.environment.feeds import CollectionFeed
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.materialize.log import RecoveryLog
+from strandline.materialize.runtime import Materialization
+from strandline.materialize.task import Checkpoint
+from strandline.persist.transactions import Transactions
+from strandline.sources import reclock
+from strandline.sources.ingest import Advanced, Ingestion, Stepped
+from strandline.sources.reclock import Remap, Slice
+from strandline.sources.remap import RemapShard
+from worlds.outside import CheckpointSession, StagedSession
+
+BUGS: Final[list[Bug]] = []
+bug = registrar(BUGS)
+
+# ---- sources ---------------------------------------------------------------------------------------------------------
+
+_slices = Remap.slices
+
+
+@bug("a step begins one binding too early", (Remap, "slices"))
+def binding_read_twice(self: Remap, lower: Frontier, upper: Frontier) -> tuple[Slice, ...]:
+    """Begin where nothing was read yet."""
+    found = _slices(self, lower, upper)
+    return (replace(found[0], lower=reclock.NOTHING_READ), *found[1:]) if found else found
+
+
+_tick_source = Ingestion.tick
+
+
+@bug("upstream is told to forget what is bound, before it is durable", (Ingestion, "tick"))
+async def forgotten_too_early(self: Ingestion, time: int) -> Any:
+    """Commit at the binding."""
+    ticked = await _tick_source(self, time)
+    if isinstance(ticked, Advanced):
+        await self._reader.commit(self._remap.remap.frontier)
+    return ticked
+
+
+@bug("a restart resumes one binding too far", (Remap, "resume"))
+def resumed_too_far(self: Remap, uppers: Any) -> Any:
+    """Forget all that is bound."""
+    return self.frontier
+
+
+@bug("a binding counts as durable when it is made", (RemapShard, "mint"))
+async def binding_not_durable(self: RemapShard, time: int, offsets: Any) -> Remap:
+    """Keep the binding in memory."""
+    if self._remap.upper.beyond(time):
+        self._remap = self._remap.mint(time, offsets)
+    return self._remap
+
+
+_append_data = Ingestion._append
+
+
+@bug("data that were lost on the way count as appended", (Ingestion, "_append"))
+async def batch_forgotten(self: Ingestion, staged: Any, lower: Frontier, upper: Frontier) -> Stepped:
+    """Append the empty batch when there are several bindings."""
+    few = len(self._remap.remap.slices(lower, upper)) < 2
+    return await _append_data(self, staged if few else [], lower, upper)
+
+
+@bug("what is behind another step's upper is appended behind it", (Ingestion, "step"))
+async def appended_from_memory(self: Ingestion) -> Stepped:
+    """Read and append from the upper that was seen when the source was opened."""
+    first = self.__dict__.setdefault("_first", self._data.state.upper)
+    upper = self._remap.remap.upper
+    await self._data.refresh()
+    lower = self._data.state.upper
+    if upper <= lower:
+        return await _step_source(self)
+    slices = self._remap.remap.slices(first, upper)
+    staged = [
+        await self._stage([replace(s, time=max(s.time, as_time(lower))) for s in slices], lower, upper, again=False)
+    ]
+    return await self._append(staged if slices else [], lower, upper)
+
+
+_step_source = Ingestion.step
+
+# ---- compute ---------------------------------------------------------------------------------------------------------
+
+
+@bug("any certificate of the shard's upper is believed", (sinking, "_certified"))
+def certificate_believed(state: Any, fingerprint: str) -> int | None:
+    """Compare nothing."""
+    return state.upper.at if state.certificate is not None else None
+
+
+@bug("what others wrote is taken note of, and not owed", (Sink, "look"))
+async def foreign_rows_kept(self: Sink) -> None:
+    """Move on."""
+    self._accounted = self.writer.state.upper
+
+
+@bug("what is desired is given up together with a refused batch", (Correction, "withdraw"))
+def desired_given_up(self: Correction, stored: Any) -> None:
+    """Owe the withdrawal alone."""
+    self._frames[:] = [(stored, True)]
+
+
+@bug("a sink believes that a failed append happened (finding 1)", (Sink, "forget"))
+def append_believed(self: Sink) -> None:
+    """Forget nothing."""
+
+
+_read_step = StageRun._read
+
+
+@bug("a join's old sides hold the window's updates, too", (StageRun, "_read"))
+async def old_side_new(
+    self: StageRun, plan: Any, lower: int, upper: int, origin: int, *, first: bool
+) -> dict[str, Any]:
+    """Read everything old as if it were new."""
+    return await _read_step(
+        self, plan, upper if any(":delta" in f for f in _frames(plan)) else lower, upper, origin, first=first
+    )
+
+
+_frames = stepping.frames
+
+
+@bug("a step gives all its updates the time of its upper", (StageRun, "_delta"))
+async def times_lost(self: StageRun, lower: int, upper: int) -> tuple[Any, int]:
+    """Advance the window to its end."""
+    delta, rows = await _delta(self, lower, upper)
+    if delta is not None:
+        delta = await self._engine.union(self.stage.schema, [delta], advance=upper - 1, negate=[False])
+    return delta, rows
+
+
+_delta = StageRun._delta
+
+
+@bug("an input that nobody told of counts as unchanged", (stepping, "_changes"))
+def change_missed(reader: Any, lower: int, upper: int) -> int:
+    """See none."""
+    return 0
+
+
+@bug("stages are stepped all together, whatever reads what", (ticking, "levels"))
+def levels_ignored(runs: Any) -> list[list[Any]]:
+    """Put all into one level."""
+    return [list(runs)] if runs else []
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+_stage_tables = tables._stage
+
+
+@bug("of a commit of several tables the first one's rows are written", (tables, "_stage"))
+async def one_table_written(changes: Any, engine: Any, time: int) -> Any:
+    """Lose the rest."""
+    writes = await _stage_tables(changes, engine, time)
+    return dict(list(writes.items())[:1])
+
+
+@bug("nobody looks whether what is deleted is there", (tables, "_refuse_absent"))
+async def absent_deleted(*_: Any) -> None:
+    """Refuse nothing."""
+
+
+_transact = Transactions.transact
+
+
+# ---- materialize -----------------------------------------------------------------------------------------------------
+
+
+@bug("a task goes on in the session in which something failed", (Materialization, "_drop"))
+async def session_kept(self: Materialization) -> None:
+    """Keep it."""
+
+
+_open_log = RecoveryLog.open
+_write_log = RecoveryLog.write
+
+
+_perform = Materialization._perform
+
+
+_changes = CollectionFeed.changes
+
+
+@bug("a window begins one time late", (CollectionFeed, "changes"))
+def window_late(self: CollectionFeed, lower: int, upper: int, **options: Any) -> Any:
+    """Leave out what changed at its first time."""
+    return _changes(self, min(lower + 1, upper) if lower else lower, upper, **options)
+
+
+_advance_checkpoint = Checkpoint.advance
+
+
+@bug("a checkpoint says one time more than is stored", (Checkpoint, "advance"))
+def checkpoint_too_far(self: Checkpoint, state_keys: Any, upper: int) -> Checkpoint:
+    """Round up."""
+    return _advance_checkpoint(self, state_keys, upper + 1)
+
+
+@bug("an endpoint's transaction is committed under any fence", (CheckpointSession, "_commit"))
+def fence_not_compared(self: CheckpointSession, checkpoint: Checkpoint) -> None:
+    """Take the newest fence for one's own."""
+    self._fence = self.place.fences[self.name]
+    _commit_endpoint(self, checkpoint)
+
+
+_commit_endpoint = CheckpointSession._commit
+
+
+@bug("a staged transaction is applied whenever it is acknowledged", (StagedSession, "_apply"))
+def applied_twice(self: StagedSession) -> Any:
+    """Forget which were."""
+    self.place.applied.discard(self.state.get("staged", ""))
+    return _apply_staged(self)
+
+
+_apply_staged = StagedSession._apply
+
+# ---- environment -----------------------------------------------------------------------------------------------------
+
+
+@bug("what is dropped is forgotten, and never closed", (Catalog, "having"))
+def drop_forgotten(self: Catalog, items: Any) -> Catalog:
+    """List nothing."""
+    return msgspec.structs.replace(self, items=items)
+
+
+@bug("a drop closes stages that other views use", (Catalog, "having"))
+def shared_stage_closed(self: Catalog, items: Any) -> Catalog:
+    """Give up all shards of what goes."""
+    gone = {s for n, i in self.items.items() if n not in items and hasattr(i, "shards") for s in i.shards}
+    return msgspec.structs.replace(self, items=items, dropped=(*self.dropped, *sorted(gone)))
+
+
+_wanted_sinces = retention.wanted_sinces
+
+
+@bug("holds follow the policies, whatever still reads the past", (retention, "wanted_sinces"))
+def past_let_go(collections: Any, policies: Any, upper: Any, limits: Any) -> Any:
+    """Ask no stage."""
+    return _wanted_sinces(collections, dict.fromkeys(policies, retention.NONE), upper, ())
+
+
+@bug("a remap forgets what is bound and not durable", (retention, "wanted_sinces"))
+def remap_let_go(collections: Any, policies: Any, upper: Any, limits: Any) -> Any:
+    """Take its own upper for the data's."""
+    wanted = _wanted_sinces(collections, policies, upper, limits)
+    remaps = [item.remap for item in collections if hasattr(item, "remap")]
+    ends = {remap: upper(remap) for remap in remaps if remap in wanted}
+    return wanted | {remap: Frontier(max(0, end.at - 1)) for remap, end in ends.items() if end and end.at}
+
+
+@bug("an item that could not be opened is not opened again", (Core, "_reconcile"))
+async def never_opened_again(self: Core) -> None:
+    """Leave it for the next environment."""
+
+
+@bug("a problem that is over is still told", (Core, "_note"))
+def problem_kept(self: Core, name: str, problem: str) -> None:
+    """Only add."""
+    if problem:
+        self.problems[name] = problem
+
+
+@bug("what stands still without a problem of its own is not told", (Core, "_left_behind"))
+def silence(self: Core, time: Frontier) -> dict[str, str]:
+    """Say nothing."""
+    return {}
+
+
+@bug("one source's failure ends the tick of all", (Core, "_own_problem"))
+def failure_shared(self: Core, name: str) -> Any:
+    """Let it through."""
+    return core_module.AsyncExitStack()
