@@ -344,8 +344,7 @@ async def create(core: Core, text: str) -> None:
 def project(world: World) -> list[str]:
     """Choose the definitions of this history, in an order in which they can be made."""
     views = {world.one_of("view", tuple(VIEWS)) for _ in range(2 + world.choose("views", 2))}
-    if "many" in views:
-        views.add("sums")
+    views |= {below for name in views for below in VIEWS[name].inputs if below in VIEWS}
     made = []
     for name, schema in INPUTS.items():
         if any(name in VIEWS[view].inputs for view in views) or name == "t1":
