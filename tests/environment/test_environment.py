@@ -80,7 +80,7 @@ def test_a_statement_over_a_view_that_has_errors_is_refused_and_changes_nothing(
         env.insert("t", [{"id": 1}])
         env.tick()
         env.insert("t", [{"id": 0}])
-        with pytest.raises(CollectionError, match=r"'v' has 1 error .*10 / id has no value"):
+        with pytest.raises(CollectionError, match=r"'v' has 1 error .*10 / `id` has no value"):
             env.execute("DELETE FROM t WHERE id IN (SELECT id FROM v)")
         assert rows(env, "SELECT * FROM t") == [{"id": 0}, {"id": 1}]
 
@@ -189,7 +189,7 @@ def test_a_row_that_has_no_answer_is_an_error_of_its_view_and_heals_when_it_leav
         assert found["errors"]["first"][0]["row"] == {"id": 1, "customer": 0}
         assert found["problem"] is None
         assert [r["city"] for r in rows(env, "SELECT city FROM sales")] == ["Delft"]
-        with pytest.raises(CollectionError, match=r"'ratio' has 1 error .*10 / customer has no value.*'customer': 0"):
+        with pytest.raises(CollectionError, match=r"'ratio' has 1 error .*10 / `customer` has no value.*'customer': 0"):
             env.query("SELECT * FROM ratio")
         env.execute("DELETE FROM orders WHERE id = 1")
         env.tick()
