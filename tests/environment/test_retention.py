@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from strandline.algebra.nodes import Node
-from strandline.bench.environment import TICK_MS, Place, _change, _define, over_lists
+from strandline.bench.environment import ITEMS, TICK_MS, Place, _change, _define, over_lists
 from strandline.environment import definitions
 from strandline.environment.apply import apply
 from strandline.environment.catalog import View
@@ -18,7 +18,7 @@ from strandline.environment.config import Config, Mode, config_from
 from strandline.environment.core import Core
 from strandline.environment.holding import Hold
 from strandline.environment.inquiry import latest, snapshot
-from strandline.environment.project import Defined, Project
+from strandline.environment.project import Defined, Project, load
 from strandline.environment.retention import NONE, TICKS_BETWEEN, Policy, kept_shards, view_limits, wanted_sinces
 from strandline.environment.statements import CreateTable, Drop
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Position, Unavailable
@@ -285,3 +285,16 @@ def test_catalogs_of_before_have_the_environments_policy() -> None:
         del known["keep_history"]
         assert msgspec.convert(known, type(item)).keep_history is None
         assert core.kept(item) == "4 hours"
+
+
+def test_a_project_changes_how_long_history_is_kept_in_place(tmp_path: Path) -> None:
+    """Damage: to keep an hour more of a table's history it must be dropped, with all of it."""
+    core = open_core(over_lists())
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "strandline.yml").write_text("location: data")
+    shard = core.catalog.collection("items").shard
+    for clause, kept in ((" KEEP HISTORY FOR '2 days'", "2 days"), ("", "4 hours")):
+        (tmp_path / "tables" / "items.sql").write_text(f"CREATE TABLE items ({ITEMS}){clause}")
+        assert run_sync(apply(core, load(tmp_path))).created == ()
+        assert run_sync(core.reader("items")).kept == kept
+    assert core.catalog.collection("items").shard == shard

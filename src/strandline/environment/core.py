@@ -195,6 +195,7 @@ class Core:
             if reader is None:
                 raise _unopened(item)
             self._readers[key] = reader
+        self._readers[key].kept = self.kept(item)  # that may have changed since
         return self._readers[key]
 
     async def holding_reader(self, name: str) -> ReadHandle:
