@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from unittest import mock
 
@@ -24,7 +25,7 @@ from laws.history import History, Update
 from laws.observed import Observed
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
-from strandline.errors import AsOfError, InvalidUsage
+from strandline.errors import AsOfError, InvalidUsage, StoreError, Unavailable
 from strandline.persist import codec, collect, holds, lease, machine, patience, records, register, trace
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Contents
@@ -291,9 +292,31 @@ class World:
         await client.clock.sleep(self.one_of("dawdle", DAWDLES_S))
         if handle._lease is None:
             return
+        meanwhile = self.choose("meanwhile", 4) == 0
+        if meanwhile:
+            await self._merge(handle.state.shard)
         await self.refresh(handle)
         await handle.beat()
+        if meanwhile:
+            await self._collect(handle.state.shard)
         await client.clock.sleep(self.one_of("dawdle", DAWDLES_S))
+
+    async def _merge(self, shard: str) -> None:
+        """Let another process merge all of a shard, as far as the stores answer."""
+        other = self.client("meanwhile")
+        with suppress(StoreError, Unavailable):
+            compactor = await other.compactor(shard, RecordMerger(other.blob))
+            assert compactor is not None, f"{shard} is being read"
+            await compactor.whole()
+
+    async def _collect(self, shard: str) -> None:
+        """Let it collect what that has left, as far as the stores answer."""
+        other = self.client("meanwhile")
+        with suppress(StoreError, Unavailable):
+            collector = await other.collector(shard)
+            await other._machine(shard).roll_up()
+            assert collector is not None, f"{shard} is being read"
+            await collector.collect()
 
     async def held(self, handle: ReadHandle) -> None:
         """Check that a reader which was just told that it holds is known to the shard, or is told that it is not.
