@@ -16,9 +16,10 @@ import msgspec
 from planted.bugs import Bug, registrar
 from strandline.compute import step as stepping
 from strandline.compute import tick as ticking
+from strandline.compute.care import Care
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
-from strandline.compute.sink.correction import Correction
+from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.step import StageRun
 from strandline.environment import core as core_module
 from strandline.environment import retention, tables
@@ -123,7 +124,7 @@ async def foreign_rows_kept(self: Sink) -> None:
 @bug("what is desired is given up together with a refused batch", (Correction, "withdraw"))
 def desired_given_up(self: Correction, stored: Any) -> None:
     """Owe the withdrawal alone."""
-    self._frames[:] = [(stored, True)]
+    self._held[:] = [(stored, True)]
 
 
 @bug("a sink believes that a failed append happened (finding 1)", (Sink, "forget"))
@@ -135,28 +136,32 @@ _read_step = StageRun._read
 
 
 @bug("a join's old sides hold the window's updates, too", (StageRun, "_read"))
-async def old_side_new(
-    self: StageRun, plan: Any, lower: int, upper: int, origin: int, *, first: bool
-) -> dict[str, Any]:
+async def old_side_new(self: StageRun, name: str, lower: int, upper: int, origin: int, *, net: bool) -> Any:
     """Read everything old as if it were new."""
-    return await _read_step(
-        self, plan, upper if any(":delta" in f for f in _frames(plan)) else lower, upper, origin, first=first
-    )
+    return await _read_step(self, name, upper if name.endswith(":old") else lower, upper, origin, net=net)
 
 
-_frames = stepping.frames
-
-
-@bug("a step gives all its updates the time of its upper", (StageRun, "_delta"))
-async def times_lost(self: StageRun, lower: int, upper: int) -> tuple[Any, int]:
+@bug("a step gives all its updates the time of its upper", (Sink, "advance"))
+async def times_lost(self: Sink, delta: Updates, upper: Frontier, *, small: bool) -> None:
     """Advance the window to its end."""
-    delta, rows = await _delta(self, lower, upper)
-    if delta is not None:
-        delta = await self._engine.union(self.stage.schema, [delta], advance=upper - 1, negate=[False])
-    return delta, rows
+    at = as_time(upper) - 1
+    ok = [await self._engine.union(self.schema, [rows], advance=at, negate=[False]) for rows in delta.ok]
+    await _advance_sink(self, Updates(tuple(ok), delta.err), upper, small=small)
 
 
-_delta = StageRun._delta
+_advance_sink = Sink.advance
+
+
+@bug("the errors of an input are not those of the view above", (StageRun, "_inherited"))
+async def errors_not_inherited(self: StageRun, wanted: Any) -> list[Any]:
+    """Inherit none."""
+    return []
+
+
+@bug("a view that has errors is computed by its changes as if it had none", (stepping, "care_of"))
+def care_forgotten(own: Any) -> Care:
+    """Take no care."""
+    return Care.PLAIN
 
 
 @bug("an input that nobody told of counts as unchanged", (stepping, "_changes"))
