@@ -11,8 +11,7 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ from strandline.environment.tasks import bindings, reached
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.definite import read_definitely
 from strandline.persist.notify import Notifier
-from strandline.persist.plane import Half, Rows
+from strandline.persist.plane import Contents, Half, Rows
 from strandline.persist.push import PushClient
 from strandline.persist.read import ReadHandle
 from strandline.persist.state import ShardState
@@ -251,7 +250,7 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
         time = as_of if as_of is not None else await latest([reader])
         known = time if as_of is not None else min(time, await latest(inputs)) if inputs else time
         plan = full_plan(stage)
-        read = {each: await _updates(core, handles[each], known, Hold()) for each in sorted(frames(plan))}
+        read = {each: await _updates(core, handles[each], known, Hold(), net=True) for each in sorted(frames(plan))}
         wanted = await core.engine.evaluate(plan, read, origin=known)
         stored = await _updates(core, reader, time, Hold())
         found.append(await _compare(core, reader.name, stage.schema, stored, wanted, time))
@@ -429,8 +428,15 @@ def _forgiven(core: Core, handle: ReadHandle) -> bool:
     return isinstance(item, Source) and item.forgiven
 
 
-async def _updates(core: Core, handle: ReadHandle, time: int, hold: Hold, half: Half = Half.OK) -> Rows:
-    contents, rows = await read_definitely(core.engine, handle, partial(handle.snapshot, time, timeout_s=0, half=half))
+async def _updates(
+    core: Core, handle: ReadHandle, time: int, hold: Hold, half: Half = Half.OK, *, net: bool = False
+) -> Rows:
+    """Return the updates; ``net``: added up, so that no plan over them evaluates what was withdrawn."""
+
+    async def plan() -> Contents:
+        return replace(await handle.snapshot(time, timeout_s=0, half=half), net=net)
+
+    contents, rows = await read_definitely(core.engine, handle, plan)
     hold.take(handle, contents)
     return rows
 

@@ -16,7 +16,6 @@ import msgspec
 from planted.bugs import Bug, registrar
 from strandline.compute import step as stepping
 from strandline.compute import tick as ticking
-from strandline.compute.care import Care
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Correction, Updates
@@ -156,12 +155,6 @@ _advance_sink = Sink.advance
 async def errors_not_inherited(self: StageRun, wanted: Any) -> list[Any]:
     """Inherit none."""
     return []
-
-
-@bug("a view that has errors is computed by its changes as if it had none", (stepping, "care_of"))
-def care_forgotten(own: Any) -> Care:
-    """Take no care."""
-    return Care.PLAIN
 
 
 @bug("an input that nobody told of counts as unchanged", (stepping, "_changes"))
