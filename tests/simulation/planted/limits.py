@@ -6,16 +6,14 @@ Trap: as `planted.bugs`: these know private names on purpose; when one goes, its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from planted.bugs import APPEND, bug
-from strandline.frontier.antichain import MINIMUM
-from strandline.persist import collect, holds, machine, state, transactions
+from planted.bugs import bug
+from strandline.persist import collect, holds, machine, transactions
 from strandline.persist.client import PersistClient
 from strandline.persist.collect import Collector
 from strandline.persist.machine import Machine
 from strandline.persist.objects import doomed_prefix
-from strandline.persist.state import Append, AppendOutcome, ShardState
+from strandline.persist.state import ShardState
 from strandline.store.consensus import Versioned
 from strandline.store.seal import Kind, seal
 from worlds import keepers
@@ -38,13 +36,6 @@ async def caught_up_with_a_page(self: Machine) -> None:
         await self._load()
     elif versions:
         self.adopt(self._replay(now, versions))
-
-
-@bug("a writer that is remembered no more is told that its append was refused", *APPEND)
-def forgotten_taken_for_refused(before: ShardState, request: Append) -> tuple[ShardState, AppendOutcome]:
-    """Do not look whether a token may have been forgotten."""
-    after, answer = state.append(replace(before, forgotten=MINIMUM), request)
-    return (before if after.upper == before.upper else after), answer
 
 
 @bug("a token that may be forgotten is taken for one that is new", (transactions, "expires"))
