@@ -37,6 +37,7 @@ LIMITS_S: Final = {
     "simulation": 900,
     "planted": 300,
     "spark": 300,
+    "views": 600,
     "servers": 180,
     "kills": 600,
     "demo": 900,

@@ -22,7 +22,7 @@ from strandline.errors import CollectionError, DefinitionError
 if TYPE_CHECKING:
     from tests.environment.conftest import Place
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.views
 
 VIEWS: Final = 25
 """Views in one environment."""
@@ -32,14 +32,20 @@ LONG: Final = range(1_000, 4_000, VIEWS)
 REFUSED_MAX: Final = VIEWS // 5
 
 
+INTERPRETED: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""For a few rows and many plans: compiling them would take most of the time.  Other tests compile theirs."""
+
+
 def _plain(spark: SparkSession) -> SparkSession:
     """Return a session of plain Spark, tuned for a few rows."""
     session = spark.newSession()
     for name, value in {
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        **INTERPRETED,
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.constraintPropagation.enabled": "false",  # else it cannot plan EXISTS over a union
@@ -90,7 +96,7 @@ def _accepts(plain: SparkSession, sql: str) -> bool:
 def follow(place: Place, first: int, seeds: list[int]) -> None:
     """Create the views, let a history happen, and compare every view with plain Spark after each tick."""
     plain, history = _plain(place.spark), History(first)
-    with place.open() as env:
+    with place.open(config={"spark": INTERPRETED}) as env:
         for table in TABLES:
             env.execute(f"CREATE TABLE {quoted(table.name)} ({table.ddl})")
             plain.createDataFrame([], table.ddl).createOrReplaceTempView(quoted(table.name))
@@ -120,7 +126,6 @@ def _seeds(first: int) -> list[int]:
     return [int(seed) for seed in chosen.split(",")] if chosen else list(range(first, first + VIEWS))
 
 
-@pytest.mark.time_limit(900)
 @pytest.mark.parametrize("first", QUICK)
 def test_random_views_are_what_plain_spark_says_after_every_tick(first: int, place: Place) -> None:
     """Else some combination of plain SQL gives a wrong answer in silence, or stops every view."""
