@@ -25,8 +25,8 @@ from strandline.engine.edits import Edit
 from strandline.environment import arguments, definitions, inquiry, statements, upkeep
 from strandline.environment import backfill as refilling
 from strandline.environment.apply import Applied, apply
-from strandline.environment.catalog import Item, Materialization
-from strandline.environment.config import Mode, config_from
+from strandline.environment.catalog import Item, Materialization, View
+from strandline.environment.config import config_from
 from strandline.environment.core import Core
 from strandline.environment.holding import Hold
 from strandline.environment.inquiry import Verification
@@ -37,8 +37,16 @@ from strandline.environment.selfcheck import SelfCheck
 from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives, released
 from strandline.environment.wiring import SparkAssembly, assemble
-from strandline.errors import AsOfError, DefinitionError, InvalidUsage, Position
-from strandline.frontier.antichain import Frontier
+from strandline.errors import (
+    AsOfError,
+    CollectionError,
+    DefinitionError,
+    Determinate,
+    InvalidUsage,
+    Position,
+    Unavailable,
+)
+from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.materialize.runtime import Status
 from strandline.persist.definite import read_definitely
 from strandline.persist.holds import BEAT_MS
@@ -52,18 +60,6 @@ T = TypeVar("T")
 
 MERGE_EVERY_S: Final = 5.0
 """How often large merges that are due are carried out, beside whatever else goes on."""
-
-
-def _mode(text: str | None, *, read_only: bool) -> Mode:
-    """Return the mode that is asked for.  Raises `InvalidUsage` for one that there is not, or two at once."""
-    modes = [mode.value for mode in Mode]
-    if text is None:
-        return Mode.READ if read_only else Mode.FULL
-    if text not in modes:
-        raise InvalidUsage(f"there is no mode {text!r}; there are {', '.join(modes)}")
-    if read_only and text == Mode.FULL.value:
-        raise InvalidUsage("read_only and mode='full' contradict each other; leave one out")
-    return Mode(text)
 
 
 def open(  # noqa: A001  # the public name is `strandline.open`
@@ -98,7 +94,7 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         arguments.refuse("spark", "a SparkSession", spark)
     if config is not None:
         arguments.instance(config, Mapping, "config", "a mapping of settings")
-    settings, wanted = config_from(config), _mode(mode, read_only=read_only)
+    settings, wanted = config_from(config), arguments.opening(mode, read_only=read_only)
     assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=wanted)
     loop = LoopThread()
     try:
@@ -147,6 +143,7 @@ class Transaction:
         self._token = arguments.token(token)
         self._changes: list[Change | Statement] = []
         self._committed = False
+        self._doubtful = False
         self.timestamp: int | None = None
         """The commit's time, once the block has ended; None if it changed nothing."""
 
@@ -163,7 +160,7 @@ class Transaction:
 
         Raises `DefinitionError` with a position where the text is wrong, `InvalidUsage` if it is another statement.
         """
-        match statement := _statement(sql):
+        match statement := arguments.statement(sql):
             case statements.Insert():
                 self._add(self._env._inserting(statement))
             case statements.Delete() | statements.Update():
@@ -176,11 +173,18 @@ class Transaction:
     def commit(self) -> int | None:
         """Commit what was gathered, and return its time (None: it is nothing); durable when it returns.
 
-        Where the commit fails, it may be called again.
+        Where the commit failed, it may be called again.  Without a token that is refused if its outcome is not known,
+        since nothing would tell the first attempt from the second.
         """
         self._refuse_committed()
         if self._changes:
-            self.timestamp = self._env._run(self._env._core.commit(self._changes, self._token))
+            try:
+                self.timestamp = self._env._run(self._env._core.commit(self._changes, self._token))
+            except (Determinate, Unavailable, InvalidUsage, DefinitionError, AsOfError, CollectionError):
+                raise  # it has not happened
+            except BaseException:
+                self._doubtful = self._token is None
+                raise
         self._committed = True
         return self.timestamp
 
@@ -191,6 +195,11 @@ class Transaction:
     def _refuse_committed(self) -> None:
         if self._committed:
             raise InvalidUsage("this transaction is committed; begin another one")
+        if self._doubtful:
+            raise InvalidUsage(
+                "it is not known whether this transaction was committed, and it has no token to ask by; read what its "
+                "tables hold, and begin another one (with a token, a transaction can be committed again safely)"
+            )
 
 
 class Environment:
@@ -234,6 +243,7 @@ class Environment:
     def apply(self, project: Project) -> Applied:
         """Create what ``project`` defines and is missing here; see `strandline.environment.apply`."""
         arguments.instance(project, Project, "project", "a Project (strandline.environment.project.load)")
+        self._run(self._core.settle())
         return self._run(apply(self._core, project))
 
     def execute(self, sql: str | statements.Statement) -> int | None:
@@ -241,7 +251,10 @@ class Environment:
 
         Raises `DefinitionError` with a position where the text is wrong.  Queries are asked with `query`.
         """
-        match _statement(sql):
+        statement = arguments.statement(sql)
+        if isinstance(statement, definitions.Create | statements.Drop):
+            self._run(self._core.settle())
+        match statement:
             case statements.CreateTable() as s:
                 self._run(definitions.create_table(self._core, s))
             case statements.CreateSource() as s:
@@ -329,7 +342,7 @@ class Environment:
 
         Raises `DefinitionError` with a position where the text is wrong, `AsOfError` if the time cannot be read.
         """
-        text, time, hold = _query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+        text, time, hold = arguments.query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
         return self._hand_out(self._run(inquiry.query(self._core, text, time, hold)).rows, hold)
 
     def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
@@ -337,7 +350,7 @@ class Environment:
 
         Raises as `query`; `CollectionError` if an expression has no value for a row.
         """
-        text, time, hold = _query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
+        text, time, hold = arguments.query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
 
         async def collect() -> tuple[pa.Table, int | None]:
             try:
@@ -381,6 +394,11 @@ class Environment:
             return self._core.catalog.find(name)
 
         if isinstance(self._run(item()), Materialization):
+            if as_of is not None or repair:
+                raise InvalidUsage(
+                    f"{name!r} is a materialization: it is compared at the time that its endpoint has reached, and "
+                    "filled again by env.backfill or `strandline backfill`"
+                )
             return self._run(inquiry.verify_endpoint(self._core, name))
         found = self._verified(name, as_of)
         if found.ok or not repair:
@@ -428,7 +446,9 @@ class Environment:
 
         ``collection``: only the table that is bound to it.  See `strandline.environment.backfill`.
         """
-        return self._run(refilling.backfill(self._core, name, collection, apply=apply))
+        arguments.text(name, "the materialization's name")
+        wanted = None if collection is None else arguments.text(collection, "the collection's name")
+        return self._run(refilling.backfill(self._core, name, wanted, apply=apply))
 
     def release(self) -> str | None:
         """Give the location free whose dead holder may not be succeeded; return who that was.
@@ -562,29 +582,14 @@ class Environment:
         return max(0, self._assembly.clock.now_ms() - begun) / 1000
 
     def _uppers(self) -> dict[str, Frontier]:
-        writing = self._core.require_writing()
-        return {
-            name: writing.dataflows.runs_of(name)[-1].sink.writer.state.upper for name in writing.dataflows.definitions
-        }
+        """Return how far each view has come; one that could not be opened has not begun, as far as is known here."""
+        self._core.require_writing()
+        views = {name: item for name, item in self._core.catalog.items.items() if isinstance(item, View)}
+        states = {name: self._core.client.known(view.shard) for name, view in views.items()}
+        return {name: MINIMUM if state is None else state.upper for name, state in states.items()}
 
     def _behind(self, ts: int) -> list[str]:
         return sorted(name for name, upper in self._uppers().items() if upper <= Frontier(ts))
-
-
-def _statement(sql: object) -> statements.Statement:
-    """Return the statement that a caller gave, or gave the text of."""
-    if isinstance(sql, statements.Statement):
-        return sql
-    return statements.parse(arguments.text(sql, "the statement"))
-
-
-def _query(sql: object) -> str:
-    """Return the text of the query that a caller gave."""
-    statement = _statement(sql)
-    if not isinstance(statement, statements.Query):
-        how = "run it with `strandline sql -f FILE`, or in Python with env.execute(…)"
-        raise InvalidUsage(f"{type(statement).__name__} is no query: {how}")
-    return statement.text
 
 
 def _require_column(table: OpenTable, name: str, at: Position) -> None:

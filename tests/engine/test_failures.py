@@ -40,6 +40,13 @@ NEGATIVE = "[USER_RAISED_EXCEPTION] a row is there -1 times: {} SQLSTATE: P0001"
         (py4j.Py4JError(f"{LOST}{RAISED}"), EvaluationError, "no such shop"),
         (py4j.Py4JError(f"{LOST}{SEVERAL}"), EvaluationError, "Scalar subquery returned more than one row"),
         (py4j.Py4JError(f"{LOST}Caused by: java.time.DateTimeException: too far"), EvaluationError, "too far"),
+        (
+            py4j.Py4JError(f"{LOST}Caused by: java.time.format.DateTimeParseException: no date"),
+            EvaluationError,
+            "no date",
+        ),
+        (py4j.Py4JError(f"{LOST}Caused by: java.util.IllegalFormatConversionException: d"), EvaluationError, "Format"),
+        (py4j.Py4JError(f"{LOST}[_LEGACY_ERROR_TEMP_3243] Illegal boundaries"), EvaluationError, "Illegal boundaries"),
         (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, "a row is there -1 times"),
         (py4j.Py4JError(FULL), Determinate, "No space left on device: /data/blob/s-1/part.parquet"),
         (py4j.Py4JError(SPILLED), Determinate, "No space left on device"),

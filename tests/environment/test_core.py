@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import ExitStack
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from strandline.client import Environment
+from strandline.client import Environment, Transaction
 from strandline.environment import core as core_module
 from strandline.environment import definitions
 from strandline.environment.assembly import Assembly
@@ -20,7 +20,16 @@ from strandline.environment.loop import LoopThread
 from strandline.environment.problems import PROBLEMS, Board
 from strandline.environment.statements import CreateMaterialization, CreateSource, Drop
 from strandline.environment.tenure import SystemProcesses
-from strandline.errors import AsOfError, ConfigError, DefinitionError, Indeterminate, StoreError, Unavailable
+from strandline.errors import (
+    AsOfError,
+    ConfigError,
+    CorruptionError,
+    DefinitionError,
+    Indeterminate,
+    InvalidUsage,
+    StoreError,
+    Unavailable,
+)
 from strandline.materialize.runtime import Materialization
 from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD
@@ -272,6 +281,48 @@ def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
         "t": "stuck"
     }
     run_sync(core.close())
+
+
+def test_a_damaged_list_of_problems_stops_no_tick() -> None:
+    """Damage: one bad object that is for people alone ends `strandline run`."""
+
+    class Damaged:
+        async def update(self, change: object) -> None:
+            raise CorruptionError("problems: a byte is flipped")
+
+    place = Place()
+    core = place.open()
+    core.problems["t"] = "stuck"
+    core.board = Board(Damaged(), str)
+    time = run_sync(core.tick())
+    assert run_sync(core.tick()) > time
+    assert "a byte is flipped" in core.all_problems()["(status)"]
+    run_sync(core.close())
+
+
+def test_a_transaction_of_unknown_outcome_is_not_committed_again_without_a_token() -> None:
+    """Damage: a commit that had landed is made a second time, and every row is there twice."""
+
+    class Doubtful:
+        _core = None
+
+        def _run(self, call: object) -> int:
+            raise Indeterminate("the answer was lost")
+
+    class Committing:
+        @staticmethod
+        def commit(changes: object, token: str | None) -> None:
+            return None
+
+    env = cast("Environment", Doubtful())
+    env._core = cast("Core", Committing)
+    for token, again in ((None, "it is not known whether"), ("mine", "the answer was lost")):
+        transaction = Transaction(env, token)
+        transaction._changes.append(cast("Any", None))
+        with pytest.raises(Indeterminate):
+            transaction.commit()
+        with pytest.raises((InvalidUsage, Indeterminate), match=again):
+            transaction.commit()
 
 
 @pytest.mark.parametrize(("tick_s", "ticks"), [(60, 1), (3, 3), (0, 11), (-3600, 11)])

@@ -95,6 +95,9 @@ def test_a_check_that_cannot_be_made_is_a_problem_and_no_failure(monkeypatch: py
     world.counters.rows, world.error = 1, Unavailable("the store is away")
     world.ticks(1)
     assert world.core.problems == dict.fromkeys(("v", "w"), "the self-check failed: the store is away")
+    world.ticks(1)
+    assert len(world.asked) == 2, "nothing has changed since"
+    world.counters.rows = 2
     world.error = FencedError("another environment has taken over")
     with pytest.raises(FencedError):
         world.ticks(1)

@@ -260,6 +260,22 @@ def test_a_tick_whose_probe_fails_binds_nothing():
     run(body)
 
 
+def test_what_was_bound_before_is_read_and_the_reason_for_standing_still_stays():
+    """Damage: `status` says that a source stands still, and not why."""
+
+    async def body(world):
+        ingestion = await world.open()
+        world.upstream.produce("0", 1)
+        await ingestion.tick(1000)
+        world.upstream.partitions, gone = {"0": []}, world.upstream.partitions
+        assert isinstance(await ingestion.tick(2000), Stalled)
+        world.upstream.partitions = gone
+        await ingestion.catch_up()
+        assert "went back" in ingestion.status.stalled
+
+    run(body)
+
+
 def test_a_step_whose_read_fails_appends_nothing_and_is_counted_when_it_is_done_again():
     """Damage: a gap inside a time that is said to be complete."""
 

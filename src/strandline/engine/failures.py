@@ -28,8 +28,11 @@ _DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: (?:2[
 """What is a function of the rows.  SQLSTATE class 22 is the data exception: a value that the expression has no answer
 for; 21 a subquery of more rows than one, 23 a key that is there twice, 54 a result that is too large, P0 what the query
 raises itself."""
-_BARE: Final = re.compile(r"java\.(?:lang\.Arithmetic|lang\.NumberFormat|time\.DateTime)Exception:?[^\n]*")
-"""The same, where Spark lets Java's own exception through."""
+_BARE: Final = re.compile(
+    r"java\.(?:lang\.(?:Arithmetic|NumberFormat|IllegalArgument)|util\.\w*Format\w*|time\.(?:\w+\.)*\w+)Exception:?[^\n]*"
+    r"|\[(?:_LEGACY_ERROR_TEMP_\d+|INCONSISTENT_BEHAVIOR_CROSS_VERSION[A-Z_.]*)\][^\n]*"
+)
+"""The same, where Spark lets Java's own exception through, or has given its error no class yet."""
 _NO_SPACE: Final = re.compile(r"(?:(/[^\s():]+)[\s():]*)?(No space left on device)")
 """The operating system's words, behind the file's path where Java says it."""
 _THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from strandline.environment import statements
+from strandline.environment.config import Mode
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import TIME_MAX
 
@@ -31,6 +33,34 @@ def text(value: object, what: str) -> str:
     if not value.strip():
         raise InvalidUsage(f"{what} is empty")
     return value
+
+
+def opening(mode: str | None, *, read_only: bool) -> Mode:
+    """Return the mode that is asked for.  Raises `InvalidUsage` for one that there is not, or two at once."""
+    modes = [each.value for each in Mode]
+    if mode is None:
+        return Mode.READ if read_only else Mode.FULL
+    if mode not in modes:
+        raise InvalidUsage(f"there is no mode {mode!r}; there are {', '.join(modes)}")
+    if read_only and mode == Mode.FULL.value:
+        raise InvalidUsage("read_only and mode='full' contradict each other; leave one out")
+    return Mode(mode)
+
+
+def statement(sql: object) -> statements.Statement:
+    """Return the statement that a caller gave, or gave the text of."""
+    if isinstance(sql, statements.Statement):
+        return sql
+    return statements.parse(text(sql, "the statement"))
+
+
+def query(sql: object) -> str:
+    """Return the text of the query that a caller gave."""
+    found = statement(sql)
+    if not isinstance(found, statements.Query):
+        how = "run it with `strandline sql -f FILE`, or in Python with env.execute(…)"
+        raise InvalidUsage(f"{type(found).__name__} is no query: {how}")
+    return found.text
 
 
 def token(value: object) -> str | None:

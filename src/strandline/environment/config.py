@@ -25,7 +25,7 @@ TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
 CACHE_BYTES_DEFAULT: Final = 256 << 20
 KEEP_HISTORY_DEFAULT: Final = "1 hour"
-_SECRET: Final = re.compile(r"secret|token|passw|credential|private_?key", re.IGNORECASE)
+_SECRET: Final = re.compile(r"secret|token|passw|pwd|credential|(private|api|access|account)_?key$", re.IGNORECASE)
 _REFERENCE: Final = re.compile(r"(?:env|file):.")
 
 
@@ -127,8 +127,8 @@ def resolve_reference(text: str, *, base: Path) -> str:
             return os.environ[rest]
         case "file" if not rest.startswith("//"):
             try:
-                return (base / rest).read_text().strip()
-            except OSError as error:
+                return (base / rest).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"the configuration refers to the file {rest!r}, which cannot be read") from error
         case _:
             return text

@@ -43,6 +43,7 @@ from strandline.environment.dropped import bury
 from strandline.environment.oracle import Oracle
 from strandline.environment.problems import NOTICES, PROBLEMS, Board
 from strandline.environment.retention import LETTING_GO, Retention, policy_of
+from strandline.environment.standing import standing
 from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
@@ -71,6 +72,9 @@ from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
 CATALOG = "catalog"
+MERGES = "(merges)"
+STATUS = "(status)"
+"""What problems are noted of that are no item's."""
 """What problems of knowing the catalog, and of closing what it dropped, are told under."""
 
 
@@ -171,6 +175,13 @@ class Core:
     def catalog(self) -> Catalog:
         """The catalog as last seen: as it is, where this environment writes; else as it was at the last `look`."""
         return self.catalogs.current
+
+    async def settle(self) -> None:
+        """Learn what became of the last definition, where its answer was lost: before another one is made.
+
+        Raises what the stores raise, and `FencedError` if another environment has taken over.
+        """
+        await self.catalogs.settle(self.require_writing().epoch)
 
     async def look(self) -> None:
         """See the catalog as it is now: whoever only reads is not told that others change it."""
@@ -399,10 +410,15 @@ class Core:
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
-        self._standing = self._left_behind(Frontier(time))
+        positions = {name: task.status.position for name, task in self.require_writing().tasks.items()}
+        shards = [item.shard for item in self.catalog.items.values() if not isinstance(item, Materialization)]
+        uppers = {shard: state.upper for shard in shards if (state := self.client.known(shard)) is not None}
+        self._standing = standing(self.catalog, self.problems, uppers, positions, Frontier(time))
         await self._let_go_of_history(time)
-        await self.board.tell(self.all_problems())
-        await self.noticeboard.tell(self.notices())
+        async with self._own_problem(STATUS):
+            await self.board.tell(self.all_problems())
+            await self.noticeboard.tell(self.notices())
+            self._note(STATUS, "")
         return time
 
     async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
@@ -451,28 +467,15 @@ class Core:
             self._note(LETTING_GO, "")
 
     async def merge(self) -> None:
-        """Carry out the large merges that are due: beside ticks, not in them (`persist/compact.py`)."""
-        if self.writing is not None:
-            await self.client.merge()
+        """Carry out the large merges that are due: beside ticks, not in them (`persist/compact.py`).
 
-    def _left_behind(self, time: Frontier) -> dict[str, str]:
-        """Return why each item without a problem of its own is not where ``time`` is: none stands still silently."""
-        found = {}
-        tasks = self.require_writing().tasks
-        for name, item in self.catalog.items.items():
-            if name in self.problems:
-                continue
-            if isinstance(item, Materialization):
-                position = tasks[name].status.position
-                if Frontier(position) <= time:
-                    found[name] = f"it waits for its collections; it has come to {position}, and the tick's time {time}"
-                continue
-            upper = self.client.state_of(item.shard).upper
-            if upper <= time:
-                sealed = self.problems.get(TRANSACTIONS) if isinstance(item, Table) else None
-                why = f"tables cannot be sealed: {sealed}" if sealed else "it stands still"
-                found[name] = f"{why}; its upper is {upper}, and the tick's time {time}"
-        return found
+        Raises nothing: what fails is a problem, and the next commit finds out who has taken over.
+        """
+        with suppress(FencedError):
+            async with self._own_problem(MERGES):
+                if self.writing is not None:
+                    await self.client.merge()
+                    self._note(MERGES, "")
 
     async def commit(self, changes: Sequence[Change | Statement], token: str | None) -> int:
         """Commit changes of tables at one time and return it.
@@ -563,10 +566,10 @@ async def _beat(reader: ReadHandle) -> None:
 
 
 def _id(item: Item) -> str:
-    """Return what tells an item from another one that had its name, and a task from itself before a backfill."""
+    """Return what tells an item from another one that had its name, and from itself before it must be opened anew."""
     if isinstance(item, Materialization):
         return " ".join((item.id, *(str(bound.backfill) for bound in item.bindings)))
-    return item.shard
+    return f"{item.shard} distrusted" if isinstance(item, View) and item.distrusted else item.shard
 
 
 def _unopened(item: Collected) -> ConfigError:

@@ -205,7 +205,7 @@ def keeping(item: C, statement: statements.CreateTable | statements.CreateSource
     """
     with within(statement.keep_history_at):
         try:
-            milliseconds(statement.keep_history or "0")
+            milliseconds("0" if statement.keep_history is None else statement.keep_history)
         except ValueError as error:
             raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
     return msgspec.structs.replace(item, keep_history=statement.keep_history)

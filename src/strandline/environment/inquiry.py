@@ -222,7 +222,7 @@ async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], know
         relations = {each: await _multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
         _, rows = await core.engine.query(sql, relations, time=time)
         return rows
-    read = {each: await snapshot(core, handle, known, Hold()) for each, handle in handles.items()}
+    read = {each: await _updates(core, handle, known, Hold(), net=True) for each, handle in handles.items()}
     _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
     for stage in stages:
         plan = full_plan(stage)

@@ -44,11 +44,11 @@ class LoopThread:
 
     def quiet(self) -> None:
         """End what is repeated."""
-        for each in self._repeating:
+        repeating, self._repeating = self._repeating, []
+        for each in repeating:
             each.cancel()
             with suppress(CancelledError):
                 each.result()
-        self._repeating.clear()
 
     def stop(self) -> None:
         """End the thread.  What still runs, because its caller was interrupted, is cancelled, and comes to its end."""

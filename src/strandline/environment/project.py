@@ -261,6 +261,7 @@ class _SourceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, _Scalar] = {}
     name: str | None = None
     using: str = "files"
+    keep_history: str | None = None
 
 
 class _BindFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -283,7 +284,9 @@ def _from_yaml(path: Path, directory: str) -> Create:
             columns = source.columns
             if not isinstance(columns, str):
                 columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind in columns.items())
-            return CreateSource(source.name or path.stem, columns, source.using.lower(), _options(source.options))
+            options = _options(source.options)
+            name, using = source.name or path.stem, source.using.lower()
+            return CreateSource(name, columns, using, options, keep_history=source.keep_history)
         task = _struct(_read(path), _MaterializationFile)
     except ValueError as error:
         raise DefinitionError(str(error)) from error

@@ -60,7 +60,7 @@ Limit: TypeAlias = tuple[str, Frontier]
 
 def policy_of(item: Collected, config: Config) -> Policy:
     """Return the policy of a collection: its own, else the environment's."""
-    text = item.keep_history or config.keep_history
+    text = config.keep_history if item.keep_history is None else item.keep_history
     return Policy(text, milliseconds(text))
 
 
@@ -152,7 +152,8 @@ def view_limits(views: Iterable[View], catalog: Catalog, upper: Upper) -> Iterat
     for view in views:
         own = [upper(shard) for shard in view.shards]
         stopped = MINIMUM if None in own else meet(each for each in own if each is not None)
-        for shard in (*view.shards, *(catalog.collection(name).shard for name in view.imports)):
+        read = [item.shard for name in view.imports if isinstance(item := catalog.items.get(name), Collected)]
+        for shard in (*view.shards, *read):
             yield shard, Frontier(max(0, as_time(stopped) - 1))
 
 

@@ -25,7 +25,7 @@ from strandline.compute.step import StageRun
 from strandline.environment.catalog import View
 from strandline.environment.core import Core
 from strandline.environment.inquiry import Sample, Verification, verify
-from strandline.errors import AsOfError, CollectionError, FencedError, StrandlineError
+from strandline.errors import AsOfError, CollectionError, EvaluationError, FencedError, reason
 
 SHARE: Final = 0.02
 ALLOWANCE_MS_MAX: Final = 60_000
@@ -44,13 +44,15 @@ assert FIRST_MS_MAX < ALLOWANCE_MS_MAX
 class _Known:
     """What is known of one view: what its last check took, which part comes next, how many first steps were right.
 
-    ``rows`` is how many updates its sink had appended at the last check: without new ones nothing has changed.
+    ``rows`` is how many updates its sink had appended at the last check: without new ones nothing has changed.  All of
+    it is about the plan with the ``fingerprint``.
     """
 
     cost_ms: int = COST_MS_DEFAULT
     part: int = 0
     passed: int = 0
     rows: int = 0
+    fingerprint: str = ""
 
 
 @dataclass(slots=True)
@@ -90,8 +92,15 @@ class SelfCheck:
             name
             for name, run in self._runs().items()
             if self._view(name).checked != run.sink.fingerprint
-            and run.sink.counters.rows != self._known.setdefault(name, _Known()).rows
+            and run.sink.counters.rows != self._of(name, run.sink.fingerprint).rows
         ]
+
+    def _of(self, name: str, fingerprint: str) -> _Known:
+        """Return what is known of a view's plan; nothing, if it was another plan."""
+        known = self._known.get(name)
+        if known is None or known.fingerprint != fingerprint:
+            known = self._known[name] = _Known(fingerprint=fingerprint)
+        return known
 
     def _next(self) -> str | None:
         """Return the view that was checked the longest ago."""
@@ -99,8 +108,8 @@ class SelfCheck:
         for name in list(self._known):
             if name not in runs:
                 del self._known[name]
-        for name in runs:
-            self._known.setdefault(name, _Known())
+        for name, run in runs.items():
+            self._of(name, run.sink.fingerprint)
         return next(iter(self._known), None)
 
     def _runs(self) -> dict[str, StageRun]:
@@ -115,39 +124,48 @@ class SelfCheck:
         return found
 
     async def _check(self, name: str, sample: Sample | None) -> None:
-        known = self._known.setdefault(name, _Known())
-        begun = self.core.assembly.clock.now_ms()
+        """Check one view; what keeps it from being checked is a problem of that view alone."""
         try:
-            found = await verify(self.core, name, None, sample)
-        except (AsOfError, CollectionError):
-            return  # it cannot be read at a time that its inputs know, or holds errors: its own problem says so
+            found = await self._verified(name, sample)
+            if found is not None and not found.ok:
+                await self._distrust(name, found)
+            elif found is not None and sample is None:
+                await self._passed(name)
         except FencedError:
             raise
-        except StrandlineError as error:
-            self.core.problems.setdefault(name, f"the self-check failed: {error}")
-            return
+        except Exception as error:  # noqa: BLE001 - a check never stops what it checks
+            self.core.problems.setdefault(name, f"the self-check failed: {reason(error)}")
+
+    async def _verified(self, name: str, sample: Sample | None) -> Verification | None:
+        """Compare a view with what it must hold; None if it cannot be read, for which it has a problem already."""
+        sink = self._runs()[name].sink
+        known, begun = self._of(name, sink.fingerprint), self.core.assembly.clock.now_ms()
+        try:
+            return await verify(self.core, name, None, sample)
+        except EvaluationError:
+            raise
+        except (AsOfError, CollectionError):
+            return None
         finally:
             known.cost_ms = max(1, self.core.assembly.clock.now_ms() - begun)
-        if not found.ok:
-            await self._distrust(name, found)
-        elif sample is None:
-            sink = self._runs()[name].sink
-            known.passed, known.rows = known.passed + 1, sink.counters.rows
-            if known.passed == FIRST_CHECKS:
-                await self._change(name, checked=sink.fingerprint)
+            known.rows = sink.counters.rows
+
+    async def _passed(self, name: str) -> None:
+        """Count a first step that was right; after enough of them the plan is trusted."""
+        sink = self._runs()[name].sink
+        known = self._of(name, sink.fingerprint)
+        known.passed += 1
+        if known.passed >= FIRST_CHECKS:
+            await self._change(name, checked=sink.fingerprint)
 
     async def _distrust(self, name: str, found: Verification) -> None:
-        """Have the view recomputed whole from now on: its next step appends what is wrong with it."""
+        """Have the view recomputed whole: the next tick opens it anew, and its step appends what is wrong with it."""
         rows = f"{found.missing} row(s) missing and {found.extra} too many at {found.as_of}"
         await self._change(
             name,
-            distrusted=f"the self-check found {rows}; plain Spark recomputes the whole view from then on. "
-            "Report the view's text as a bug of Strandline; define the view anew to try its plan again",
+            distrusted=f"the self-check found {rows}; plain Spark recomputes the whole view from then on, where its "
+            "text has one answer. Report the text as a bug of Strandline; define the view anew to try its plan again",
         )
-        writing = self.core.require_writing()
-        writing.dataflows.stop(name)
-        await self.core.start(self._view(name))
-        await self.core.bury()
 
     async def _change(self, name: str, **fields: str) -> None:
         view = msgspec.structs.replace(self._view(name), **fields)

@@ -204,7 +204,6 @@ class Ingestion:
                     durable_records=self.status.durable_records + sum(batch.rows for batch in staged),
                     error_records=self.status.error_records + sum(batch.errors for batch in staged),
                     steps=self.status.steps + 1,
-                    stalled="",
                 )
             case UpperMismatch():  # another instance made the very same updates durable: ours are not needed
                 await self._discard(staged)

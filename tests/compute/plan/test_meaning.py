@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from strandline.compute.plan.meaning import meaning
+from strandline.compute.plan.view import plan_view
+from strandline.errors import DefinitionError
 
 pytestmark = pytest.mark.spark
 
+REST = "BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING"
 OPEN = [
     "SELECT shop, product, units FROM sales ORDER BY shop LIMIT 5",
     "SELECT * FROM sales ORDER BY day LIMIT 3 OFFSET 1",
@@ -50,6 +53,31 @@ def test_a_query_that_leaves_spark_no_choice_means_what_its_author_wrote(laborat
     found = meaning(sql, laboratory.catalog, laboratory.analyst)
     assert found is not None
     assert " ".join(found.split()).lower() == " ".join(sql.split()).lower()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT shop, first_value(qty) IGNORE NULLS OVER (ORDER BY day) AS f FROM sales",
+        "SELECT last_value(qty) OVER (ORDER BY qty RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS l FROM sales",
+        f"SELECT last_value(qty) IGNORE NULLS OVER (ORDER BY day RANGE {REST}) AS l FROM sales",
+        "SELECT shop, qty FROM (SELECT shop, qty FROM sales ORDER BY qty DESC) LIMIT 3",
+        "(SELECT shop, qty FROM sales ORDER BY qty DESC) LIMIT 3",
+    ],
+)
+def test_what_has_no_order_that_we_can_complete_is_refused_and_not_guessed(laboratory, sql: str) -> None:
+    """Damage: a view holds other rows than Spark gives, and `verify` agrees with it."""
+    assert meaning(sql, laboratory.catalog, laboratory.analyst) is None
+    with pytest.raises(DefinitionError, match="no definite value"):
+        laboratory.plan(sql)
+
+
+def test_a_distrusted_view_without_a_text_of_its_own_is_planned_and_not_refused(laboratory) -> None:
+    """Damage: a view that a check found wrong stands still for ever."""
+    sql = "SELECT shop, row_number() OVER (ORDER BY sum(qty)) AS r FROM sales GROUP BY 1"
+    assert meaning(sql, laboratory.catalog, laboratory.analyst) is None
+    planned = plan_view(sql, laboratory.catalog, laboratory.analyst, distrusted=True)
+    assert planned.schema.names == ("shop", "r")
 
 
 def test_a_meaning_that_cannot_be_written_is_not_guessed(laboratory) -> None:

@@ -49,7 +49,7 @@ def meaning(sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str 
         return sql
     whole = tree.copy()
     try:
-        for query in reversed(list(whole.find_all(exp.Select, exp.SetOperation))):  # what is inside first
+        for query in reversed(list(whole.find_all(exp.Select, exp.SetOperation, exp.Subquery))):  # what is inside first
             _Completion(query, relations, analyst).complete()
     except (Inexpressible, DefinitionError):
         return None
@@ -82,13 +82,20 @@ class _Completion:
         if isinstance(self.query, exp.Select):
             for window in [each for each in _own(self.query, exp.Window) if is_positional(each)]:
                 window.replace(self._window(window))
-            for call in [each for each in _own(self.query, exp.Anonymous) if each.name.lower() in _ADDED]:
-                self._fold(call)
+            for call in reversed([each for each in _own(self.query, exp.Anonymous) if each.name.lower() in _ADDED]):
+                self._fold(call)  # what is inside first
         if any(self.query.args.get(key) is not None for key in ("limit", "offset")):
             self._limit()
 
     def _limit(self) -> None:
-        """Order by all outputs, by position, after what the author orders by."""
+        """Order by all outputs, by position, after what the author orders by.
+
+        Without an order of its own a limited query may have that of the query inside it: which, is not for us to say.
+        """
+        if self.query.args.get("order") is None and self.query.find(exp.Order) is not None:
+            raise Inexpressible
+        if isinstance(self.query, exp.Subquery):
+            raise Inexpressible
         bare = self.query.copy()
         for key in ("order", "limit", "offset"):
             bare.set(key, None)
@@ -107,7 +114,8 @@ class _Completion:
         function, spec = _called(window), window.args.get("spec")
         rows = spec is not None and str(spec.args.get("kind") or "").upper() == "ROWS"
         begins = spec is None or str(spec.args.get("start") or "").upper() == "UNBOUNDED"
-        if rows or function in _BY_POSITION or (function in _FIRST and begins):
+        bare = isinstance(window.this, exp.Anonymous) and len(window.this.expressions) == 1
+        if rows or function in _BY_POSITION or (function in _FIRST and begins and bare):
             return completed
         if spec is not None or not isinstance(window.this, exp.Anonymous):
             raise Inexpressible
@@ -189,9 +197,14 @@ class _Completion:
         """Return Spark's schema of a query that stands where this one does."""
         named: list[str] = []
         around: exp.Expr | None = self.query
+        inside: exp.Expr | None = None  # the common table expression that this query is part of sees earlier ones only
         while around is not None:
             with_ = around.args.get("with_")
-            named[:0] = [] if with_ is None else [text(each) for each in with_.expressions]
+            seen = [] if with_ is None else list(with_.expressions)
+            if inside is not None and any(each is inside for each in seen):
+                seen = seen[: next(n for n, each in enumerate(seen) if each is inside)]
+            named[:0] = [text(each) for each in seen]
+            inside = around if isinstance(around, exp.CTE) else inside
             around = around.parent
         return self.analyst.schema_of(f"WITH {', '.join(named)} {sql}" if named else sql, self.relations)
 

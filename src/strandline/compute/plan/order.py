@@ -14,6 +14,7 @@ from strandline.algebra.scalar import column, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.compose import names, select
 from strandline.compute.plan.context import Context, Planned
+from strandline.compute.plan.scope import Unplanned
 
 TOP_K = "ORDER BY … LIMIT has no maintenance rule"
 """The reason of a top-k `Opaque`."""
@@ -35,6 +36,12 @@ def output_of(key: exp.Expr, outputs: Sequence[tuple[str | None, str]]) -> str |
 def is_limited(query: exp.Expr) -> bool:
     """Tell whether ``query`` keeps only some of its rows by position."""
     return any(query.args.get(key) is not None for key in ("limit", "offset"))
+
+
+def refuse_order_within(inner: exp.Expr | None) -> None:
+    """Raise `Unplanned` if ``inner``, which a LIMIT without ORDER BY cuts off, has an order that Spark may keep."""
+    if inner is not None and inner.find(exp.Order) is not None:
+        raise Unplanned("a LIMIT without ORDER BY, over a query with one")
 
 
 def ordering(key: exp.Ordered, output: str) -> exp.Ordered:

@@ -20,7 +20,7 @@ from strandline.compute.plan.compose import names as items
 from strandline.compute.plan.compose import select
 from strandline.compute.plan.context import Context, Planned, project, renamed
 from strandline.compute.plan.definite import inexact, refuse_unordered
-from strandline.compute.plan.order import is_limited, ordering, output_of, top
+from strandline.compute.plan.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.relations import Ctes, Relations
 from strandline.compute.plan.scope import Unplanned
 from strandline.compute.plan.select import plan_distinct, plan_select
@@ -81,6 +81,8 @@ class Queries:
             return planned
         keys = []
         order = query.args.get("order")
+        if order is None:
+            refuse_order_within(query.this)
         for key in order.expressions if order is not None else ():
             output = output_of(key.this, planned.outputs)
             if output is None:

@@ -22,7 +22,7 @@ from strandline.compute.plan.context import Context, Planned, project
 from strandline.compute.plan.expressions import conjuncts, has_aggregate, refuse_ambiguous, resolve
 from strandline.compute.plan.folds import definite_folds
 from strandline.compute.plan.functions import MERGING
-from strandline.compute.plan.order import is_limited, ordering, output_of, top
+from strandline.compute.plan.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scope import Scope, Unplanned
 from strandline.compute.plan.windows import complete_windows
@@ -127,6 +127,8 @@ def _order(
 ) -> tuple[list[exp.Ordered], list[_Item]]:
     """Return the keys of ORDER BY over output columns, and items for those that are no output."""
     order = select.args.get("order")
+    if order is None and is_limited(select):
+        refuse_order_within(select.args.get("from_"))
     if order is None or not is_limited(select):
         return [], []
     outputs = [(item.name, item.column) for item in items]

@@ -74,8 +74,9 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
         query, mistrust = None, "sqlglot reads this text otherwise than Spark does"
         refuse_indefinite(None, sql, relations)
     context = Context(relations, analyst, _mentioned(query), Names(_bound(query)))
+    whole = _recomputable(query, sql, relations, analyst) if distrusted else None
     try:
-        if distrusted:
+        if whole is not None:
             raise Unplanned("a check found rows of it wrong")
         if query is None:
             raise Unplanned(str(mistrust))
@@ -83,14 +84,24 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
             raise Unplanned("an outer join after a comma")
         plan = _planned(query, sql, schema, context)
     except Unplanned as why:
-        means = meaning(sql, relations, analyst) if distrusted else sql
-        if means is None or means == sql:
+        if whole is None:
             refuse_unordered(query, sql)
-        plan = _whole(means or sql, schema, relations, str(why))
+        plan = _whole(whole or sql, schema, relations, str(why))
         context.notes[:] = [f"the whole query is recomputed: {why}", *inexact(query)]
         context.types.update((c.name, c.type) for c in schema)
     imports = tuple(sorted(set(_read(plan))))
     return PlannedView(plan, schema, imports, sql, dict(context.types), tuple(context.notes), key(plan))
+
+
+def _recomputable(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str | None:
+    """Return the text by which plain Spark can recompute the whole query; None if none has one answer only."""
+    means = meaning(sql, relations, analyst)
+    if means == sql:
+        try:
+            refuse_unordered(query, sql)
+        except DefinitionError:
+            return None
+    return means
 
 
 def _planned(query: exp.Expr, sql: str, schema: Schema, context: Context) -> Node:

@@ -53,9 +53,14 @@ def _completed(window: exp.Window, names: list[str]) -> exp.Expr:
     completed = window.copy()
     completed.set("order", exp.Order(expressions=[*(key.copy() for key in order.expressions), *ascending(names)]))
     function, (kind, begin, end) = of_window(window), _frame(window)
-    if kind == "ROWS" or function in _UNFRAMED or (function in _FIRST and begin == _BEGIN):
+    if kind == "ROWS" or function in _UNFRAMED:
         return completed
-    if (begin, end) == (_BEGIN, _END) or (function in _LAST and end == _END):
+    # The first row of a frame that begins with the partition is in it, however the frame ends; so is the last row of
+    # one that ends with it.  The first or last that is not NULL may be any row, and depends on both ends.
+    plain = isinstance(window.this, exp.Anonymous) and len(window.this.expressions) == 1
+    if function in _FIRST and plain and begin == _BEGIN and end in (_HERE, _END):
+        return completed
+    if (begin, end) == (_BEGIN, _END) or (function in _LAST and plain and begin == _HERE and end == _END):
         completed.set("spec", _WHOLE.copy())
         return completed
     if (begin, end) == (_BEGIN, _HERE):

@@ -1,0 +1,43 @@
+"""What stands still: no item may be behind a tick without saying why.
+
+An item that failed has its own problem.  Any other that is not where the tick wanted it gets one here, from the uppers
+of the shards and the positions of the endpoints alone, so that a mistake anywhere above cannot hide it.
+
+Source: design page "environment" (`status`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.environment.catalog import Catalog, Materialization, Table
+from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.persist.transactions import SHARD as TRANSACTIONS
+
+
+def standing(
+    catalog: Catalog,
+    problems: Mapping[str, str],
+    uppers: Mapping[str, Frontier],
+    positions: Mapping[str, int],
+    time: Frontier,
+) -> dict[str, str]:
+    """Return why each item that has none of ``problems`` is not complete at ``time``.
+
+    ``uppers`` are by shard, ``positions`` (before which an endpoint has everything) by the materialization's name.
+    """
+    found = {}
+    for name, item in catalog.items.items():
+        if name in problems:
+            continue
+        if isinstance(item, Materialization):
+            position = positions.get(name, 0)
+            if Frontier(position) <= time:
+                found[name] = f"it waits for its collections; it has come to {position}, and the tick's time {time}"
+            continue
+        upper = uppers.get(item.shard, MINIMUM)
+        if upper <= time:
+            sealed = problems.get(TRANSACTIONS) if isinstance(item, Table) else None
+            why = f"tables cannot be sealed: {sealed}" if sealed else "it stands still"
+            found[name] = f"{why}; its upper is {upper}, and the tick's time {time}"
+    return found
