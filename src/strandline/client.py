@@ -486,7 +486,8 @@ class Environment:
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""
         found = self._run(inquiry.verify(self._core, name, as_of))
-        state = self._run(inquiry.verify_state(self._core, name, as_of)) if found.ok else []
+        # State has no history: it is compared at the time that it is complete at.
+        state = self._run(inquiry.verify_state(self._core, name)) if found.ok and as_of is None else []
         return next((stage for stage in state if not stage.ok), found)
 
     def _snapshot(self, name: str, as_of: int | None) -> DataFrame:

@@ -19,6 +19,7 @@ CONFIGURATIONS = {
 }
 
 
+@pytest.mark.time_limit(900)
 def test_the_views_updates_are_identical_whatever_the_partitioning_and_the_batching(tmp_path: Path) -> None:
     """Else two replicas would correct each other's last bits for ever, and a restart could change an answer."""
     found = {}

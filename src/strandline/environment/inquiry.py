@@ -230,7 +230,7 @@ async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], know
     return read[stages[-1].name]
 
 
-async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verification]:
+async def verify_state(core: Core, name: str) -> list[Verification]:
     """Compare the state that each internal stage of a view keeps with what its own inputs hold, inputs first.
 
     A view may be right while its state is not: what is wrong there comes out at the next change.  Raises as `verify`.
@@ -247,8 +247,8 @@ async def verify_state(core: Core, name: str, as_of: int | None) -> list[Verific
             break  # another version defined the view: what this one would keep is not there yet
         handles[stage.name] = reader
         inputs = [handles[each] for each in stage.inputs]
-        time = as_of if as_of is not None else await latest([reader])
-        known = time if as_of is not None else min(time, await latest(inputs)) if inputs else time
+        time = await latest([reader])
+        known = min(time, await latest(inputs)) if inputs else time
         plan = full_plan(stage)
         read = {each: await _updates(core, handles[each], known, Hold(), net=True) for each in sorted(frames(plan))}
         wanted = await core.engine.evaluate(plan, read, origin=known)

@@ -55,6 +55,8 @@ class OneFault:
         if label == LAND:
             self.landings += 1
             return int(self.landings == self._landing + 1)
+        if label == "meanwhile":
+            return n - 1  # no other process acts: with a single attempt, its commit would be one fault more
         if not label.startswith(FAULT):
             return 0
         self.points.append(n)

@@ -14,7 +14,7 @@ from strandline.algebra.scalar import column, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.compose import names, select
 from strandline.compute.plan.context import Context, Planned
-from strandline.compute.plan.scope import Unplanned
+from strandline.errors import DefinitionError
 
 TOP_K = "ORDER BY … LIMIT has no maintenance rule"
 """The reason of a top-k `Opaque`."""
@@ -39,9 +39,12 @@ def is_limited(query: exp.Expr) -> bool:
 
 
 def refuse_order_within(inner: exp.Expr | None) -> None:
-    """Raise `Unplanned` if ``inner``, which a LIMIT without ORDER BY cuts off, has an order that Spark may keep."""
+    """Raise `DefinitionError` if ``inner``, cut off by a LIMIT without ORDER BY, has an order that Spark may keep."""
     if inner is not None and inner.find(exp.Order) is not None:
-        raise Unplanned("a LIMIT without ORDER BY, over a query with one")
+        raise DefinitionError(
+            "LIMIT has no definite value here: it has no ORDER BY of its own, and that of the query inside it need not "
+            "hold outside; write ORDER BY beside LIMIT"
+        )
 
 
 def ordering(key: exp.Ordered, output: str) -> exp.Ordered:
