@@ -252,8 +252,15 @@ class Simulation:
                     reply = point.run()
                 except StrandlineError as refusal:
                     error = refusal
+                except BaseException:  # a law is broken: the run ends here, and so must the actor
+                    _bury(actor.coroutine)
+                    raise
             case Outcome.DONE_UNREPORTED:
-                self._do_unreported(point)
+                try:
+                    self._do_unreported(point)
+                except BaseException:
+                    _bury(actor.coroutine)
+                    raise
                 error = Indeterminate(f"{point.site}: the answer was lost")
             case Outcome.LATE:
                 self._late.append((actor.name, point))

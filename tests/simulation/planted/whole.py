@@ -34,7 +34,7 @@ from strandline.sources import reclock
 from strandline.sources.ingest import Advanced, Ingestion, Stepped
 from strandline.sources.reclock import Remap, Slice
 from strandline.sources.remap import RemapShard
-from worlds.outside import CheckpointSession, StagedSession
+from worlds.outside import StagedSession
 
 BUGS: Final[list[Bug]] = []
 bug = registrar(BUGS)
@@ -222,16 +222,6 @@ def checkpoint_too_far(self: Checkpoint, state_keys: Any, upper: int) -> Checkpo
     return _advance_checkpoint(self, state_keys, upper + 1)
 
 
-@bug("an endpoint's transaction is committed under any fence", (CheckpointSession, "_commit"))
-def fence_not_compared(self: CheckpointSession, checkpoint: Checkpoint) -> None:
-    """Take the newest fence for one's own."""
-    self._fence = self.place.fences[self.name]
-    _commit_endpoint(self, checkpoint)
-
-
-_commit_endpoint = CheckpointSession._commit
-
-
 @bug("a staged transaction is applied whenever it is acknowledged", (StagedSession, "_apply"))
 def applied_twice(self: StagedSession) -> Any:
     """Forget which were."""
@@ -287,8 +277,8 @@ def problem_kept(self: Core, name: str, problem: str) -> None:
         self.problems[name] = problem
 
 
-@bug("what stands still without a problem of its own is not told", (Core, "_left_behind"))
-def silence(self: Core, time: Frontier) -> dict[str, str]:
+@bug("what stands still without a problem of its own is not told", (core_module, "standing"))
+def silence(*_: object) -> dict[str, str]:
     """Say nothing."""
     return {}
 
