@@ -51,9 +51,11 @@ def meaning(sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str 
     try:
         for query in reversed(list(whole.find_all(exp.Select, exp.SetOperation, exp.Subquery))):  # what is inside first
             _Completion(query, relations, analyst).complete()
+        completed = text(whole)
+        same = analyst.schema_of(completed, relations) == analyst.schema_of(sql, relations)
     except (Inexpressible, DefinitionError):
         return None
-    return text(whole)
+    return completed if same else None
 
 
 def _open(node: exp.Expr) -> bool:
