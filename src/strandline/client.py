@@ -252,7 +252,7 @@ class Environment:
         Raises `DefinitionError` with a position where the text is wrong.  Queries are asked with `query`.
         """
         statement = arguments.statement(sql)
-        if isinstance(statement, definitions.Create | statements.Drop):
+        if isinstance(statement, statements.Create | statements.Drop):
             self._run(self._core.settle())
         match statement:
             case statements.CreateTable() as s:

@@ -72,10 +72,11 @@ from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 
 CATALOG = "catalog"
+"""What problems of knowing the catalog, and of closing what it dropped, are noted under."""
 MERGES = "(merges)"
+"""The same for the large merges beside ticks."""
 STATUS = "(status)"
-"""What problems are noted of that are no item's."""
-"""What problems of knowing the catalog, and of closing what it dropped, are told under."""
+"""The same for the lists by which other processes read problems and notices."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -35,9 +35,6 @@ from strandline.environment.tasks import spec_of
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
-Create: TypeAlias = (
-    statements.CreateTable | statements.CreateSource | statements.CreateView | statements.CreateMaterialization
-)
 C = TypeVar("C", bound=Table | Source | View)
 KINDS: Final[dict[str, type]] = {
     "table": Table,
@@ -229,7 +226,7 @@ async def _add(core: Core, item: Item) -> None:
     await core.start(item)
 
 
-def _taken(core: Core, statement: Create, kind: type) -> bool:
+def _taken(core: Core, statement: statements.Create, kind: type) -> bool:
     """Return whether the item is there already and that is fine.  Raises `DefinitionError` if its name is not free."""
     core.require_writing()
     name = statement.name

@@ -37,7 +37,7 @@ from strandline.environment.config import (
     resolve_reference,
 )
 from strandline.environment.interval import refuse_no_interval
-from strandline.environment.statements import Bind, CreateMaterialization, CreateSource, CreateTable, CreateView
+from strandline.environment.statements import Bind, Create, CreateMaterialization, CreateSource, CreateTable, CreateView
 from strandline.errors import ConfigError, DefinitionError
 
 SETTINGS_FILE: Final = "strandline.yml"
@@ -51,7 +51,6 @@ _IN_YAML: Final = ("sources", "materializations")
 _YAML: Final = (".yml", ".yaml")
 _LEFT_ALONE: Final = (".md", ".txt")
 
-Create: TypeAlias = CreateTable | CreateSource | CreateView | CreateMaterialization
 _Scalar: TypeAlias = str | int | float | bool
 T = TypeVar("T")
 

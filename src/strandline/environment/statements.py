@@ -162,9 +162,8 @@ class Query:
     text: str
 
 
-Statement: TypeAlias = (
-    CreateTable | CreateSource | CreateView | CreateMaterialization | Drop | Insert | Delete | Update | Bracket | Query
-)
+Create: TypeAlias = CreateTable | CreateSource | CreateView | CreateMaterialization
+Statement: TypeAlias = Create | Drop | Insert | Delete | Update | Bracket | Query
 
 _BRACKETS: Final = ("BEGIN", "COMMIT", "ROLLBACK")
 _WORDS: Final = [*QUERY_WORDS[:-1], "CREATE", "DROP", "INSERT", "DELETE", "UPDATE", *_BRACKETS]
