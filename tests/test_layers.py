@@ -23,6 +23,7 @@ FLOORS = (
     ("persist",),
     ("engine", "materialize"),
     ("sources", "compute"),
+    ("instance",),
     ("environment",),
     ("client", "datasource", "bench"),
     ("",),  # the package itself, which only names what is public

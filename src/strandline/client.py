@@ -34,7 +34,6 @@ from strandline.environment.loop import LoopThread
 from strandline.environment.progress import progress
 from strandline.environment.project import Project
 from strandline.environment.selfcheck import SelfCheck
-from strandline.environment.tables import Change, OpenTable, Statement
 from strandline.environment.tenure import lives, released
 from strandline.environment.wiring import SparkAssembly, assemble
 from strandline.errors import (
@@ -47,6 +46,7 @@ from strandline.errors import (
     Unavailable,
 )
 from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.instance.tables import Change, OpenTable, Statement
 from strandline.materialize.runtime import Status
 from strandline.persist.definite import read_definitely
 from strandline.persist.holds import BEAT_MS
@@ -422,7 +422,7 @@ class Environment:
 
         It is made on the environment's own thread: it must not block, raise, or call the environment.
         """
-        self._core.watch = call
+        self._core.require_writing().instance.watch = call
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return what the shard of a collection (or a shard by its id) is: state, batches, holders, bytes."""

@@ -20,9 +20,9 @@ from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.endpoints import driver, spec_of
 from strandline.environment.statements import Bind, CreateMaterialization
-from strandline.environment.tables import Change
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage
+from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_engine import ListEngine, updates
@@ -128,7 +128,9 @@ def test_a_backfill_replaces_what_is_wrong_and_leaves_the_other_table(place: Pla
         assert place.ask('SELECT * FROM "People"') == [(1, "by hand")]
         await insert(core, "orders", [{"k": 4, "x": "four"}])
         await ticked(core)
-        assert core.require_writing().tasks["out"].status.committed.stored == 4, "only what is new after the refill"
+        assert core.require_writing().instance.tasks["out"].status.committed.stored == 4, (
+            "only what is new after the refill"
+        )
 
     asyncio.run(body())
 
@@ -174,7 +176,7 @@ def test_a_backfill_that_dies_in_the_middle_is_finished_or_never_began(
             with pytest.raises(Died):
                 await backfill(core, "out", "orders", apply=True)
                 await core._reconcile()
-                task = core.require_writing().tasks["out"]
+                task = core.require_writing().instance.tasks["out"]
                 await task.open()
                 patched.setattr(task._session, "_commit", dies(when.startswith("before"), task._session._commit))
                 await core.tick()

@@ -204,7 +204,7 @@ def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
     place, tasks = Place(), {"one": Stuck(), "two": Stuck()}
     assembly, loop = place.assembly(), LoopThread()
     core = loop.run(Core.open(assembly, Config(), Mode.FULL))
-    core.require_writing().tasks.update(cast("dict[str, Materialization]", tasks))
+    core.require_writing().instance.tasks.update(cast("dict[str, Materialization]", tasks))
     env = Environment(core, assembly, loop)
     with pytest.raises(Unavailable, match="endpoint is gone"):
         env.close()

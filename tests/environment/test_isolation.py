@@ -17,6 +17,7 @@ from strandline.environment.statements import Drop
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import CorruptionError, Determinate, FencedError, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
+from strandline.instance.commands import RunIngestion
 from strandline.persist.transactions import SHARD
 from strandline.sources.ingest import Ingestion, Status
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -71,7 +72,7 @@ def core() -> Core:
 
 def source(core: Core, name: str, ingestion: Failing) -> None:
     """Let ``ingestion`` take part in ticks."""
-    core.require_writing().ingestions[name] = cast("Ingestion", ingestion)
+    core.require_writing().instance.ingestions[name] = cast("Ingestion", ingestion)
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
@@ -126,14 +127,15 @@ def test_an_item_that_could_not_be_opened_is_opened_by_a_later_tick(
     """Damage: a source that was unreachable when the environment started stays dead until the next restart."""
     opened = Failing()
 
-    async def start(item: Source) -> None:
+    async def start(name: str, command: RunIngestion) -> None:
         if not ready:
             raise Unavailable("upstream does not answer")
-        await core.client.writer(item.shard, core.require_writing().epoch, schema=item.schema.ddl)
+        output = command.output
+        await core.client.writer(output.shard, core.require_writing().epoch, schema=output.schema.ddl)
         source(core, "late", opened)
 
     ready: list[bool] = []
-    monkeypatch.setattr(core, "_start_source", start)
+    monkeypatch.setattr(core.require_writing().instance, "_start_ingestion", start)
     late = Source("late", (("k", "string"),), "late-shard", "files", {}, remap="late-remap", progress="late-progress")
     run_sync(definitions._add(core, late))
     run_sync(core.tick())
@@ -148,10 +150,10 @@ def test_what_stands_still_without_a_word_is_named(core: Core) -> None:
     """Damage: an item whose upper does not move looks healthy."""
     run_sync(core.client.writer("silent-shard", core.require_writing().epoch, schema="`k` string"))
 
-    async def nothing(item: Source) -> None:
+    async def nothing(name: str, command: RunIngestion) -> None:
         source(core, "silent", Failing())
 
-    core._start_source = nothing  # type: ignore[method-assign]
+    core.require_writing().instance._start_ingestion = nothing  # type: ignore[method-assign]
     silent = Source("silent", (("k", "string"),), "silent-shard", "files", {}, remap="r", progress="p")
     run_sync(definitions._add(core, silent))
     time = run_sync(core.tick())
@@ -170,7 +172,7 @@ def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(
         with pytest.raises(Indeterminate):
             run_sync(definitions._add(core, Table("u", (("k", "string"),), "other")))
     time = run_sync(core.tick())
-    assert "u" in core.require_writing().tables
+    assert "u" in core.require_writing().instance.tables
     assert core.client.state_of("other").upper > Frontier(time)
     assert core.all_problems() == {}
 
@@ -187,7 +189,7 @@ def test_a_drop_of_unknown_outcome_that_happened_is_finished_by_the_next_tick(
         with pytest.raises(Indeterminate):
             run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
     run_sync(core.tick())
-    assert core.require_writing().tables == {}
+    assert core.require_writing().instance.tables == {}
     assert core.catalog.dropped == ()
     assert core.client.state_of("table").tombstone
     assert core.all_problems() == {}

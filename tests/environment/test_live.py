@@ -10,16 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.environment import definitions, inquiry, live
+from strandline.environment import definitions, inquiry
 from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.endpoints import driver
 from strandline.environment.statements import parse
-from strandline.environment.tables import Change
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import DefinitionError
+from strandline.instance import live
+from strandline.instance.tables import Change
 from strandline.materialize.runtime import Moving, Status
 from strandline.persist.push import PushClient
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -125,7 +126,7 @@ def test_status_tells_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) 
         def watch(status: Status) -> None:
             seen.append((status.phase, live.of(live.told(core.live()), live.MOVING, "out")))
 
-        core.watch = watch
+        core.require_writing().instance.watch = watch
         await core.tick()
         assert core.all_problems() == {}
         assert ("Extending", {"read": 2, "about": 3, "sent": 0}) in seen

@@ -21,9 +21,9 @@ from strandline.environment.core import Core
 from strandline.environment.endpoints import driver
 from strandline.environment.holding import Hold
 from strandline.environment.statements import parse
-from strandline.environment.tables import Change
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import CollectionError, DefinitionError
+from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_analyst import ListAnalyst

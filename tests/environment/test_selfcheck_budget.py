@@ -32,14 +32,14 @@ class World:
         self.counters = SimpleNamespace(rows=0)
         sink = SimpleNamespace(fresh=False, fingerprint="plan", counters=self.counters)
         run = SimpleNamespace(sink=sink)
-        dataflows = SimpleNamespace(definitions=dict.fromkeys(views), runs_of=lambda name: (run,))
+        dataflows = SimpleNamespace(views=tuple(views), runs_of=lambda name: (run,))
         catalogs = SimpleNamespace(change=self._change)
         self.core = SimpleNamespace(
             assembly=SimpleNamespace(clock=self.clock),
             catalog=SimpleNamespace(collection=views.__getitem__),
             catalogs=catalogs,
             problems={},
-            require_writing=lambda: SimpleNamespace(dataflows=dataflows, epoch=1),
+            require_writing=lambda: SimpleNamespace(instance=SimpleNamespace(dataflows=dataflows), epoch=1),
         )
         self.changes = 0
         monkeypatch.setattr(selfcheck, "verify", self._verify)

@@ -6,8 +6,8 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.environment.oracle import Oracle
-from strandline.environment.tables import Change, OpenTable, Statement, commit
 from strandline.errors import FencedError, InvalidUsage
+from strandline.instance.tables import Change, OpenTable, Statement, commit
 from strandline.persist.client import PersistClient
 from strandline.persist.transactions import open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus

@@ -26,16 +26,17 @@ import pyarrow as pa
 from strandline.algebra.schema import Column, Schema
 from strandline.environment import definitions
 from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import Materialization, Source, View
+from strandline.environment.catalog import Materialization, View
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.statements import CreateSource, CreateTable, CreateView
-from strandline.environment.tables import Change, Statement
 from strandline.environment.tenure import SystemProcesses
 from strandline.environment.wiring import assemble
 from strandline.errors import ConfigError, Position
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
+from strandline.instance.commands import RunIngestion
+from strandline.instance.tables import Change, Statement
 from strandline.materialize.driver import Driver
 from strandline.persist.client import PersistClient
 from strandline.persist.evolution import parse_schema
@@ -163,7 +164,7 @@ class _Tides:
     def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check`."""
 
-    async def reader(self, source: Source, client: PersistClient, epoch: int) -> SourceReader:
+    async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """See `Connectors.reader`."""
         return _Tide(self.engine)
 

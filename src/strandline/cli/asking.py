@@ -15,8 +15,8 @@ from strandline.cli.door import Door
 from strandline.cli.output import Output, rows_document, rows_table, table
 from strandline.client import Environment, Transaction
 from strandline.environment import statements
-from strandline.environment.error_half import described
 from strandline.errors import ConfigError, DefinitionError, Position
+from strandline.instance.error_half import described
 
 _COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "problem")
 

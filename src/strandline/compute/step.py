@@ -96,7 +96,7 @@ class StageRun:
         ``quiet_inputs`` are stages that are themselves quiet up to ``upper`` and will be advanced there.
         """
         lower = self.sink.desired
-        if not self.sink.known or lower is None or self.sink.fresh or self.sink.owes:
+        if not (self.sink.known and self.sink.may_write) or lower is None or self.sink.fresh or self.sink.owes:
             return False
         if self.sink.writer.state.upper != Frontier(lower):
             return False
@@ -111,6 +111,8 @@ class StageRun:
         """Say what keeps the shard before ``upper``; empty if it is there."""
         if upper <= self.sink.writer.state.upper:
             return ""
+        if not self.sink.may_write:
+            return "this instance may not write yet"
         behind = [f"{name!r} (upper {r.state.upper})" for name, r in self._inputs.items() if r.state.upper < upper]
         if behind:
             return f"it waits for {', '.join(behind)}"
@@ -155,6 +157,8 @@ class StageRun:
             await self.sink.open()
         if as_time(upper) == 0:
             return None  # some input knows nothing yet
+        if self.sink.fresh and not self.sink.may_write:
+            return None  # to begin its history is to write
         if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
             self._require(as_time(upper) - 1)
             await self.sink.start(as_time(upper) - 1)

@@ -8,7 +8,6 @@ Source: design page "the house planned" (core logic over injected protocols).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,9 @@ from typing import Protocol
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.analyst import Analyst
 from strandline.compute.tick import Together
-from strandline.environment.catalog import Source
 from strandline.environment.tenure import Processes
-from strandline.materialize.driver import Driver
-from strandline.persist.client import PersistClient
+from strandline.instance.connections import Connectors, Drivers
 from strandline.persist.plane import Engine
-from strandline.sources.reader import SourceReader
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
@@ -41,29 +37,6 @@ class TypeAnalyst(Analyst, Protocol):
 
     def parse_ddl(self, ddl: str) -> Schema:
         """Return the schema that a column list writes.  Raises `DefinitionError` for what is none."""
-        ...
-
-
-class Connectors(Protocol):
-    """How sources are read."""
-
-    def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
-        """Raise `DefinitionError` if there is no such connector, or it refuses the options of source ``name``."""
-        ...
-
-    async def reader(self, source: Source, client: PersistClient, epoch: int) -> SourceReader:
-        """Return a reader of ``source``; what it keeps about its progress, it keeps under ``epoch``.
-
-        Raises what stores raise, and `FencedError` if a newer epoch was admitted.
-        """
-        ...
-
-
-class Drivers(Protocol):
-    """How endpoints are written."""
-
-    def __call__(self, endpoint: str, options: Mapping[str, str]) -> Driver:
-        """Return the driver of an endpoint.  Raises `ConfigError` naming the endpoint or option that is not known."""
         ...
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from strandline.environment.catalog import Catalog, Materialization, unknown
+from strandline.environment.commanded import spec_of
 from strandline.environment.core import Core
-from strandline.environment.tasks import spec_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strandline.environment.catalog import Source
 from strandline.environment.on_error import OPTION
 from strandline.errors import DefinitionError
+from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
 from strandline.sources.file_options import FileOptions, parse
 from strandline.sources.file_sequence import FileSequence
@@ -35,12 +35,12 @@ class FileConnectors:
             raise DefinitionError(f"source {name!r}: option 'path' is missing")
         _parsed(options)
 
-    async def reader(self, source: Source, client: PersistClient, epoch: int) -> SourceReader:
+    async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """See `Connectors.reader`."""
         sequence = await FileSequence.open(await client.records(source.progress, epoch), epoch)
         options = _parsed(source.options)
         folder = LocalFolder(options.root, options.pattern)
-        return FileReader(self.clock, folder, sequence, self.decoder, source.schema, options)
+        return FileReader(self.clock, folder, sequence, self.decoder, source.output.schema, options)
 
 
 def _parsed(options: Mapping[str, str]) -> FileOptions:

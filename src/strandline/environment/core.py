@@ -14,16 +14,15 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from strandline.algebra.schema import Schema
-from strandline.compute.tick import TickReport, tick
-from strandline.environment import live
+from strandline.compute.tick import TickReport
 from strandline.environment.assembly import Assembly
 from strandline.environment.catalog import (
     KEY,
@@ -33,19 +32,17 @@ from strandline.environment.catalog import (
     Holder,
     Item,
     Materialization,
-    Source,
     Table,
     View,
 )
+from strandline.environment.commanded import KnownPlans, command, commands
 from strandline.environment.config import Config, Mode
-from strandline.environment.dataflows import Dataflows, Definition, define, stage_shards
 from strandline.environment.dropped import bury
 from strandline.environment.oracle import Oracle
+from strandline.environment.planning import Definition, define, stage_shards
 from strandline.environment.problems import NOTICES, PROBLEMS, Board
 from strandline.environment.retention import LETTING_GO, Retention, policy_of
 from strandline.environment.standing import standing
-from strandline.environment.tables import Change, OpenTable, Statement, commit
-from strandline.environment.tasks import start_task
 from strandline.environment.tenure import Claim, abandon, admit
 from strandline.errors import (
     AsOfError,
@@ -55,11 +52,12 @@ from strandline.errors import (
     StoreError,
     StrandlineError,
     Unavailable,
-    reason,
 )
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.materialize.runtime import Materialization as Task
-from strandline.materialize.runtime import Status, unwatched
+from strandline.instance import live
+from strandline.instance.instance import Equipment, Instance
+from strandline.instance.problems import Problems
+from strandline.instance.tables import Change, OpenTable, Statement
 from strandline.persist.client import PersistClient
 from strandline.persist.location import KEY as LOCATION
 from strandline.persist.notify import LocalNotifier, Notifier, Polling
@@ -68,8 +66,6 @@ from strandline.persist.read import ReadHandle
 from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD as TRANSACTIONS
 from strandline.persist.transactions import Transactions, open_transactions
-from strandline.sources.ingest import Ingestion
-from strandline.sources.remap import RemapShard
 
 CATALOG = "catalog"
 """What problems of knowing the catalog, and of closing what it dropped, are noted under."""
@@ -86,11 +82,9 @@ class Writing:
     epoch: int
     transactions: Transactions
     oracle: Oracle
-    dataflows: Dataflows
-    tables: dict[str, OpenTable]
-    ingestions: dict[str, Ingestion]
-    tasks: dict[str, Task]
+    instance: Instance
     retention: Retention
+    plans: KnownPlans
 
 
 class Core:
@@ -106,14 +100,10 @@ class Core:
         self.config = config
         self.mode = mode
         self.writing: Writing | None = None
-        self.problems: dict[str, str] = {}
+        self.problems = Problems()
         self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
         self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
-        self._running: dict[str, str] = {}  # the items that are open here, and their ids
-        self.watch: Callable[[Status], None] = unwatched
-        """Called after every batch that a task has read or sent; it must not raise or block."""
-        self.last_tick: TickReport = TickReport()
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
@@ -159,7 +149,7 @@ class Core:
             self.client.notifier.close()
         async with AsyncExitStack() as ending:  # each is ended whatever the others raise
             ending.push_async_callback(self._let_go)
-            for task in () if self.writing is None else self.writing.tasks.values():
+            for task in () if self.writing is None else self.writing.instance.tasks.values():
                 ending.push_async_callback(task.close)
 
     async def _let_go(self) -> None:
@@ -257,15 +247,15 @@ class Core:
         catalog = await self.catalogs.succeed(admitted)
         transactions = await open_transactions(self.client, catalog.epoch)
         floor = transactions.upper.at or 0
+        have = self.assembly
+        equipment = Equipment(self.client, self.engine, have.connectors, have.drivers, have.together)
         self.writing = Writing(
             catalog.epoch,
             transactions,
             Oracle(self.assembly.clock, floor),
-            Dataflows(self.client, self.engine, catalog.epoch),
-            {},
-            {},
-            {},
+            Instance(equipment, catalog.epoch, transactions, self.problems),
             Retention(self.client, self.config, catalog.epoch),
+            KnownPlans(),
         )
         for item in list(catalog.items.values()):
             await self.start(item)
@@ -276,7 +266,7 @@ class Core:
         writing = self.require_writing()
         buried, problems = await bury(self.catalog.dropped, writing.transactions)
         for shard in self.catalog.dropped:
-            self._note(shard, problems.get(shard, ""))
+            self.problems.note(shard, problems.get(shard, ""))
         if buried:
             await self.catalogs.change(writing.epoch, lambda catalog: catalog.closed(buried))
 
@@ -285,91 +275,19 @@ class Core:
 
         What keeps it from opening is its own problem; the other items go on, and every tick tries to open it again.
         """
-        name = item.name.lower()
-        async with self._own_problem(name):
-            await self._start(item)
-            self._running[name] = _id(item)
-            self._note(name, "")
+        writing, name = self.require_writing(), item.name.lower()
+        async with self.problems.of(name):
+            if isinstance(item, View) and writing.plans.get(item) is None:
+                item = await self._planned(item)
+            wanted = command(item, self.catalog, writing.plans, self.config)
+            assert wanted is not None, f"{item.name!r} was planned a moment ago"
+            await writing.instance.start(name, wanted)
+            if not isinstance(item, Materialization):
+                await writing.retention.hold(item)
+            self.problems.note(name, "")
 
-    async def stop(self, name: str) -> None:
-        """Let an item that the catalog holds no longer take no part in ticks.  Raises what an endpoint raises."""
-        writing = self.require_writing()
-        self._running.pop(name, None)
-        writing.dataflows.stop(name)
-        writing.tables.pop(name, None)
-        writing.ingestions.pop(name, None)
-        task = writing.tasks.pop(name, None)
-        self.problems.pop(name, None)
-        if task is not None:
-            await task.close()
-
-    async def _start(self, item: Item) -> None:
-        match item:
-            case Table():
-                await self._start_table(item)
-            case Source():
-                await self._start_source(item)
-            case View():
-                await self._start_view(item)
-            case Materialization():
-                await self._start_task(item)
-        present = self.catalog.find(item.name)  # opening a view may have changed the shards of its stages
-        if present is not None and not isinstance(present, Materialization):
-            await self.require_writing().retention.hold(present)
-
-    def _watched(self, status: Status) -> None:
-        self.watch(status)
-
-    def live(self) -> dict[str, int]:
-        """Return the live counters of what runs here (`environment/live.py`)."""
-        writing = self.writing
-        return {} if writing is None else live.counters(writing.dataflows, writing.tasks)
-
-    def _told(self) -> dict[str, int]:
-        return {**self.client.metrics.counts(), **live.told(self.live())}
-
-    async def _reconcile(self) -> None:
-        """Run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
-
-        So the next tick opens what could not be opened, and does what a CREATE or DROP of unknown outcome came to.
-        """
-        async with self._own_problem(CATALOG):
-            await self.catalogs.settle(self.require_writing().epoch)
-            for name, known in list(self._running.items()):
-                item = self.catalog.find(name)
-                if item is None or _id(item) != known:
-                    await self.stop(name)
-            if self.catalog.dropped:
-                await self.bury()
-            self._note(CATALOG, "")
-        for name, item in list(self.catalog.items.items()):
-            if name not in self._running:
-                await self.start(item)
-
-    @asynccontextmanager
-    async def _own_problem(self, name: str) -> AsyncIterator[None]:
-        """Make what fails inside the problem of the item ``name`` alone, a bug of ours included, fencing excepted."""
-        try:
-            yield
-        except FencedError:
-            raise
-        except Exception as error:  # noqa: BLE001 - one item's failure never stops another
-            self._note(name, reason(error))
-
-    async def _start_table(self, table: Table) -> None:
-        writing = self.require_writing()
-        writer = await writing.transactions.register(table.shard, table.schema.ddl)
-        reader = await self.reader_of(table)
-        writing.tables[table.name.lower()] = OpenTable(table.name, table.schema, writer, reader)
-
-    async def _start_source(self, source: Source) -> None:
-        writing = self.require_writing()
-        reader = await self.assembly.connectors.reader(source, self.client, writing.epoch)
-        remap = await RemapShard.open(await self.client.records(source.remap, writing.epoch), writing.epoch)
-        data = await self.client.writer(source.shard, writing.epoch, schema=source.schema.ddl)
-        writing.ingestions[source.name.lower()] = await Ingestion.open(source.schema, reader, remap, data, self.engine)
-
-    async def _start_view(self, view: View) -> None:
+    async def _planned(self, view: View) -> View:
+        """Plan a view; return it as it is in the catalog from then on: with a shard for each stage of this plan."""
         writing = self.require_writing()
         planned, stages = define(
             view.name, view.sql, self.catalog, self.assembly.analyst, distrusted=bool(view.distrusted)
@@ -378,25 +296,36 @@ class Core:
         if shards != view.stages:  # this version plans otherwise than the one that defined the view
             view = msgspec.structs.replace(view, stages=shards)
             await self.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(view))
-        readers = {name: await self.reader(name) for name in planned.imports}
-        read = {name: self.catalog.collection(name) for name in readers}
-        forgiven = frozenset(name for name, item in read.items() if isinstance(item, Source) and item.forgiven)
-        await writing.dataflows.start(Definition(view, planned, stages), readers, forgiven)
+        writing.plans.put(Definition(view, planned, stages))
+        return view
 
-    async def _start_task(self, item: Materialization) -> None:
+    async def stop(self, name: str) -> None:
+        """Take an item that is no longer in the catalog out of ticks.  Raises what an endpoint raises."""
+        await self.require_writing().instance.stop(name)
+
+    def live(self) -> dict[str, int]:
+        """Return the live counters of what runs here (`instance/live.py`)."""
+        return {} if self.writing is None else self.writing.instance.counters()
+
+    def _told(self) -> dict[str, int]:
+        return {**self.client.metrics.counts(), **live.told(self.live())}
+
+    async def _reconcile(self) -> None:
+        """Have run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
+
+        So the next tick opens what could not be opened, and does what a CREATE or DROP of unknown outcome came to.
+        """
         writing = self.require_writing()
-        readers = [await self.reader(bound.collection) for bound in item.bindings]
-        endpoint = self.assembly.drivers(item.endpoint, item.endpoint_options)
-        writing.tasks[item.name.lower()] = await start_task(
-            item, self.catalog, readers, self.client, self.engine, endpoint, writing.epoch, self._watched
-        )
-
-    async def reader_of(self, item: Collected) -> ReadHandle:
-        """Return the reading handle of an item that is open for writing here."""
-        reader = await self.client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
-        assert reader is not None, f"{item.name!r} was opened for writing a moment ago"
-        self._readers[item.shard] = reader
-        return reader
+        async with self.problems.of(CATALOG):
+            await self.catalogs.settle(writing.epoch)
+            writing.plans.keep(self.catalog)
+            await writing.instance.end(commands(self.catalog, writing.plans, self.config))
+            if self.catalog.dropped:
+                await self.bury()
+            self.problems.note(CATALOG, "")
+        for name, item in list(self.catalog.items.items()):
+            if not (writing.instance.runs(name) and writing.retention.holds(item)):
+                await self.start(item)
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
@@ -410,62 +339,37 @@ class Core:
         await self._reconcile()
         time = await self.ingest(ts)
         await self.maintain()
-        await self.deliver()
-        positions = {name: task.status.position for name, task in self.require_writing().tasks.items()}
-        shards = [item.shard for item in self.catalog.items.values() if not isinstance(item, Materialization)]
-        uppers = {shard: state.upper for shard in shards if (state := self.client.known(shard)) is not None}
-        self._standing = standing(self.catalog, self.problems, uppers, positions, Frontier(time))
+        await self.require_writing().instance.deliver()
+        frontiers = self.require_writing().instance.report().frontiers
+        self._standing = standing(self.catalog, self.problems, frontiers, Frontier(time))
         await self._let_go_of_history(time)
-        async with self._own_problem(STATUS):
+        async with self.problems.of(STATUS):
             await self.board.tell(self.all_problems())
             await self.noticeboard.tell(self.notices())
-            self._note(STATUS, "")
+            self.problems.note(STATUS, "")
         return time
 
     async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
-        """Bind a new time at every source and seal the tables through it; ``step``: make sources' data durable too."""
+        """Bind a new time everywhere and return it; ``step``: make sources' data durable too."""
         writing = self.require_writing()
         time = writing.oracle.next(ts)
-        sources = [self._ingest(name, each, time, step=step) for name, each in writing.ingestions.items()]
-        await self.assembly.together([*sources, self._seal(time)])
+        await writing.instance.ingest(time, step=step)
         return time
-
-    async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool) -> None:
-        async with self._own_problem(name):
-            await ingestion.tick(time)
-            if step:
-                await ingestion.catch_up()
-            self._note(name, ingestion.status.stalled)
-
-    async def _seal(self, time: int) -> None:
-        async with self._own_problem(TRANSACTIONS):
-            await self.require_writing().transactions.advance(time)
-            self._note(TRANSACTIONS, "")
 
     async def maintain(self) -> TickReport:
         """Step every stage of every view up to where its inputs are known."""
         writing = self.require_writing()
-        upper = Frontier(writing.oracle.floor)
-        report = self.last_tick = await tick(self.client, writing.dataflows.runs, upper, self.assembly.together)
-        for name in writing.dataflows.definitions:
-            problems = [report.problem(run.name) for run in writing.dataflows.runs_of(name)]
-            self._note(name, next(filter(None, problems), ""))
-        return report
+        return await writing.instance.maintain(Frontier(writing.oracle.floor))
 
     async def deliver(self) -> None:
         """Let every endpoint follow its collections."""
-        await self.assembly.together([self._deliver(name, task) for name, task in self.require_writing().tasks.items()])
-
-    async def _deliver(self, name: str, task: Task) -> None:
-        async with self._own_problem(name):
-            await task.advance()
-            self._note(name, task.status.waits)
+        await self.require_writing().instance.deliver()
 
     async def _let_go_of_history(self, time: int) -> None:
         writing = self.require_writing()
-        async with self._own_problem(LETTING_GO):
-            await writing.retention.follow(self.catalog, writing.dataflows, time)
-            self._note(LETTING_GO, "")
+        async with self.problems.of(LETTING_GO):
+            await writing.retention.follow(self.catalog, writing.instance.dataflows, time)
+            self.problems.note(LETTING_GO, "")
 
     async def merge(self) -> None:
         """Carry out the large merges that are due: beside ticks, not in them (`persist/compact.py`).
@@ -473,10 +377,10 @@ class Core:
         Raises nothing: what fails is a problem, and the next commit finds out who has taken over.
         """
         with suppress(FencedError):
-            async with self._own_problem(MERGES):
+            async with self.problems.of(MERGES):
                 if self.writing is not None:
                     await self.client.merge()
-                    self._note(MERGES, "")
+                    self.problems.note(MERGES, "")
 
     async def commit(self, changes: Sequence[Change | Statement], token: str | None) -> int:
         """Commit changes of tables at one time and return it.
@@ -485,13 +389,7 @@ class Core:
         """
         writing = self.require_writing()
         await self._level({name for change in changes if isinstance(change, Statement) for name in change.over})
-        return await commit(
-            changes,
-            engine=self.engine,
-            transactions=writing.transactions,
-            oracle=writing.oracle,
-            token=token,
-        )
+        return await writing.instance.commit(changes, writing.oracle, token)
 
     async def _level(self, names: AbstractSet[str]) -> None:
         """Have what a statement reads complete at the one time that it reads everything at: where the tables are."""
@@ -520,7 +418,7 @@ class Core:
         item = self.catalog.collection(name)
         if not isinstance(item, Table):
             raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
-        return writing.tables[name.lower()]
+        return writing.instance.tables[name.lower()]
 
     def kept(self, item: Collected) -> str:
         """Return for how long the history of a collection is kept, as its author wrote it."""
@@ -548,14 +446,7 @@ class Core:
 
     def notices(self) -> dict[str, list[str]]:
         """Return what sources wait for, though nothing is wrong, by their names."""
-        ingestions = self.require_writing().ingestions
-        return {name: list(each.status.notices) for name, each in ingestions.items() if each.status.notices}
-
-    def _note(self, name: str, problem: str) -> None:
-        if problem:
-            self.problems[name] = problem
-        else:
-            self.problems.pop(name, None)
+        return dict(self.require_writing().instance.report().notices)
 
 
 async def _beat(reader: ReadHandle) -> None:
@@ -564,13 +455,6 @@ async def _beat(reader: ReadHandle) -> None:
     How long history stays is for the environment that writes to say: a reader holds what it may be planning now.
     """
     await reader.downgrade_since(Frontier(max(0, as_time(reader.state.upper) - 1)))
-
-
-def _id(item: Item) -> str:
-    """Return what tells an item from another one that had its name, and from itself before it must be opened anew."""
-    if isinstance(item, Materialization):
-        return " ".join((item.id, *(str(bound.backfill) for bound in item.bindings)))
-    return f"{item.shard} distrusted" if isinstance(item, View) and item.distrusted else item.shard
 
 
 def _unopened(item: Collected) -> ConfigError:

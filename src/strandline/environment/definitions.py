@@ -27,11 +27,11 @@ from strandline.environment.catalog import (
     View,
     unknown,
 )
+from strandline.environment.commanded import spec_of
 from strandline.environment.config import refusal_of_secrets
 from strandline.environment.core import Core
-from strandline.environment.dataflows import Definition, define, stage_shards
 from strandline.environment.interval import milliseconds
-from strandline.environment.tasks import spec_of
+from strandline.environment.planning import Definition, define, stage_shards
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
 
@@ -186,12 +186,12 @@ def explain_view(core: Core, name: str) -> Explanation:
 
 def audit(core: Core, name: str) -> None:
     """Make the next step of every stage of a view recompute it in full and append what is wrong."""
-    for run in core.require_writing().dataflows.runs_of(name.lower()):
-        run.audit()
+    core.require_writing().instance.audit(name.lower())
 
 
 def _key(core: Core, name: str) -> tuple[str, ...]:
-    definition = core.require_writing().dataflows.definitions.get(name)
+    item, plans = core.catalog.collection(name), core.require_writing().plans
+    definition = plans.get(item) if isinstance(item, View) else None
     return (definition.planned.key or ()) if definition is not None else ()
 
 

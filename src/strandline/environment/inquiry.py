@@ -25,14 +25,15 @@ from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
 from strandline.engine.edits import Edit
-from strandline.environment import error_half, live
 from strandline.environment.backfill import materialization
 from strandline.environment.catalog import Materialization, Source, View, unknown
+from strandline.environment.commanded import bindings, log_key, spec_of
 from strandline.environment.core import Core
-from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
-from strandline.environment.tasks import bindings, reached
+from strandline.environment.planning import define
 from strandline.errors import AsOfError, InvalidUsage
+from strandline.instance import error_half, live
+from strandline.instance.tasks import reached
 from strandline.persist.definite import read_definitely
 from strandline.persist.notify import Notifier
 from strandline.persist.plane import Contents, Half, Rows
@@ -266,7 +267,7 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
     """
     item = materialization(core.catalog, name)
     endpoint = core.assembly.drivers(item.endpoint, item.endpoint_options)
-    position = await reached(item, core.client, core.catalog)
+    position = await _reached(core, item)
     if not position:
         raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
     found = []
@@ -361,9 +362,9 @@ def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
 
 
 def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
-    if not isinstance(item, Source) or core.writing is None or name not in core.writing.ingestions:
+    if not isinstance(item, Source) or core.writing is None or name not in core.writing.instance.ingestions:
         return {}
-    counts = core.writing.ingestions[name].status
+    counts = core.writing.instance.ingestions[name].status
     return {
         "read_records": counts.read_records,
         "reread_records": counts.reread_records,
@@ -379,9 +380,9 @@ async def _errors(core: Core, reader: ReadHandle | None) -> dict[str, Any]:
 
 async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
     """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
-    if core.writing is None or name not in core.writing.tasks:
-        return {"position": await reached(item, core.client, core.catalog)}
-    task = core.writing.tasks[name].status
+    if core.writing is None or name not in core.writing.instance.tasks:
+        return {"position": await _reached(core, item)}
+    task = core.writing.instance.tasks[name].status
     return {
         "phase": task.phase,
         "checkpoint": task.checkpoint,
@@ -391,6 +392,10 @@ async def _task_status(core: Core, name: str, item: Materialization) -> dict[str
         "rows_deleted": task.committed.deleted,
         "applied": list(task.applied),
     }
+
+
+async def _reached(core: Core, item: Materialization) -> int:
+    return await reached(log_key(item), spec_of(item, core.catalog), core.client)
 
 
 async def _compare(core: Core, name: str, schema: Schema, stored: Rows, wanted: Rows, time: int) -> Verification:

@@ -29,9 +29,9 @@ def progress(core: Core) -> dict[str, Any]:
                 "durable_records": source.status.durable_records,
                 "error_records": source.status.error_records,
             }
-            for name, source in writing.ingestions.items()
+            for name, source in writing.instance.ingestions.items()
         },
-        "steps": {name: done.rows_read for name, done in core.last_tick.stepped.items()},
+        "steps": {name: done.rows_read for name, done in writing.instance.last_tick.stepped.items()},
         "materializations": {
             name: {
                 "transactions": task.status.committed.transactions,
@@ -39,7 +39,7 @@ def progress(core: Core) -> dict[str, Any]:
                 "rows_deleted": task.status.committed.deleted,
                 "moving": asdict(task.status.moving),
             }
-            for name, task in writing.tasks.items()
+            for name, task in writing.instance.tasks.items()
         },
         "notices": core.notices(),
         "problems": core.all_problems(),

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from strandline.compute.step import StageRun
-from strandline.environment.catalog import Catalog, Collected, Materialization, Source, View
+from strandline.environment.catalog import Catalog, Collected, Item, Materialization, Source, View
 from strandline.environment.config import Config
-from strandline.environment.dataflows import Dataflows
 from strandline.environment.interval import milliseconds
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
+from strandline.instance.dataflows import Dataflows
 from strandline.persist.client import PersistClient
 from strandline.persist.since import SinceHandle
 
@@ -81,6 +81,10 @@ class Retention:
             if shard not in self._holds:
                 self._holds[shard] = await self._client.since(shard, HISTORY, self._epoch)
 
+    def holds(self, item: Item) -> bool:
+        """Tell whether every shard of ``item`` is held; a materialization has none."""
+        return isinstance(item, Materialization) or all(shard in self._holds for shard in kept_shards(item))
+
     async def follow(self, catalog: Catalog, dataflows: Dataflows, time: int) -> None:
         """Move the holds that may be moved, if it is time to look.
 
@@ -96,7 +100,7 @@ class Retention:
         there = {shard for item in collections for shard in kept_shards(item)}
         self._holds = {shard: hold for shard, hold in self._holds.items() if shard in there}  # the rest was dropped
         views = [item for item in collections if isinstance(item, View)]
-        unopened = [view for view in views if view.name.lower() not in dataflows.definitions]
+        unopened = [view for view in views if view.name.lower() not in dataflows.views]
         limits = [*stage_limits(dataflows.runs), *view_limits(unopened, catalog, self._upper)]
         wanted = wanted_sinces(collections, policies, self._upper, limits)
         moves = [

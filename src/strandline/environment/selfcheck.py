@@ -114,8 +114,8 @@ class SelfCheck:
 
     def _runs(self) -> dict[str, StageRun]:
         """Return the last stage of each view that holds something and is trusted."""
-        dataflows = self.core.require_writing().dataflows
-        last = {name: dataflows.runs_of(name)[-1] for name in dataflows.definitions}
+        dataflows = self.core.require_writing().instance.dataflows
+        last = {name: dataflows.runs_of(name)[-1] for name in dataflows.views}
         return {n: run for n, run in last.items() if not run.sink.fresh and not self._view(n).distrusted}
 
     def _view(self, name: str) -> View:

@@ -18,26 +18,24 @@ from strandline.persist.transactions import SHARD as TRANSACTIONS
 def standing(
     catalog: Catalog,
     problems: Mapping[str, str],
-    uppers: Mapping[str, Frontier],
-    positions: Mapping[str, int],
+    frontiers: Mapping[str, Frontier],
     time: Frontier,
 ) -> dict[str, str]:
     """Return why each item that has none of ``problems`` is not complete at ``time``.
 
-    ``uppers`` are by shard, ``positions`` (before which an endpoint has everything) by the materialization's name.
+    ``frontiers`` are by the item's name: a collection's upper, or the time before which an endpoint has everything.
     """
     found = {}
     for name, item in catalog.items.items():
         if name in problems:
             continue
-        if isinstance(item, Materialization):
-            position = positions.get(name, 0)
-            if Frontier(position) <= time:
-                found[name] = f"it waits for its collections; it has come to {position}, and the tick's time {time}"
+        frontier = frontiers.get(name, MINIMUM)
+        if not frontier <= time:
             continue
-        upper = uppers.get(item.shard, MINIMUM)
-        if upper <= time:
+        if isinstance(item, Materialization):
+            found[name] = f"it waits for its collections; it has come to {frontier.at}, and the tick's time {time}"
+        else:
             sealed = problems.get(TRANSACTIONS) if isinstance(item, Table) else None
             why = f"tables cannot be sealed: {sealed}" if sealed else "it stands still"
-            found[name] = f"{why}; its upper is {upper}, and the tick's time {time}"
+            found[name] = f"{why}; its upper is {frontier}, and the tick's time {time}"
     return found

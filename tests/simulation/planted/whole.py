@@ -21,11 +21,13 @@ from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.step import StageRun
 from strandline.environment import core as core_module
-from strandline.environment import retention, tables
+from strandline.environment import retention
 from strandline.environment.catalog import Catalog
 from strandline.environment.core import Core
-from strandline.environment.feeds import CollectionFeed
 from strandline.frontier.antichain import Frontier, as_time
+from strandline.instance import tables
+from strandline.instance.feeds import CollectionFeed
+from strandline.instance.problems import Problems
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.runtime import Materialization
 from strandline.materialize.task import Checkpoint
@@ -270,11 +272,11 @@ async def never_opened_again(self: Core) -> None:
     """Leave it for the next environment."""
 
 
-@bug("a problem that is over is still told", (Core, "_note"))
-def problem_kept(self: Core, name: str, problem: str) -> None:
+@bug("a problem that is over is still told", (Problems, "note"))
+def problem_kept(self: Problems, name: str, problem: str) -> None:
     """Only add."""
     if problem:
-        self.problems[name] = problem
+        self[name] = problem
 
 
 @bug("what stands still without a problem of its own is not told", (core_module, "standing"))
@@ -283,7 +285,7 @@ def silence(*_: object) -> dict[str, str]:
     return {}
 
 
-@bug("one source's failure ends the tick of all", (Core, "_own_problem"))
-def failure_shared(self: Core, name: str) -> Any:
+@bug("one source's failure ends the tick of all", (Problems, "of"))
+def failure_shared(self: Problems, name: str) -> Any:
     """Let it through."""
     return core_module.AsyncExitStack()

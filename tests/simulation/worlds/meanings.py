@@ -18,7 +18,7 @@ from strandline.algebra.nodes import Opaque
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.stage import Stage
-from strandline.environment import dataflows
+from strandline.environment import planning
 from strandline.environment.catalog import Catalog, Materialization
 from strandline.testing.list_analyst import ListAnalyst
 from strandline.testing.list_plans import Query
@@ -149,7 +149,7 @@ def multiset(rows: Iterable[Row]) -> Counter[Row]:
 def define(
     name: str, sql: str, catalog: Catalog, analyst: object, *, distrusted: bool = False
 ) -> tuple[PlannedView, tuple[Stage, ...]]:
-    """Return what `dataflows.define` does, worked out once for each view over the same schemas."""
+    """Return what `planning.define` does, worked out once for each view over the same schemas."""
     schemas = {
         key: item.schema
         for key, item in catalog.items.items()
@@ -160,5 +160,5 @@ def define(
 
 @cache
 def _planned(name: str, sql: str, schemas: tuple[tuple[str, Schema], ...]) -> tuple[PlannedView, tuple[Stage, ...]]:
-    planned = dataflows.plan_view(sql, dict(schemas), ListAnalyst())
-    return planned, dataflows.split(planned, name.lower())
+    planned = planning.plan_view(sql, dict(schemas), ListAnalyst())
+    return planned, planning.split(planned, name.lower())

@@ -32,7 +32,6 @@ from strandline.environment.catalog import Materialization, Source, Table, View
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.statements import Drop, parse
-from strandline.environment.tables import Change
 from strandline.errors import (
     AsOfError,
     DefinitionError,
@@ -42,6 +41,8 @@ from strandline.errors import (
     Unavailable,
 )
 from strandline.frontier.antichain import Frontier
+from strandline.instance.commands import RunIngestion
+from strandline.instance.tables import Change
 from strandline.persist import machine, patience, register, trace
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import StageRequest
@@ -146,13 +147,13 @@ class Connectors:
     def check(self, name: str, connector: str, options: object) -> None:
         """Accept everything."""
 
-    async def reader(self, source: Source, client: PersistClient, epoch: int) -> SourceReader:
+    async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """Return the reader of ``source``."""
         world = self._world
         upstream = world.upstreams[source.options["upstream"]]
         if not self._simulated:
             return ListReader(upstream)
-        return SimReader(upstream, lambda resume: run_sync(world.observer.may_forget(source.shard, resume)))
+        return SimReader(upstream, lambda resume: run_sync(world.observer.may_forget(source.output.shard, resume)))
 
 
 class World:
@@ -505,7 +506,7 @@ class Instance:
 
     async def _uppers(self, core: Core) -> dict[str, int]:
         """Return how far each item has come: collections as is durable, endpoints as their tasks say."""
-        tasks = core.require_writing().tasks
+        tasks = core.require_writing().instance.tasks
         items = core.catalog.of_kind(Materialization)
         positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
         return await self.world.observer.uppers(core.catalog) | positions
@@ -513,7 +514,7 @@ class Instance:
     async def _commit(self, core: Core) -> None:
         """Change one table or both, at one time."""
         world = self.world
-        tables = core.require_writing().tables
+        tables = core.require_writing().instance.tables
         if not tables:
             return
         attempt = Attempt(f"{self.name}.{world.number()}", {})
@@ -527,7 +528,7 @@ class Instance:
 
     async def _ask(self, core: Core, attempt: Attempt) -> None:
         """Commit, and ask again under the same token until there is an answer; after a crash, too."""
-        world, tables = self.world, core.require_writing().tables
+        world, tables = self.world, core.require_writing().instance.tables
         if not attempt.rows.keys() <= tables.keys():
             return
         changes = []

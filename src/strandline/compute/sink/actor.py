@@ -59,6 +59,8 @@ class Sink:
         self._last_lower: int | None = None
         self._accounted = MINIMUM  # everything in the shard before this is ours, or withdrawn in the correction
         self.counters = Counters()
+        self.may_write = True
+        """Whether it may append yet; until then it owes what its dataflow desires, and its shard stays as it is."""
         self.known = False
         """Whether the outcome of the last append is known here; if not, `open` comes before anything else."""
         self.desired: int | None = None
@@ -148,7 +150,7 @@ class Sink:
         self.desired = as_time(upper)
         await self.look()
         while description := mint(
-            allowed=True, desired=upper, shard=self.writer.state.upper, last_lower=self._last_lower
+            allowed=self.may_write, desired=upper, shard=self.writer.state.upper, last_lower=self._last_lower
         ):
             self._last_lower = description.lower
             staged = await self._write(description, small=small)

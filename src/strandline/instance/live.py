@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Final
 
-from strandline.environment.dataflows import Dataflows
+from strandline.instance.dataflows import Dataflows
 from strandline.materialize.runtime import Materialization as Task
 
 SINK: Final = "sink"
@@ -30,7 +30,7 @@ def counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> dict[str, int]:
 def _counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> Iterator[tuple[str, int]]:
     for name, task in tasks.items():
         yield from ((f"{MOVING}/{name}/{field}", count) for field, count in asdict(task.status.moving).items())
-    for view in dataflows.definitions:
+    for view in dataflows.views:
         done: Counter[str] = Counter()
         for run in dataflows.runs_of(view):
             done.update(asdict(run.sink.counters))

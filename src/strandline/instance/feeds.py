@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.algebra.schema import Schema
-from strandline.environment import error_half
 from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.instance import error_half
 from strandline.materialize.feed import Changes
 from strandline.persist.plane import Engine
 from strandline.persist.read import ReadHandle

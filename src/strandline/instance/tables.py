@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, Schema
-from strandline.environment.oracle import Oracle
 from strandline.errors import InvalidUsage
 from strandline.persist.batch import Staged
 from strandline.persist.plane import Engine, Rows, StageRequest
@@ -30,9 +30,21 @@ from strandline.persist.write import WriteHandle
 SMALL_ROWS_MAX = 20_000
 
 
+class Times(Protocol):
+    """Where the times of commits come from: each is later than all before."""
+
+    def next(self) -> int:
+        """Return a time that was never given out."""
+        ...
+
+    def passed(self, upper: int) -> None:
+        """Never give out a time before ``upper`` from now on."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """A table of this environment."""
+    """A table that can be written to."""
 
     name: str
     schema: Schema
@@ -71,7 +83,7 @@ async def commit(
     *,
     engine: Engine,
     transactions: Transactions,
-    oracle: Oracle,
+    times: Times,
     token: str | None,
 ) -> int:
     """Commit ``changes`` at one time and return it.  The same ``token`` again is the same commit (None: there is none).
@@ -81,7 +93,7 @@ async def commit(
         FencedError: a newer environment has taken over.
         Indeterminate: it may have happened; call again with the same token.
     """
-    return await transactions.transact(_Draft(changes, engine, oracle), token=token)
+    return await transactions.transact(_Draft(changes, engine, times), token=token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +102,15 @@ class _Draft:
 
     changes: Sequence[Change | Statement]
     engine: Engine
-    oracle: Oracle
+    times: Times
 
     @property
     def reads(self) -> bool:
         return any(isinstance(change, Statement) or change.deletes for change in self.changes)
 
     def time(self, upper: int) -> int:
-        self.oracle.passed(upper)
-        return self.oracle.next()
+        self.times.passed(upper)
+        return self.times.next()
 
     async def stage(self, time: int, upper: int) -> Writes:
         """Read what there is to read, look whether what is deleted is there, and write what is left of the changes."""

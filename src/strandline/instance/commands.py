@@ -1,0 +1,97 @@
+"""Commands: what a controller has an instance run, as values.
+
+A command names everything that running an item takes: shards, schemas, plans, options.  So an instance needs no
+catalog, and two commands are equal iff running the one is running the other.  The controller gives all of them again at
+every tick: the instance keeps what is commanded as it runs, ends what is commanded otherwise or not at all, and starts
+the rest.
+
+Source: design page "compute" (instances, commands, reconciliation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from strandline.algebra.schema import Schema
+from strandline.compute.stage import Stage
+from strandline.materialize.task import MaterializationSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A collection that is written or read: its name for people, its shard, and its columns.
+
+    ``kept``: how long its history is kept, as its author wrote it, for messages alone.
+    """
+
+    name: str
+    shard: str
+    schema: Schema
+    kept: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """Let a table be written to."""
+
+    output: Collection
+
+
+@dataclass(frozen=True, slots=True)
+class RunIngestion:
+    """Keep a collection equal to what a connector reads.  ``remap`` and ``progress`` are the reader's own shards."""
+
+    output: Collection
+    connector: str
+    options: Mapping[str, str]
+    remap: str
+    progress: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunDataflow:
+    """Maintain a view.
+
+    ``stages``: inputs first; the last one writes the output.  ``shards``: of the others, by the stage's name.
+    ``inputs``: the collections that the stages read, by the name that the stages know.  ``conf``: the settings that
+    change answers.  ``forgiven``: the inputs whose errors are none of the view's.
+    """
+
+    output: Collection
+    stages: tuple[Stage, ...]
+    shards: Mapping[str, str]
+    inputs: Mapping[str, Collection]
+    conf: Mapping[str, str]
+    forgiven: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunMaterialization:
+    """Keep tables of an endpoint equal to collections.
+
+    ``log`` is the key of its recovery log.  ``inputs`` are the collections that ``spec`` binds, in its order.
+    ``continues``: push the good rows of a collection that has errors.
+    """
+
+    spec: MaterializationSpec
+    log: str
+    endpoint: str
+    options: Mapping[str, str]
+    inputs: tuple[Collection, ...]
+    continues: bool
+
+
+Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization
+
+
+def inputs_of(command: Command) -> tuple[Collection, ...]:
+    """Return the collections that running ``command`` reads."""
+    match command:
+        case RunDataflow(inputs=inputs):
+            return tuple(inputs.values())
+        case RunMaterialization(inputs=inputs):
+            return inputs
+        case RunTable() | RunIngestion():
+            return ()

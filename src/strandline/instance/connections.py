@@ -1,0 +1,37 @@
+"""Connections: how an instance reaches upstreams and endpoints.
+
+Source: design page "the house planned" (core logic over injected protocols).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from strandline.instance.commands import RunIngestion
+from strandline.materialize.driver import Driver
+from strandline.persist.client import PersistClient
+from strandline.sources.reader import SourceReader
+
+
+class Connectors(Protocol):
+    """How sources are read."""
+
+    def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """Raise `DefinitionError` if there is no such connector, or it refuses the options of source ``name``."""
+        ...
+
+    async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
+        """Return a reader of ``source``; what it keeps about its progress, it keeps under ``epoch``.
+
+        Raises what stores raise, and `FencedError` if a newer epoch was admitted.
+        """
+        ...
+
+
+class Drivers(Protocol):
+    """How endpoints are written."""
+
+    def __call__(self, endpoint: str, options: Mapping[str, str]) -> Driver:
+        """Return the driver of an endpoint.  Raises `ConfigError` naming the endpoint or option that is not known."""
+        ...

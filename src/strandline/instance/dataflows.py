@@ -1,0 +1,112 @@
+"""Dataflows: views as stage runs, in the order that they must be stepped.
+
+A stage that several views need runs once.
+
+Source: design page "compute" (from SQL to a dataflow; stages are shared).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from strandline.compute.sink.actor import Sink
+from strandline.compute.stage import Stage
+from strandline.compute.step import StageRun
+from strandline.instance.commands import RunDataflow
+from strandline.persist.client import PersistClient
+from strandline.persist.plane import Engine
+from strandline.persist.read import ReadHandle
+
+FINGERPRINT_DIGITS: Final = 32
+
+
+class Dataflows:
+    """The running stages of an instance's views."""
+
+    def __init__(self, client: PersistClient, engine: Engine, epoch: int, *, may_write: bool = True) -> None:
+        self._client = client
+        self._engine = engine
+        self._epoch = epoch
+        self._may_write = may_write
+        self._runs: dict[str, StageRun] = {}  # by stage name, inputs first
+        self._users: dict[str, set[str]] = {}  # stage name to the views that need it
+        self._views: dict[str, None] = {}
+
+    @property
+    def runs(self) -> tuple[StageRun, ...]:
+        """All stages, each after those that it reads."""
+        return tuple(self._runs.values())
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The names of the views that are maintained, in the order in which they were started."""
+        return tuple(self._views)
+
+    def runs_of(self, view: str) -> tuple[StageRun, ...]:
+        """The stages of one view; the last one writes the view's own shard."""
+        return tuple(run for name, run in self._runs.items() if view in self._users[name])
+
+    def allow_writes(self) -> None:
+        """Let every sink mint from now on."""
+        self._may_write = True
+        for run in self._runs.values():
+            run.sink.may_write = True
+
+    async def start(self, name: str, command: RunDataflow, readers: Mapping[str, ReadHandle]) -> None:
+        """Open the view's sinks under this epoch (older ones are fenced from here on) and let it take part in ticks.
+
+        ``readers``: of the collections that the view reads, by name.
+        """
+        inputs = dict(readers)
+        for stage in command.stages:
+            final = stage is command.stages[-1]
+            shard = command.output.shard if final else command.shards[stage.name]
+            if stage.name not in self._runs:
+                read = {each: inputs[each] for each in stage.inputs}
+                run = await self._open(stage, shard, read, command.conf, command.forgiven & read.keys())
+                self._runs[stage.name] = run
+            self._users.setdefault(stage.name, set()).add(name)
+            shown = command.output.name if final else f"{command.output.name}/{stage.name}"
+            reader = await self._client.reader(shard, stage.schema, shown)
+            assert reader is not None, f"shard {shard!r} was opened for writing a moment ago"
+            inputs[stage.name] = reader
+        self._views[name] = None
+
+    def stop(self, view: str) -> None:
+        """Take the view out of ticks; stages that others need go on."""
+        self._views.pop(view, None)
+        for name in list(self._runs):
+            self._users[name].discard(view)
+            if not self._users[name]:
+                del self._runs[name], self._users[name]
+
+    async def _open(
+        self,
+        stage: Stage,
+        shard: str,
+        inputs: Mapping[str, ReadHandle],
+        conf: Mapping[str, str],
+        forgiven: frozenset[str],
+    ) -> StageRun:
+        writer = await self._client.writer(shard, self._epoch, schema=stage.schema.ddl)
+        sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, inputs, conf, forgiven), ())
+        sink.may_write = self._may_write
+        await sink.open()
+        return StageRun(stage, self._engine, inputs, sink, forgiven)
+
+
+def fingerprint(
+    stage: Stage, inputs: Mapping[str, ReadHandle], conf: Mapping[str, str], forgiven: frozenset[str] = frozenset()
+) -> str:
+    """Return what a certificate names: the stage's meaning, its inputs' shards, and the conf that changes answers.
+
+    ``forgiven``: inputs whose errors are none of the stage's.
+    """
+    shards = sorted((name, reader.state.shard) for name, reader in inputs.items())
+    meaning = (stage.kind.value, repr(stage.plan), stage.schema.ddl, stage.stored)
+    described = [*meaning, shards, sorted(conf.items()), sorted(forgiven)]
+    return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:FINGERPRINT_DIGITS]

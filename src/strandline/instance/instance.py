@@ -1,0 +1,238 @@
+"""The instance: runs tables, ingestions, dataflows and materializations, each as it was commanded.
+
+A failure belongs to one item: whatever opening, ingesting, stepping or delivering it raises is that item's problem, and
+the others go on.  Only `FencedError` comes out of a call: another environment has taken over.
+
+An instance is used by one coroutine at a time; it spawns nothing.  What it reads and writes of a shard goes through the
+client, what it knows of upstreams and endpoints through `Connectors` and `Drivers`.  It may be read-only: then sources
+bind nothing, sinks mint nothing and endpoints get nothing, until it is allowed to write.
+
+Source: design page "compute" (instances, commands, reconciliation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from strandline.compute.tick import TickReport, Together, tick
+from strandline.errors import ConfigError
+from strandline.frontier.antichain import Frontier
+from strandline.instance import live
+from strandline.instance.commands import (
+    Collection,
+    Command,
+    RunDataflow,
+    RunIngestion,
+    RunMaterialization,
+    RunTable,
+    inputs_of,
+)
+from strandline.instance.connections import Connectors, Drivers
+from strandline.instance.dataflows import Dataflows
+from strandline.instance.problems import Problems
+from strandline.instance.reports import Report
+from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
+from strandline.instance.tasks import start_task
+from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.runtime import Status, unwatched
+from strandline.persist.client import PersistClient
+from strandline.persist.plane import Engine
+from strandline.persist.read import ReadHandle
+from strandline.persist.transactions import SHARD as TRANSACTIONS
+from strandline.persist.transactions import Transactions
+from strandline.sources.ingest import Ingestion
+from strandline.sources.remap import RemapShard
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What an instance works with."""
+
+    client: PersistClient
+    engine: Engine
+    connectors: Connectors
+    drivers: Drivers
+    together: Together
+
+
+class Instance:
+    """What runs of one environment in this process, under one epoch."""
+
+    def __init__(
+        self,
+        equipment: Equipment,
+        epoch: int,
+        transactions: Transactions,
+        problems: Problems,
+        *,
+        may_write: bool = True,
+    ) -> None:
+        """``problems``: where the items' problems are noted.  ``may_write``: False until `allow_writes`."""
+        self._equipment: Final = equipment
+        self._client = equipment.client
+        self._epoch = epoch
+        self._transactions = transactions
+        self._problems = problems
+        self._may_write = may_write
+        self._commanded: dict[str, Command] = {}
+        self._open: set[str] = set()  # what is commanded and could be opened
+        self._readers: dict[str, ReadHandle] = {}  # by shard
+        self.tables: dict[str, OpenTable] = {}
+        self.ingestions: dict[str, Ingestion] = {}
+        self.dataflows = Dataflows(equipment.client, equipment.engine, epoch, may_write=may_write)
+        self.tasks: dict[str, Task] = {}
+        self.watch: Callable[[Status], None] = unwatched
+        """Called after every batch that a task has read or sent; it must not raise or block."""
+        self.last_tick: TickReport = TickReport()
+
+    # ---- what runs -----------------------------------------------------------------------------------------------
+
+    def runs(self, name: str) -> bool:
+        """Tell whether the item ``name`` is open here."""
+        return name in self._open
+
+    def allow_writes(self) -> None:
+        """Let what runs here write from the next tick on: sinks append what they owe."""
+        self._may_write = True
+        self.dataflows.allow_writes()
+
+    async def end(self, commands: Mapping[str, Command]) -> None:
+        """End what is not among ``commands``, or is there and otherwise.  Raises what an endpoint raises."""
+        for name, known in list(self._commanded.items()):
+            if commands.get(name) != known:
+                await self.stop(name)
+
+    async def start(self, name: str, command: Command) -> None:
+        """Open an item under this epoch, unless it is open.  Raises what keeps it from opening; then it is not."""
+        for each in inputs_of(command):
+            if each.shard in self._readers:
+                self._readers[each.shard].kept = each.kept  # that may have changed since
+        if name in self._open:
+            return
+        self._commanded[name] = command
+        match command:
+            case RunTable():
+                await self._start_table(name, command)
+            case RunIngestion():
+                await self._start_ingestion(name, command)
+            case RunDataflow():
+                readers = {each: await self._reader(collection) for each, collection in command.inputs.items()}
+                await self.dataflows.start(name, command, readers)
+            case RunMaterialization():
+                await self._start_task(name, command)
+        self._open.add(name)
+
+    async def stop(self, name: str) -> None:
+        """Take an item out of ticks.  Raises what an endpoint raises."""
+        self._commanded.pop(name, None)
+        self._open.discard(name)
+        self.dataflows.stop(name)
+        self.tables.pop(name, None)
+        self.ingestions.pop(name, None)
+        task = self.tasks.pop(name, None)
+        self._problems.pop(name, None)
+        if task is not None:
+            await task.close()
+
+    async def _start_table(self, name: str, command: RunTable) -> None:
+        output = command.output
+        writer = await self._transactions.register(output.shard, output.schema.ddl)
+        self.tables[name] = OpenTable(output.name, output.schema, writer, await self._reader(output))
+
+    async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
+        output, client = command.output, self._client
+        reader = await self._equipment.connectors.reader(command, client, self._epoch)
+        remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
+        data = await client.writer(output.shard, self._epoch, schema=output.schema.ddl)
+        self.ingestions[name] = await Ingestion.open(output.schema, reader, remap, data, self._equipment.engine)
+
+    async def _start_task(self, name: str, command: RunMaterialization) -> None:
+        readers = [await self._reader(each) for each in command.inputs]
+        endpoint = self._equipment.drivers(command.endpoint, command.options)
+        self.tasks[name] = await start_task(
+            command, readers, self._client, self._equipment.engine, endpoint, self._epoch, self._watched
+        )
+
+    async def _reader(self, collection: Collection) -> ReadHandle:
+        if collection.shard not in self._readers:
+            reader = await self._client.reader(
+                collection.shard, collection.schema, collection.name, kept=collection.kept
+            )
+            if reader is None:
+                raise ConfigError(
+                    f"collection {collection.name!r} is defined and was never opened for writing; "
+                    "run the environment once"
+                )
+            self._readers[collection.shard] = reader
+        return self._readers[collection.shard]
+
+    def _watched(self, status: Status) -> None:
+        self.watch(status)
+
+    # ---- going on ------------------------------------------------------------------------------------------------
+
+    async def ingest(self, time: int, *, step: bool = True) -> None:
+        """Bind ``time`` at every source and seal the tables through it; ``step``: make sources' data durable too."""
+        if not self._may_write:
+            return
+        sources = [self._ingest(name, each, time, step=step) for name, each in self.ingestions.items()]
+        await self._equipment.together([*sources, self._seal(time)])
+
+    async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool) -> None:
+        async with self._problems.of(name):
+            await ingestion.tick(time)
+            if step:
+                await ingestion.catch_up()
+            self._problems.note(name, ingestion.status.stalled)
+
+    async def _seal(self, time: int) -> None:
+        async with self._problems.of(TRANSACTIONS):
+            await self._transactions.advance(time)
+            self._problems.note(TRANSACTIONS, "")
+
+    async def maintain(self, upper: Frontier) -> TickReport:
+        """Step every stage of every view up to ``upper``, or to where its inputs are known."""
+        report = self.last_tick = await tick(self._client, self.dataflows.runs, upper, self._equipment.together)
+        for name in self.dataflows.views:
+            problems = [report.problem(run.name) for run in self.dataflows.runs_of(name)]
+            self._problems.note(name, next(filter(None, problems), ""))
+        return report
+
+    async def deliver(self) -> None:
+        """Let every endpoint follow its collections."""
+        if not self._may_write:
+            return
+        await self._equipment.together([self._deliver(name, task) for name, task in self.tasks.items()])
+
+    async def _deliver(self, name: str, task: Task) -> None:
+        async with self._problems.of(name):
+            await task.advance()
+            self._problems.note(name, task.status.waits)
+
+    async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
+        """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
+        engine = self._equipment.engine
+        return await commit(changes, engine=engine, transactions=self._transactions, times=times, token=token)
+
+    def audit(self, view: str) -> None:
+        """Make the next step of every stage of ``view`` recompute it in full and append what is wrong."""
+        for run in self.dataflows.runs_of(view):
+            run.audit()
+
+    # ---- reports -------------------------------------------------------------------------------------------------
+
+    def report(self) -> Report:
+        """Return how far everything that runs here is."""
+        frontiers = {name: Frontier(task.status.position) for name, task in self.tasks.items()}
+        for name, command in self._commanded.items():
+            state = None if isinstance(command, RunMaterialization) else self._client.known(command.output.shard)
+            if state is not None:
+                frontiers[name] = state.upper
+        notices = {name: list(each.status.notices) for name, each in self.ingestions.items() if each.status.notices}
+        return Report(frontiers, notices)
+
+    def counters(self) -> dict[str, int]:
+        """Return the live counters of what runs here (`live.py`)."""
+        return live.counters(self.dataflows, self.tasks)
