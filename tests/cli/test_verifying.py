@@ -11,7 +11,7 @@ import pytest
 
 from strandline.engine.analysis import SparkAnalyst
 from strandline.environment.catalog import CatalogStore
-from strandline.instance.dataflows import define
+from strandline.environment.planning import define
 from strandline.persist.register import Register
 from strandline.store.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds

@@ -74,7 +74,7 @@ class Process:
                 changes,
                 engine=self.location.engine,
                 transactions=self.transactions,
-                oracle=self.oracle,
+                times=self.oracle,
                 token=token or self.tokens.fresh("txn"),
             )
         )

@@ -28,9 +28,9 @@ import msgspec
 from laws.broken import require
 from strandline.algebra.schema import DIFF, TIME
 from strandline.environment.catalog import KEY, Catalog, CatalogStore, Materialization, Source, Table, View, shards_of
+from strandline.environment.commanded import bindings, log_key
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
-from strandline.instance.tasks import bindings, log_key
 from strandline.materialize.log import decode
 from strandline.materialize.task import Checkpoint
 from strandline.persist.client import PersistClient
