@@ -1,0 +1,119 @@
+"""An instance runs what it is commanded, and writes nothing before it may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.bench.environment import TICK_MS, Place, _change, _define, over_lists
+from strandline.environment.commanded import commands
+from strandline.environment.config import Config, Mode
+from strandline.environment.core import Core
+from strandline.environment.holding import Hold
+from strandline.environment.inquiry import snapshot
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.instance.commands import Command, RunDataflow
+from strandline.instance.instance import Equipment, Instance
+from strandline.instance.problems import Problems
+from strandline.testing.list_engine import listed
+from strandline.testing.simulation import run_sync
+
+
+def open_core(place: Place) -> Core:
+    """An environment with a table, a source and three views, after one tick."""
+    core = run_sync(Core.open(place.assembly, Config(), Mode.FULL))
+    run_sync(_define(core))
+    run_sync(_change(core, 0))
+    run_sync(core.tick())
+    return core
+
+
+def commanded(core: Core) -> dict[str, Command]:
+    """What the controller commands."""
+    return commands(core.catalog, core.require_writing().plans, core.config)
+
+
+def beside(core: Core, *, may_write: bool) -> Instance:
+    """Another instance of the same environment, which runs its dataflows."""
+    have, writing = core.assembly, core.require_writing()
+    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together)
+    instance = Instance(equipment, writing.epoch, writing.transactions, Problems(), may_write=may_write)
+    for name, command in commanded(core).items():
+        if isinstance(command, RunDataflow):
+            run_sync(instance.start(name, command))
+    return instance
+
+
+def upper(core: Core, name: str) -> Frontier:
+    """How far a collection is."""
+    return core.client.state_of(core.catalog.collection(name).shard).upper
+
+
+def contents(core: Core, name: str, time: int) -> dict[str, int]:
+    """What a collection holds at ``time``, row by row."""
+
+    async def read() -> dict[str, int]:
+        found: dict[str, int] = {}
+        for row in listed(await snapshot(core, await core.reader(name), time, Hold())).rows:
+            key = str({k: v for k, v in row.items() if not k.startswith("__")})
+            found[key] = found.get(key, 0) + row["__diff"]
+        return {key: count for key, count in found.items() if count}
+
+    return run_sync(read())
+
+
+def test_an_instance_that_may_not_write_yet_computes_and_appends_once_it_may() -> None:
+    """Damage: a new version that warms up beside the old one writes into its views, or starts from nothing later."""
+    place = over_lists()
+    core = open_core(place)
+    waiting = beside(core, may_write=False)
+    begun = {name: upper(core, name) for name in ("totals", "matched", "highest")}
+    for n in range(1, 4):
+        place.clock.now += TICK_MS
+        run_sync(_change(core, n))
+        time = run_sync(core.ingest())
+        report = run_sync(waiting.maintain(Frontier(time + 1)))
+        assert {name: upper(core, name) for name in begun} == begun
+        assert "may not write yet" in report.problem("totals")
+    waiting.allow_writes()
+    report = run_sync(waiting.maintain(Frontier(time + 1)))
+    assert not report.failed
+    assert not report.standing
+    for name in begun:
+        assert as_time(upper(core, name)) == time + 1
+    told = {name: contents(core, name, time) for name in begun}
+    run_sync(core.maintain())  # the instance that was there before finds nothing to correct
+    for name in begun:
+        assert contents(core, name, time) == told[name]
+    assert told["totals"]
+
+
+def test_a_read_only_instance_binds_and_delivers_nothing() -> None:
+    """Damage: an instance that only warms up decides the times of a source's rows."""
+    place = over_lists()
+    core = open_core(place)
+    have, writing = core.assembly, core.require_writing()
+    equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together)
+    waiting = Instance(equipment, writing.epoch, writing.transactions, Problems(), may_write=False)
+    for name, command in commanded(core).items():
+        run_sync(waiting.start(name, command))
+    before = {name: upper(core, name) for name in ("items", "events")}
+    run_sync(waiting.ingest(as_time(before["items"]) + 5))
+    run_sync(waiting.deliver())
+    assert {name: upper(core, name) for name in before} == before
+
+
+def test_what_is_commanded_again_runs_on_and_what_is_commanded_otherwise_is_ended() -> None:
+    """Damage: every tick opens every sink anew; or a view goes on with a plan that was found wrong."""
+    core = open_core(over_lists())
+    instance, wanted = core.require_writing().instance, commanded(core)
+    runs = instance.dataflows.runs
+    run_sync(instance.end(wanted))
+    assert instance.dataflows.runs == runs
+    totals = wanted["totals"]
+    assert isinstance(totals, RunDataflow)
+    run_sync(instance.end({**wanted, "totals": replace(totals, conf={"spark.sql.ansi.enabled": "false"})}))
+    assert not instance.runs("totals")
+    assert instance.runs("matched")
+    run_sync(core.tick())
+    assert instance.runs("totals")
+    assert core.all_problems() == {}
