@@ -101,12 +101,18 @@ class Collector:
         self._blob = blob
         self._consensus = consensus
         self._grace_ms = grace_ms
+        self._begun = False  # a collection of `keep_up` that has not come to its end
 
     async def keep_up(self) -> bool:
-        """Collect, if new rollups have made that worth while.  Raises what the stores raise, and `CorruptionError`."""
-        if len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
+        """Collect, if new rollups have made that worth while, or the last time came to no end.
+
+        Raises what the stores raise, and `CorruptionError`.
+        """
+        if not self._begun and len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
             return False
+        self._begun = True
         await self._collect(None)
+        self._begun = False
         return True
 
     async def collect(self, to: int | None = None) -> Collected:
