@@ -18,10 +18,8 @@ from strandline.algebra.nodes import Accumulate, Accumulator, Aggregate, Regroup
 from strandline.algebra.scalar import Scalar, binary, cast, column
 from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, TIME, quote
+from strandline.engine import copies
 from strandline.engine.text import Text, listed
-
-REPEAT: Final = f"explode(array_repeat(true, CAST({DIFF} AS INT))) c AS __copy"
-"""A lateral view that gives each row as often as its ``__diff`` says."""
 
 _SIGNS: Final = "LATERAL VIEW explode(array(1L, -1L)) s AS __sign"
 """A lateral view that gives each row twice: what comes, and what goes."""
@@ -204,18 +202,18 @@ def _members(
 def _grouped(names: list[str], aggregates: Sequence[Aggregate], members: str, moments: str, text: Text) -> str:
     """Aggregate ``members`` by ``names``; with ``moments``, each of them has a row even without members."""
     arguments = _arguments(aggregates)
-    outer = ""
+    outer = False
     if moments:
         columns = [*(f"m.{name}" for name in names), *(f"b.{name}" for name in arguments.values()), f"b.{DIFF}"]
         members = text.define(
             "held", f"SELECT {listed(columns)} FROM {moments} m LEFT JOIN {members} b ON m.__at = b.__at"
         )
-        outer = "OUTER "
+        outer = True
     weighted = any(not (a.distinct or a.function in ("min", "max")) for a in aggregates)
-    copies = f" LATERAL VIEW {outer}{REPEAT}" if weighted else ""
+    repeated = f" {copies.lateral(outer=outer)}" if weighted else ""
     values = [f"{_aggregate(a, arguments)} AS {quote(a.name)}" for a in aggregates]
     grouped = f"\nGROUP BY {listed(names)}" if names else ""
-    return f"SELECT {listed([*names, *values])}\nFROM {members}{copies}{grouped}"
+    return f"SELECT {listed([*names, *values])}\nFROM {members}{repeated}{grouped}"
 
 
 def _aggregate(aggregate: Aggregate, arguments: dict[Scalar, str]) -> str:
