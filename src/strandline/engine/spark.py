@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
-from strandline.engine import answers, edits, error_half, inline
+from strandline.engine import answers, edits, error_half, inline, taken_back
 from strandline.engine.edits import Edit
 from strandline.engine.failures import told
 from strandline.engine.held import hand_out
@@ -200,6 +200,10 @@ class SparkEngine:
     async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
         """See `Engine.errors`."""
         return await self._run(partial(error_half.tally, unwrap(rows), of))
+
+    async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
+        """See `Engine.cancel`."""
+        return wrap(await self._run(partial(taken_back.cancelled, unwrap(rows), unwrap(held), time, self._session)))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""
