@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from strandline.algebra.undecoded import TAKES_BACK
+
 
 class Encoding(Enum):
     """What a file is made of."""
@@ -49,7 +51,8 @@ class FileFormat:
 class DatedFile:
     """A file whose records all happen at ``time``: where it is, what people call it, its size in bytes.
 
-    ``withdrawn``: its records are taken back, each once (diff −1); what cannot be decoded is an error all the same.
+    ``withdrawn``: its records are taken back, each once (diff −1); one that cannot be decoded is an error all the
+    same, which says so (`undecoded.TAKES_BACK`).
     """
 
     path: str
@@ -62,3 +65,8 @@ class DatedFile:
     def diff(self) -> int:
         """The diff of each of its records."""
         return -1 if self.withdrawn else 1
+
+    @property
+    def reason_prefix(self) -> str:
+        """What the reason of each of its errors begins with."""
+        return TAKES_BACK if self.withdrawn else ""

@@ -64,7 +64,7 @@ def restore(shard: str, seqno: int, flat: Entries) -> ShardState:
 
 
 def difference(before: ShardState, after: ShardState) -> Diff:
-    """Return what leads from one version to the next.  What did not change is told by identity, so this is cheap."""
+    """Return what leads from one version to the next.  Identity shows what did not change, so this is cheap."""
     changed: dict[str, Any] = {}
     removed: list[str] = []
     had, has = vars(before), vars(after)
