@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from strandline.algebra.undecoded import TAKES_BACK
+
 
 class Encoding(Enum):
     """The encoding of a file."""
@@ -49,7 +51,8 @@ class FileFormat:
 class DatedFile:
     """A file whose records all have the time ``time``: its path, its name for messages, its size in bytes.
 
-    ``withdrawn``: its records are withdrawn, each once (diff −1); a record that cannot be decoded is still an error.
+    ``withdrawn``: its records are withdrawn, each once (diff −1); a record that cannot be decoded is still an error, whose
+    reason begins with `undecoded.TAKES_BACK`.
     """
 
     path: str
@@ -62,3 +65,8 @@ class DatedFile:
     def diff(self) -> int:
         """The diff of each of its records."""
         return -1 if self.withdrawn else 1
+
+    @property
+    def reason_prefix(self) -> str:
+        """What the reason of each of its errors begins with."""
+        return TAKES_BACK if self.withdrawn else ""

@@ -55,7 +55,7 @@ class Frontier:
         return other.at is None or (self.at is not None and self.at <= other.at)
 
     def __lt__(self, other: Frontier) -> bool:
-        return self <= other and self != other
+        return self.at is not None and (other.at is None or self.at < other.at)
 
     def advance(self, time: int) -> int:
         """Return ``time`` advanced by this frontier as a since: the later of the two.
@@ -91,7 +91,7 @@ def join(frontiers: Iterable[Frontier]) -> Frontier:
     """
     greatest = MINIMUM
     for frontier in frontiers:
-        greatest = max(frontier, greatest)
+        greatest = max(greatest, frontier)
     return greatest
 
 

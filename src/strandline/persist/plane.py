@@ -232,6 +232,13 @@ class Engine(Merger, Protocol):
         """Count the errors in a frame of the ERR half, ignoring times; ``of``: only those that name this collection."""
         ...
 
+    async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
+        """Return ``rows``, all at ``time``, less the errors that cancel one another or one in ``held`` (lazy).
+
+        An error cancels the error of the same record taken back: `algebra.undecoded` says which do.
+        """
+        ...
+
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """Return Σ diff at each time of the updates, ascending; for small frames."""
         ...
