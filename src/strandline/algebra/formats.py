@@ -51,8 +51,8 @@ class FileFormat:
 class DatedFile:
     """A file whose records all have the time ``time``: its path, its name for messages, its size in bytes.
 
-    ``withdrawn``: its records are withdrawn, each once (diff −1); a record that cannot be decoded is still an error, whose
-    reason begins with `undecoded.TAKES_BACK`.
+    ``withdrawn``: its records are withdrawn, each once (diff −1); a record that cannot be decoded is still an error,
+    whose reason begins with `undecoded.TAKES_BACK`.
     """
 
     path: str
@@ -68,5 +68,5 @@ class DatedFile:
 
     @property
     def reason_prefix(self) -> str:
-        """What the reason of each of its errors begins with."""
+        """The prefix of the reason of each of its errors."""
         return TAKES_BACK if self.withdrawn else ""
