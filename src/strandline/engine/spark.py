@@ -282,7 +282,10 @@ class SparkEngine:
             case Local(table, True):
                 return Local(table.select(names), plain=True)
             case Local(table, _) if inline.can_group(table):
-                return Local(inline.multiset(table), plain=True)
+                counts = inline.counted(table)
+                if (pc.sum(counts[DIFF]).as_py() or 0) <= inline.COPIES_MAX:
+                    return Local(inline.copied(counts), plain=True)
+                return Distributed(answers.expanded(dataframe(frame, self._session), names), plain=True)
             case Distributed(lazy, True):
                 return Distributed(lazy.selectExpr(*map(quote, names)), plain=True)
             case _:

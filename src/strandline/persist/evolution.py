@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import InvalidUsage
 from strandline.persist.state import ShardState
 
+SCHEMAS_REMEMBERED: Final = 1_000
+"""Of how many texts it is remembered what they write; those that were asked for last."""
 _COLUMN: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`]+))\s+(\S.*?)\s*", re.DOTALL)
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _WIDER: Final[dict[str, frozenset[str]]] = {
@@ -35,6 +37,7 @@ _WIDER: Final[dict[str, frozenset[str]]] = {
 }
 
 
+@lru_cache(maxsize=SCHEMAS_REMEMBERED)
 def parse_schema(ddl: str) -> Schema | None:
     """Return the schema that ``ddl`` describes, in the form of `Schema.ddl`; None if it describes none.
 
@@ -63,7 +66,7 @@ def evolve(state: ShardState, schema: str) -> tuple[ShardState, None]:
     if was is None or now is None:
         raise InvalidUsage(f"shard {state.shard!r} holds {state.schema!r}, which cannot become {schema!r}")
     _refuse_unreadable(state, was, now)
-    return replace(state, schema=schema, schemas=(*state.schemas, state.schema), certificate=None), None
+    return state.but(schema=schema, schemas=(*state.schemas, state.schema), certificate=None), None
 
 
 def _refuse_unreadable(state: ShardState, was: Schema, now: Schema) -> None:

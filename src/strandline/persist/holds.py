@@ -15,7 +15,6 @@ Source: design page "persist" (ReadHandle: lease, heartbeat; seqno holds).  Crit
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from strandline.frontier.antichain import EMPTY, Frontier, join
@@ -38,7 +37,7 @@ def register_leased(state: ShardState, reader: str, now_ms: int) -> tuple[ShardS
     fresh = Leased(state.since, state.seqno, _heard(state, now_ms))
     if state.since.empty:
         return state, fresh
-    return replace(state, leased={**state.leased, reader: fresh}), fresh
+    return state.but(leased={**state.leased, reader: fresh}), fresh
 
 
 def downgrade_leased(
@@ -54,9 +53,9 @@ def downgrade_leased(
     moved = Leased(join((held.since, since)), max(held.seqno, seqno), max(held.beat_ms, _heard(state, now_ms)))
     if moved == held:
         return state, Downgraded(held.since)
-    after = replace(state, leased={**state.leased, reader: moved})
+    after = state.but(leased={**state.leased, reader: moved})
     if moved.since != held.since:
-        after = replace(after, since=since_of(after))
+        after = after.but(since=since_of(after))
     return after, Downgraded(moved.since)
 
 
@@ -64,7 +63,7 @@ def expire_leased(state: ShardState, reader: str) -> tuple[ShardState, None]:
     """Drop a reader that leaves.  Since stays where it is."""
     if reader not in state.leased:
         return state, None
-    return replace(state, leased={name: held for name, held in state.leased.items() if name != reader}), None
+    return state.but(leased={name: held for name, held in state.leased.items() if name != reader}), None
 
 
 def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
@@ -72,7 +71,7 @@ def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
     overdue = tuple(sorted(name for name, held in state.leased.items() if held.beat_ms + LEASE_MS < state.walltime_ms))
     if not overdue:
         return state, ()
-    return replace(state, leased={n: h for n, h in state.leased.items() if n not in overdue}), overdue
+    return state.but(leased={n: h for n, h in state.leased.items() if n not in overdue}), overdue
 
 
 def given_up(state: ShardState) -> bool:
@@ -89,7 +88,7 @@ def bury(state: ShardState, now_ms: int) -> tuple[ShardState, bool]:
         return state, state.tombstone
     if any(held.beat_ms + LEASE_MS >= max(state.walltime_ms, now_ms) for held in state.leased.values()):
         return state, False
-    return replace(state, since=EMPTY, leased={}), True
+    return state.but(since=EMPTY, leased={}), True
 
 
 def seqno_held(state: ShardState) -> int:

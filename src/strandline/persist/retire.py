@@ -11,7 +11,6 @@ Source: design pages "persist" (details: tombstone) and "environment" (DROP).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from strandline.frontier.antichain import EMPTY
@@ -32,5 +31,5 @@ def retire(state: ShardState, epoch: int, token: str) -> tuple[ShardState, Fence
     if not state.upper.empty:
         after, _ = append(state, Append(DROPPED, token, epoch, (), state.upper, EMPTY, state.owner))
     held = {reader: Critical(EMPTY, hold.opaque) for reader, hold in state.criticals.items()}
-    after = replace(after, criticals={**held, DROPPED: Critical(EMPTY, epoch)})
-    return replace(after, since=since_of(after)), None
+    after = after.but(criticals={**held, DROPPED: Critical(EMPTY, epoch)})
+    return after.but(since=since_of(after)), None

@@ -132,7 +132,7 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
             f"shard {state.shard!r}: merging {_bounds(merge.inputs)} gave diffs that add up to {output.diffs} "
             f"({output.digest}); {diffs} ({digest}) were expected"
         )
-    return replace(state, batches=(*state.batches[:at], merged, *state.batches[end:])), Merged()
+    return state.but(batches=(*state.batches[:at], merged, *state.batches[end:])), Merged()
 
 
 def due(state: ShardState, *, small: bool = False) -> Plan | None:

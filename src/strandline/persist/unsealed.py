@@ -17,7 +17,7 @@ Source: design page "persist" (the stream client; unsealed batches).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from strandline.errors import Indeterminate
@@ -171,12 +171,12 @@ def _done(
         left = {name: staged for name, staged in unsealed.items() if not staged.upper <= upper}
         sealed = tuple(unsealed[name] for name in sorted(unsealed.keys() - left.keys()))
         whole = Append(request.writer, request.token, request.epoch, sealed, state.upper, upper, OWNER)
-        after = replace(after, unsealed=left)
+        after = after.but(unsealed=left)
         if state.upper < upper:
             after, answer = append(after, whole)
             assert isinstance(answer, Appended), "the upper, the epoch and the token were looked at before"
         else:
-            after = remember(replace(after, epoch=request.epoch), whole)
+            after = remember(after.but(epoch=request.epoch), whole)
     held = state.criticals.get(HOLD)
     if held is not None and held.since < since:
         after, _ = compare_and_downgrade(after, HOLD, HOLD_TOKEN, HOLD_TOKEN, since)
