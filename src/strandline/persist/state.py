@@ -11,6 +11,9 @@ earlier success: an append by its token, every other transition by being monoton
 Traps: ``since`` may legally exceed ``upper``.  Either may be empty: ``upper`` empty = closed, readable; ``since`` empty
 = unreadable, writable; both = tombstone.
 
+The values of this room are msgspec structs.  They behave as frozen dataclasses do, and are made in a tenth of the time:
+each commit makes dozens of them, and opening a shard makes hundreds.
+
 Source: design page "persist" (shard state, details that cost others years).  Laws: `persist/invariants.py`.
 """
 
