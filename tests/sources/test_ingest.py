@@ -25,7 +25,7 @@ from strandline.sources.remap import RemapShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.list_engine import ListEngine, listed
-from strandline.testing.list_source import SCHEMA, ListReader, Upstream
+from strandline.testing.list_source import SCHEMA, ListReader, Upstream, Withdrawn, undecodable
 
 
 class Crash(BaseException):
@@ -114,7 +114,9 @@ class World:
         for time in bindings:
             for p, o in spec.target(bindings, time, messages):
                 value = messages[p, o]
-                found[(p, o, value, None, time) if value is not None else (None, None, None, f"{p}/{o}", time)] += 1
+                found[
+                    (p, o, value, None, time) if value is not None else (None, None, None, undecodable(p, o), time)
+                ] += 1
         return found
 
 
@@ -190,12 +192,34 @@ def test_an_undecodable_message_is_located_and_the_others_flow():
         await ingestion.step()
         assert await world.updates() == {
             ("0", 0, 1, None, 1000): 1,
-            (None, None, None, "0/1", 1000): 1,
+            (None, None, None, undecodable("0", 1), 1000): 1,
             ("0", 2, 3, None, 1000): 1,
         }
         assert ingestion.status.error_records == 1
         assert (ingestion.status.read_records, ingestion.status.reread_records) == (3, 0)  # not once for each pass
         assert (ingestion.engine.staged, ingestion.engine.discarded) == (2, 1)  # the provisional batch was given back
+
+    run(body)
+
+
+def test_an_error_leaves_with_its_message_whatever_comes_at_that_time():
+    """Damage: an error stays for ever, or the one that comes as another one leaves is not there."""
+
+    async def body(world):
+        ingestion = await world.open()
+        world.upstream.produce("0", 1, None)
+        await ingestion.tick(1000)
+        await ingestion.catch_up()
+        world.upstream.produce("0", Withdrawn(1, None), None, Withdrawn(0, 1))
+        await ingestion.tick(2000)
+        await ingestion.catch_up()
+        assert await world.updates() == {
+            ("0", 0, 1, None, 1000): 1,
+            (None, None, None, undecodable("0", 1), 1000): 1,
+            ("0", 0, 1, None, 2000): -1,
+            (None, None, None, undecodable("0", 1), 2000): -1,
+            (None, None, None, undecodable("0", 3), 2000): 1,
+        }
 
     run(body)
 

@@ -1,16 +1,18 @@
 """A source in memory: partitions of numbered messages, forgotten when `commit` says they may be, and not before.
 
 It is as unforgiving as the contract allows: what was committed is gone at once, what is read too early or too late is
-a `SourceError`, and every read is written down (``reads``).  A message whose value is None cannot be decoded.
+a `SourceError`, and every read is written down (``reads``).  A message whose value is None cannot be decoded.  A
+`Withdrawn` message takes an earlier one of its partition back.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-from strandline.algebra.schema import ERROR, TIME, Column, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.plane import Rows
@@ -20,15 +22,26 @@ from strandline.testing.list_engine import updates
 SCHEMA: Final = Schema((Column("partition", "string"), Column("offset", "bigint"), Column("value", "bigint")))
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A message that takes back the message at ``offset`` of its partition, whose value was ``value``."""
+
+    offset: int
+    value: int | None
+
+
+Message: TypeAlias = int | Withdrawn | None
+
+
 @dataclass
 class Upstream:
     """What lies outside and survives every crash of a reader: messages, and what may be forgotten of them."""
 
-    partitions: dict[str, list[int | None]] = field(default_factory=dict)
+    partitions: dict[str, list[Message]] = field(default_factory=dict)
     forgotten: Offsets = NOTHING_READ
     down: bool = False
 
-    def produce(self, partition: str, *values: int | None) -> None:
+    def produce(self, partition: str, *values: Message) -> None:
         """Append messages."""
         self.partitions.setdefault(partition, []).extend(values)
 
@@ -69,10 +82,8 @@ class ListReader:
                     if not self.upstream.frontier.covers(partition, offset):
                         raise SourceError(f"message {offset} of partition {partition!r} is not there")
                     self.reads.append((partition, offset))
-                    value = self.upstream.partitions[partition][offset]
-                    error = (f"{partition}/{offset}" if locate else "somewhere") if value is None else None
-                    here = {"partition": partition, "offset": offset, "value": value} if error is None else {}
-                    rows.append({**here, ERROR: error, TIME: each.time})
+                    message = self.upstream.partitions[partition][offset]
+                    rows.append({**_row(partition, offset, message, locate=locate), TIME: each.time})
         return updates(SCHEMA, rows)
 
     async def commit(self, resume: Offsets) -> None:
@@ -86,3 +97,16 @@ class ListReader:
     def notices(self) -> tuple[str, ...]:
         """See `SourceReader.notices`."""
         return ()
+
+
+def undecodable(partition: str, offset: int) -> str:
+    """Return the error of the message at ``offset``."""
+    return json.dumps({"partition": partition, "offset": offset, "reason": "it cannot be decoded"})
+
+
+def _row(partition: str, offset: int, message: Message, *, locate: bool) -> dict[str, object]:
+    """Return the update that ``message`` is, without its time; where errors are not located each has diff 1."""
+    at, value, diff = (message.offset, message.value, -1) if isinstance(message, Withdrawn) else (offset, message, 1)
+    if value is not None:
+        return {"partition": partition, "offset": at, "value": value, ERROR: None, DIFF: diff}
+    return {ERROR: undecodable(partition, at), DIFF: diff} if locate else {ERROR: "somewhere", DIFF: 1}
