@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.plane import Rows
@@ -35,11 +36,15 @@ Message: TypeAlias = int | Withdrawn | None
 
 @dataclass
 class Upstream:
-    """What lies outside and survives every crash of a reader: messages, and what may be forgotten of them."""
+    """What lies outside and survives every crash of a reader: messages, and what may be forgotten of them.
+
+    ``retracts``: there may be messages that take others back.
+    """
 
     partitions: dict[str, list[Message]] = field(default_factory=dict)
     forgotten: Offsets = NOTHING_READ
     down: bool = False
+    retracts: bool = False
 
     def produce(self, partition: str, *values: Message) -> None:
         """Append messages."""
@@ -62,6 +67,11 @@ class ListReader:
     def bounded(self) -> bool:
         """It forgets as soon as it may."""
         return True
+
+    @property
+    def retracts(self) -> bool:
+        """As its upstream."""
+        return self.upstream.retracts
 
     async def upstream_frontier(self) -> Offsets:
         """See `SourceReader.upstream_frontier`."""
@@ -99,14 +109,16 @@ class ListReader:
         return ()
 
 
-def undecodable(partition: str, offset: int) -> str:
-    """Return the error of the message at ``offset``."""
-    return json.dumps({"partition": partition, "offset": offset, "reason": "it cannot be decoded"})
+def undecodable(partition: str, offset: int, *, taken_back: bool = False) -> str:
+    """Return the error of the message at ``offset``, or of the message that takes it back."""
+    reason = f"{TAKES_BACK if taken_back else ''}it cannot be decoded"
+    return json.dumps({"partition": partition, "offset": offset, "reason": reason, "raw": f"{partition}/{offset}"})
 
 
 def _row(partition: str, offset: int, message: Message, *, locate: bool) -> dict[str, object]:
-    """Return the update that ``message`` is, without its time; where errors are not located each has diff 1."""
-    at, value, diff = (message.offset, message.value, -1) if isinstance(message, Withdrawn) else (offset, message, 1)
-    if value is not None:
-        return {"partition": partition, "offset": at, "value": value, ERROR: None, DIFF: diff}
-    return {ERROR: undecodable(partition, at), DIFF: diff} if locate else {ERROR: "somewhere", DIFF: 1}
+    """Return what ``message`` brings, without its time: a row, the same row taken back, or the error of either."""
+    back = isinstance(message, Withdrawn)
+    at, value = (message.offset, message.value) if isinstance(message, Withdrawn) else (offset, message)
+    if value is None:
+        return {ERROR: undecodable(partition, at, taken_back=back) if locate else "somewhere"}
+    return {"partition": partition, "offset": at, "value": value, DIFF: -1 if back else 1}

@@ -78,6 +78,7 @@ def populate(world: World) -> None:
     world.choose_limits()
     world.instances = 1 + world.choose("instances", 2)
     for upstream in world.upstreams.values():
+        upstream.retracts = world.choose("takes back", 3) > 0
         upstream.produce("p", *(world.choose("value", 4) for _ in range(2)))
     wanted = project(world)
     tasks = world.one_of("tasks", TASKS)
@@ -159,7 +160,7 @@ async def outside(world: World) -> None:
     world.weather.out = False
     for upstream in world.upstreams.values():
         upstream.down, upstream.hidden = False, 0
-        if world.choose("upstream mended", 2):
+        if upstream.retracts and world.choose("upstream mended", 2):
             for partition, back in upstream.standing(undecodable=True):
                 upstream.produce(partition, back)
     for place in world.places.values():
@@ -173,7 +174,7 @@ def come(world: World, upstream: FickleUpstream) -> None:
     bad = [None] if world.choose("undecodable", 6) == 0 else []
     upstream.produce(world.one_of("partition", PARTITIONS), *values, *bad)
     standing = upstream.standing(undecodable=world.choose("mend", 3) > 0)
-    if standing and world.choose("take back", 3) == 0:
+    if standing and upstream.retracts and world.choose("take back", 3) == 0:
         partition, back = world.one_of("taken back", standing)
         upstream.produce(partition, back)
 
