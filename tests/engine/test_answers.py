@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
+from strandline.engine import copies
 from strandline.engine.parts import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import DefinitionError, InvalidUsage
@@ -69,6 +70,32 @@ def test_floats_are_equal_to_so_many_significant_digits(
     rows = floats(engine, [(1, one, 1), (1, other, -1)], distributed=distributed)
     found = asyncio.run(engine.differences(rows, FLOATS, significant=12))
     assert (found.missing, found.extra) == ((1, 1) if differ else (0, 0))
+
+
+@pytest.mark.parametrize("distributed", [False, True], ids=["arrow", "spark"])
+def test_a_row_that_is_there_very_often_is_not_laid_out_at_once(engine: SparkEngine, distributed: bool) -> None:
+    """Damage: one row with a count of millions takes all memory of whoever reads it, or a count beyond an int fails."""
+    often = 2**33
+    assert often > 2**31 > copies.BLOCK
+
+    async def body() -> None:
+        rows = floats(engine, [(1, 1.0, often), (2, 2.0, 3), (3, 3.0, 1), (3, 3.0, -1)], distributed=distributed)
+        frame = engine.spark_frame(await engine.multiset(rows, FLOATS))
+        assert frame.where("k = 1").limit(5).count() == 5
+        assert frame.where("k <> 1").toArrow().to_pylist() == [{"k": 2, "x": 2.0}] * 3
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("count", [1, copies.BLOCK - 1, copies.BLOCK, copies.BLOCK + 1, 3 * copies.BLOCK])
+def test_copies_are_as_many_as_the_count_says(engine: SparkEngine, count: int) -> None:
+    """Damage: at the edge of a block a row is there once too often, or not."""
+
+    async def body() -> None:
+        rows = floats(engine, [(1, 1.0, count)], distributed=True)
+        assert engine.spark_frame(await engine.multiset(rows, FLOATS)).count() == count
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -186,6 +186,27 @@ def test_a_collection_that_stops_anywhere_is_finished_by_the_next(place, happens
     assert broken.changes == fails - 1 >= (3 if grace_ms else 2 * FAN)
 
 
+def test_a_collection_that_a_store_failed_is_finished_after_the_next_commit(place, monkeypatch):
+    """Damage: a problem stays in `status` for hundreds of ticks after the store answers again (found by a seed)."""
+    writer = busy(place)
+    truncate, failures = place.consensus.truncate, []
+
+    async def once(*asked):
+        if not failures:
+            failures.append(asked)
+            raise Determinate("refused")
+        return await truncate(*asked)
+
+    monkeypatch.setattr(place.consensus, "truncate", once)
+    at = 5 * FAN
+    while not failures:
+        append(place, writer, at)
+        at += 1
+    assert "refused" in writer._machine.upkeep.problems["collection"]
+    append(place, writer, at)
+    assert writer._machine.upkeep.problems == {}
+
+
 def test_what_dies_after_a_collection_stopped_before_its_end_is_found_by_the_next(place, monkeypatch):
     """Damage: a crash before the truncation leaves to the sweep whatever dies until the next one (found by a seed)."""
     writer = busy(place, FAN, grace_ms=None)

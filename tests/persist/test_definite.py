@@ -206,7 +206,7 @@ def test_what_may_only_read_cannot_change_anything(place, change):
         "compare_and_set_many": lambda: consensus.compare_and_set_many([request]),
         "truncate": lambda: consensus.truncate("k", 0),
     }[change]
-    with pytest.raises(InvalidUsage, match="reads independently"):
+    with pytest.raises(InvalidUsage, match="only reads the location"):
         run_sync(call())
     assert place.objects == {}
     assert place.versions == {}

@@ -129,7 +129,7 @@ def test_objects_of_an_earlier_version_are_not_given_to_an_empty_consensus():
     """Damage: just the locations that are in use today could still be opened as their empty twin."""
     blob, _ = stores_of_an_earlier_version()
     for writes in (True, False):
-        with pytest.raises(ConfigError, match="holds objects, and consensus two knows nothing of them"):
+        with pytest.raises(ConfigError, match="holds objects, and consensus two has no record of them"):
             settle(blob, MemoryConsensus(), writes=writes, name="two")
     assert mark_of(blob) is None
 
@@ -168,6 +168,6 @@ def test_the_message_says_what_to_do():
     told = str(another_consensus("/data", "consensus.db (SQLite, inside the location)", mark_of(blob)))
     assert told == (
         "location /data was made with consensus PostgreSQL (db/shop, schema strand), and is opened with consensus "
-        "consensus.db (SQLite, inside the location), which knows nothing of it: open it with the consensus that it "
+        "consensus.db (SQLite, inside the location), which has no record of it: open it with the consensus that it "
         "was made with"
     )

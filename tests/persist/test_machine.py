@@ -8,7 +8,7 @@ import pytest
 
 from strandline.errors import CorruptionError, Determinate, Indeterminate, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist import codec, machine
+from strandline.persist import codec
 from strandline.persist.machine import CAS_RETRIES_MAX, Machine
 from strandline.persist.state import Appended, Rollup, UpperMismatch, admit, compare_and_downgrade, register_critical
 from strandline.store.consensus import CompareAndSet, Mismatch, Versioned
@@ -259,7 +259,7 @@ def test_a_law_that_would_break_stops_the_commit(place):
     place.append(writer, 0, 1, [["a", 0, 1]])
     before = seqno(place)
     with pytest.raises(AssertionError, match="law P2"):
-        run_sync(writer._machine.commit(lambda state: (machine.replace(state, upper=Frontier(0)), None)))
+        run_sync(writer._machine.commit(lambda state: (state.but(upper=Frontier(0)), None)))
     assert seqno(place) == before
 
 
@@ -335,9 +335,7 @@ def test_an_unnamed_rollup_is_deleted_after_a_definite_refusal(place):
         place.append(fast, at, at + 1)
     run_sync(slow.refresh())
     state = slow.state
-    run_sync(
-        fast._machine.commit(lambda s: (machine.replace(s, rollups=(*s.rollups, Rollup(s.seqno, "elsewhere"))), 1))
-    )
+    run_sync(fast._machine.commit(lambda s: (s.but(rollups=(*s.rollups, Rollup(s.seqno, "elsewhere"))), 1)))
     before = set(place.objects)
     slow._machine._state = state  # as if it had not heard of it
     run_sync(slow._machine.maintain())

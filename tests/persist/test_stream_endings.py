@@ -9,7 +9,7 @@ import pytest
 
 from strandline.errors import FencedError, Indeterminate, InvalidUsage, Stopped, Unavailable
 from strandline.persist.client import PersistClient
-from strandline.persist.line import UNTOLD_MAX
+from strandline.persist.line import UNRAISED_MAX
 from strandline.persist.stream import StreamClient
 from strandline.persist.updates import ValueCodec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -49,9 +49,9 @@ def test_who_stops_is_told_what_was_refused_and_nobody_awaited(place, leave):
 
     run_sync(run(client(place), lambda write: write.seal(5)))
     late = [lambda write, n=n: write.write([(f"late {n}", n, 1)]) for n in range(3)]
-    with pytest.raises(InvalidUsage, match=r"nothing is written at \[0\]") as told:
+    with pytest.raises(InvalidUsage, match=r"cannot write at \[0\]") as told:
         run_sync(run(client(place), *late, lambda write: write.write([("good", 5, 1)])))
-    assert told.value.__notes__ == ["3 calls that nobody awaited were refused; this is one of them"]
+    assert told.value.__notes__ == ["3 refused calls were never awaited; this is the refusal of one"]
     old = client(place)
     write, reader = opened(place, "n", process=old)
     write.write([("late", 1, 1)])
@@ -94,10 +94,10 @@ def test_only_the_newest_refusals_are_kept_for_who_stops(place):
     process = client(place)
     write, _ = opened(place, "n", process=process)
     write.seal(5)
-    for _ in range(UNTOLD_MAX + 9):
+    for _ in range(UNRAISED_MAX + 9):
         write.write([("late", 1, 1)])
     run_sync(process._line.drive())
-    assert len(process._line._untold) == UNTOLD_MAX
+    assert len(process._line._unraised) == UNRAISED_MAX
     opened(place, "n", process=client(place, epoch=2))
     write.write([("lost", 6, 1)])
     with pytest.raises(FencedError):

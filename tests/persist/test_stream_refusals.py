@@ -18,7 +18,7 @@ def test_a_write_at_a_sealed_time_is_refused_whole_and_the_calls_behind_it_go_on
     resolved(write.seal(5))
     late, good = write.write([("late", 4, 1), ("also", 9, 1)]), write.write([("good", 5, 1)])
     resolved(write.seal(10))
-    with pytest.raises(InvalidUsage, match=r"nothing is written at \[4\] any more: it is sealed up to \[5\]"):
+    with pytest.raises(InvalidUsage, match=r"cannot write at \[4\]: the collection is sealed up to \[5\]"):
         resolved(late)
     resolved(good)
     assert read(reader, 9) == [("good", 1)]

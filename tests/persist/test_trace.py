@@ -197,7 +197,7 @@ def test_a_result_lands_once_and_only_in_the_place_of_its_inputs():
     assert (outcome, len(after.batches), after.digest) == (Merged(), 1, state.digest)
     assert apply_merge(after, merge) == (after, Merged())
     other = Merge(merge.inputs, replace(merge.output, parts=(BlobPart("other", 1, FAN, 0, ""),)))
-    assert apply_merge(after, other) == (after, Stale("not all of " + bounds(merge.inputs) + " are there any more"))
+    assert apply_merge(after, other) == (after, Stale("not all of " + bounds(merge.inputs) + " are still in the trace"))
     grown = replace(state, batches=(replace(state.batches[0], diffs=5), *state.batches[1:]))
     assert isinstance(apply_merge(grown, merge)[1], Stale)
 

@@ -96,7 +96,7 @@ def test_a_retry_in_time_is_the_same_commit_and_one_too_late_is_an_error(place):
         run_sync(process.advance(last))
         process._tidied_at -= TIDY_EVERY  # the first to tidy after its life withdraws it
         run_sync(process.advance(last + 1))
-        with pytest.raises(InvalidUsage, match="too late: tokens are remembered for 15 minutes"):
+        with pytest.raises(InvalidUsage, match="too late: tokens are kept for 15 minutes"):
             commit(place, process, last + 9, token, x="a")
     assert content(place, "x", last) == [("a", 1)]
 

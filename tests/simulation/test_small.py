@@ -8,7 +8,8 @@ import pytest
 
 from worlds.campaign import ASKED_FOR
 from worlds.processors import spread
-from worlds.small import MODELS, MODELS_LONG, Model, append, compact
+from worlds.seats import Model
+from worlds.small import MODELS, MODELS_LONG, SmallWorld, append, compact
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
@@ -51,5 +52,5 @@ def test_every_history_of_small_worlds_keeps_every_law(record_property) -> None:
 
 def test_a_state_is_the_same_whenever_it_is_come_to() -> None:
     """Damage: states are told apart by where objects lie in memory: equal ones are all searched, others left out."""
-    model = Model({"a": append, "c": compact}, 1, 1)
+    model = Model(SmallWorld, {"a": append, "c": compact}, 1, 1)
     assert model.search().states == model.search().states

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF, ERROR, TIME
+from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import CorruptionError, FencedError, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
@@ -25,7 +26,7 @@ from strandline.sources.remap import RemapShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.list_engine import ListEngine, listed
-from strandline.testing.list_source import SCHEMA, ListReader, Upstream
+from strandline.testing.list_source import SCHEMA, ListReader, TakesBack, Upstream
 
 
 class Crash(BaseException):
@@ -480,3 +481,103 @@ def test_any_grouping_of_ticks_into_steps_gives_the_definition(moves):
         assert await world.updates() == await world.expected()
 
     run(body)
+
+
+async def errors_of(world):
+    """What the error half adds up to now."""
+    left = Counter()
+    for (_, _, _, error, _), diff in (await world.updates()).items():
+        if error is not None:
+            left[error] += diff
+    return {error: count for error, count in left.items() if count}
+
+
+def test_an_undecodable_record_that_upstream_takes_back_leaves_no_error():
+    """Damage: a bad record that its author has withdrawn keeps the source from being read for ever."""
+
+    async def body(world):
+        world.upstream.retracts = True
+        ingestion = await world.open()
+        world.upstream.produce("0", 10, None, None)
+        await ingestion.tick(1000)
+        world.upstream.produce("0", TakesBack(1), TakesBack(0))
+        await ingestion.tick(2000)
+        await ingestion.catch_up()
+        assert await world.updates() == {
+            ("0", 0, 10, None, 1000): 1,
+            (None, None, None, "0/1", 1000): 1,
+            (None, None, None, "0/2", 1000): 1,
+            (None, None, None, "0/1", 2000): -1,
+            ("0", 0, 10, None, 2000): -1,
+        }
+        world.upstream.produce("0", TakesBack(2))
+        await (await world.open(epoch=2)).tick(3000)
+        await (await world.open(epoch=3)).catch_up()
+        assert await errors_of(world) == {}
+
+    run(body)
+
+
+def test_a_record_that_comes_and_goes_at_one_time_leaves_nothing():
+    """Damage: an empty batch stops the source."""
+
+    async def body(world):
+        world.upstream.retracts = True
+        ingestion = await world.open()
+        world.upstream.produce("0", None, TakesBack(0))
+        await ingestion.tick(1000)
+        assert await ingestion.catch_up() == Idle()
+        assert ingestion.upper == Frontier(1001)
+        assert await errors_of(world) == {}
+
+    run(body)
+
+
+def test_what_takes_back_an_undecodable_record_once_too_often_is_an_error_itself():
+    """Damage: a withdrawal that matches nothing is dropped in silence, or makes the error half negative."""
+
+    async def body(world):
+        world.upstream.retracts = True
+        ingestion = await world.open()
+        world.upstream.produce("0", None, TakesBack(0))
+        await ingestion.tick(1000)
+        world.upstream.produce("0", TakesBack(0))
+        await ingestion.tick(2000)
+        await ingestion.catch_up()
+        assert await errors_of(world) == {f"{TAKES_BACK}0/0": 1}
+
+    run(body)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["bad", "good", "back"]), max_size=4), min_size=1, max_size=6), st.data())
+def test_how_ticks_are_grouped_into_steps_changes_no_error_that_leaves(ticks, data):
+    """Law D.  Damage: two instances that batch differently have other errors at one time."""
+    produced, messages = [], []
+    for kinds in ticks:
+        produced.append([])
+        for kind in kinds:
+            if kind == "back" and messages:
+                made = TakesBack(data.draw(st.integers(0, len(messages) - 1)))
+                if isinstance(messages[made.offset], TakesBack):
+                    continue
+            else:
+                made = None if kind == "bad" else len(messages)
+            messages.append(made)
+            produced[-1].append(made)
+    found = []
+
+    async def body(world, every):
+        world.upstream.retracts = True
+        ingestion = await world.open()
+        for number, each in enumerate(produced):
+            world.upstream.produce("0", *each)
+            await ingestion.tick(1000 * (number + 1))
+            if (number + 1) % every == 0:
+                await ingestion.catch_up()
+        await ingestion.catch_up()
+        found.append(await world.updates())
+
+    for every in (1, 3, len(ticks)):
+        asyncio.run(body(World(), every))
+    assert found[0] == found[1] == found[2]

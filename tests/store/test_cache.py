@@ -203,7 +203,7 @@ def test_a_directory_that_others_can_write_is_refused(tmp_path):
     shared = tmp_path / "cache"
     shared.mkdir()
     shared.chmod(0o770)
-    with pytest.raises(ConfigError, match="can be written by others"):
+    with pytest.raises(ConfigError, match="is writable by other users"):
         FileCache(shared, PLENTY)
 
 

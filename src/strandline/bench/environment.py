@@ -172,6 +172,7 @@ class _Tide:
     """A `SourceReader` of two messages each time it is asked: one brings a row, the other takes the oldest back."""
 
     bounded = False
+    retracts = True
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -45,7 +45,8 @@ class SparkFiles:
     async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         """Return the records of all files (lazy): columns, ``__error``, ``__time``, ``__diff``, normalised.
 
-        The diff is the file's; a record that cannot be decoded is one error, also in a file that is withdrawn.
+        The diff is the file's.  A record that cannot be decoded is one error with diff 1; in a file that is withdrawn
+        its reason says so.
 
         Raises `DefinitionError` if a column has a type that the format cannot hold.
         """
@@ -121,9 +122,7 @@ def _refuse_types(schema: Schema, form: FileFormat) -> None:
 def _refusals(unusable: Sequence[Unusable], schema: Schema) -> pa.Table:
     table = pa.table(
         {
-            ERROR: pa.array(
-                [file_errors.described(u.file.name, u.line, u.reason, u.raw) for u in unusable], pa.string()
-            ),
+            ERROR: pa.array([file_errors.described(u.file, u.line, u.reason, u.raw) for u in unusable], pa.string()),
             TIME: pa.array([u.file.time for u in unusable], pa.int64()),
             DIFF: pa.array([1] * len(unusable), pa.int64()),
         }

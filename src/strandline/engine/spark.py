@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
-from strandline.engine import answers, edits, error_half, inline
+from strandline.engine import answers, edits, error_half, inline, taken_back
 from strandline.engine.edits import Edit
 from strandline.engine.failures import told
 from strandline.engine.held import hand_out
@@ -201,6 +201,10 @@ class SparkEngine:
         """See `Engine.errors`."""
         return await self._run(partial(error_half.tally, unwrap(rows), of))
 
+    async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
+        """See `Engine.cancel`."""
+        return wrap(await self._run(partial(taken_back.cancelled, unwrap(rows), unwrap(held), time, self._session)))
+
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""
         return await self._run(partial(error_half.weights, unwrap(rows), self._session))
@@ -278,7 +282,10 @@ class SparkEngine:
             case Local(table, True):
                 return Local(table.select(names), plain=True)
             case Local(table, _) if inline.can_group(table):
-                return Local(inline.multiset(table), plain=True)
+                counts = inline.counted(table)
+                if (pc.sum(counts[DIFF]).as_py() or 0) <= inline.COPIES_MAX:
+                    return Local(inline.copied(counts), plain=True)
+                return Distributed(answers.expanded(dataframe(frame, self._session), names), plain=True)
             case Distributed(lazy, True):
                 return Distributed(lazy.selectExpr(*map(quote, names)), plain=True)
             case _:

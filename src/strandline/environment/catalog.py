@@ -242,7 +242,12 @@ class CatalogStore:
 
         Raises `FencedError` if a newer generation than ``epoch`` has taken over.
         """
-        if not self._settled and (await self.read()).epoch != epoch:
+        if not self._settled:
+            await self.confirm(epoch)
+
+    async def confirm(self, epoch: int) -> None:
+        """Fetch the newest catalog.  Raises `FencedError` if a newer generation than ``epoch`` has taken over."""
+        if (await self.read()).epoch != epoch:
             raise _fenced(epoch, self.current)
 
     async def change(self, epoch: int, edit: Callable[[Catalog], Catalog]) -> Catalog:

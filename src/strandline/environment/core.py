@@ -458,7 +458,12 @@ class Core:
 
     async def _deliver(self, name: str, task: Task) -> None:
         async with self._own_problem(name):
-            await task.advance()
+            try:
+                await task.advance()
+            except FencedError as error:
+                await self.catalogs.confirm(self.require_writing().epoch)
+                self._running.pop(name, None)  # the location is ours, so a dead session's Open landed: open it anew
+                raise Unavailable(f"the endpoint ended the session ({error}); the next tick opens another") from error
             self._note(name, task.status.waits)
 
     async def _let_go_of_history(self, time: int) -> None:
@@ -514,13 +519,16 @@ class Core:
     def table(self, name: str) -> OpenTable:
         """Return a table that is open for writing.
 
-        Raises `DefinitionError` if there is no such collection, `InvalidUsage` if it is not a table.
+        Raises `DefinitionError` if there is no such collection, `InvalidUsage` if it is not a table, `Unavailable` if
+        it could not be opened; the next tick tries again.
         """
-        writing = self.require_writing()
+        tables = self.require_writing().tables
         item = self.catalog.collection(name)
         if not isinstance(item, Table):
             raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
-        return writing.tables[name.lower()]
+        if name.lower() not in tables:
+            raise Unavailable(f"table {item.name!r} is not open yet: {self.problems.get(name.lower(), 'try again')}")
+        return tables[name.lower()]
 
     def kept(self, item: Collected) -> str:
         """Return for how long the history of a collection is kept, as its author wrote it."""

@@ -52,9 +52,9 @@ NOTHING: Final = Digest(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What shows of a part: the updates stored at ``lower <= time < upper``, no time before ``advance``.
+    """The part of a part that readers see: updates at ``lower <= time < upper``, times moved up to ``advance``.
 
-    The part itself stays as it was written.  An empty ``upper`` cuts nothing off.
+    The stored object stays as it was written.  An empty ``upper`` cuts nothing off.
     """
 
     lower: int = 0
@@ -66,7 +66,7 @@ class Window:
 class InlinePart:
     """Updates kept in the state: ``data`` is the engine's (or `records`') encoding, covered by the state's own seal.
 
-    ``rows`` counts all of them, whatever the window shows.  Its text shows none of them: states stand in messages.
+    ``rows`` counts all of them, whatever the window shows.  Its ``repr`` omits them, because messages quote states.
     """
 
     data: bytes = field(repr=False)
@@ -105,8 +105,8 @@ class Staged:
 
     ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of
     the err half.  ``since`` is beyond the minimum only for what compaction wrote: its times were advanced to there.
-    Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal;
-    after an unknown outcome (or once fenced) it must be left alone.
+    The caller that staged it must append it, or pass it to `Engine.discard` after a *definite* refusal.  After an
+    unknown outcome (or once fenced) the caller must leave it alone.
     """
 
     lower: Frontier
@@ -144,9 +144,9 @@ def as_batch(staged: Staged) -> Batch:
 
 
 def narrowed(staged: Staged, lower: Frontier, upper: Frontier) -> tuple[Part, ...]:
-    """Return the parts of ``staged`` as they show in ``[lower, upper)`` alone; nothing is rewritten.
+    """Return the parts of ``staged``, restricted to ``[lower, upper)``; no part is rewritten.
 
-    The sums over what shows are not known without reading it (`plane.Engine.trim`).
+    The sums over the restricted parts are not known without reading them (`plane.Engine.trim`).
 
     Raises `InvalidUsage` if the bounds are not within the batch's own, or its updates were given another time.
     """
@@ -158,11 +158,13 @@ def narrowed(staged: Staged, lower: Frontier, upper: Frontier) -> tuple[Part, ..
 
 
 def retimed(staged: Staged, lower: Frontier, upper: Frontier) -> Staged:
-    """Return ``staged`` for ``[lower, upper)``, no time before ``lower``: what was written for a time that has passed.
+    """Return ``staged`` for ``[lower, upper)``, times before ``lower`` moved up to it.
 
-    Nothing is rewritten, so a contended append is retried for nothing.  Sums and digest know no times: they stay.
+    An append that lost a race for its time uses this to try a later time.  No part is rewritten, so the retry costs
+    nothing.  Sums and digest ignore times, so they stay.
 
-    Raises `InvalidUsage` if a time would go back, or what was cut off would show, or the batch was compacted.
+    Raises `InvalidUsage` if a time would go back, if updates that were cut off would become visible, or if the batch
+    was compacted.
     """
     if not lower < upper:
         raise InvalidUsage(f"a batch cannot span [{lower}, {upper}): it is empty")

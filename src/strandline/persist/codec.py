@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -64,11 +64,12 @@ def restore(shard: str, seqno: int, flat: Entries) -> ShardState:
 
 
 def difference(before: ShardState, after: ShardState) -> Diff:
-    """Return what leads from one version to the next.  What did not change is told by identity, so this is cheap."""
+    """Return what leads from one version to the next.  Identity shows what did not change, so this is cheap."""
     changed: dict[str, Any] = {}
     removed: list[str] = []
+    had, has = vars(before), vars(after)
     for name, single in _SINGLES.items():
-        old, new = getattr(before, name), getattr(after, name)
+        old, new = had[name], has[name]
         if old is not new and old != new:
             value = single.pack(new)
             if value is _ABSENT:
@@ -76,7 +77,7 @@ def difference(before: ShardState, after: ShardState) -> Diff:
             else:
                 changed[name] = value
     for group, each in _MAPS.items():
-        was, now = getattr(before, each.field), getattr(after, each.field)
+        was, now = had[each.field], has[each.field]
         if was is not now:
             removed += [f"{group}/{name}" for name in sorted(was.keys() - now.keys())]
             for name, value in now.items():
@@ -84,17 +85,25 @@ def difference(before: ShardState, after: ShardState) -> Diff:
                 if known is not value and known != value:
                     changed[f"{group}/{name}"] = each.pack(value)
     if before.rollups is not after.rollups:
-        had, has = ({r.seqno: r.key for r in state.rollups} for state in (before, after))
-        removed += [f"rollup/{seqno}" for seqno in sorted(had.keys() - has.keys())]
-        changed |= {f"rollup/{seqno}": key for seqno, key in has.items() if had.get(seqno) != key}
-    same = bytes(map(operator.is_, before.batches, after.batches)).find(False)
-    first = same if same >= 0 else min(len(before.batches), len(after.batches))
-    gone = {_batch_name(b): b for b in before.batches[first:]}
-    for batch in after.batches[first:]:
+        old, new = ({r.seqno: r.key for r in state.rollups} for state in (before, after))
+        removed += [f"rollup/{seqno}" for seqno in sorted(old.keys() - new.keys())]
+        changed |= {f"rollup/{seqno}": key for seqno, key in new.items() if old.get(seqno) != key}
+    removed.sort()
+    if before.batches is not after.batches:
+        removed += _batches_changed(before.batches, after.batches, changed)
+    return Diff(after.seqno, changed, tuple(removed), after.rollups[-1])
+
+
+def _batches_changed(before: tuple[Batch, ...], after: tuple[Batch, ...], changed: dict[str, Any]) -> list[str]:
+    """Put the batches that are not as before into ``changed``; return the names of those that are there no more."""
+    same = bytes(map(operator.is_, before, after)).find(False)
+    first = same if same >= 0 else min(len(before), len(after))
+    gone = {_batch_name(b): b for b in before[first:]}
+    for batch in after[first:]:
         name = _batch_name(batch)
         if gone.pop(name, None) is not batch:
             changed[name] = _pack_batch(batch)
-    return Diff(after.seqno, changed, (*sorted(removed), *sorted(gone)), after.rollups[-1])
+    return sorted(gone)
 
 
 def apply(state: ShardState, diffs: Sequence[Diff]) -> ShardState:
@@ -124,7 +133,7 @@ def _changed(state: ShardState, seqno: int, changes: Entries) -> ShardState:
             fields["batches"] = _merged_batches(state.batches, {int(lower): value for lower, value in values.items()})
         else:
             fields["rollups"] = _merged_rollups(state.rollups, {int(seqno): key for seqno, key in values.items()})
-    return replace(state, seqno=seqno, **fields)
+    return state.but(seqno=seqno, **fields)
 
 
 def _merged_rollups(before: tuple[Rollup, ...], changes: Mapping[int, Any]) -> tuple[Rollup, ...]:

@@ -1,12 +1,12 @@
 """The state of a shard: a pure value, and every change of it a pure function.
 
 A shard is the durable form of one collection: a set of updates ``(row, time, diff)``.  For every ``t`` with ``since <=
-t < upper`` the sum of diffs at times ``<= t`` is fixed for ever: that is what *definite* means.  The state names the
-batches that hold the updates; they are contiguous from the minimum to ``upper``.
+t < upper`` the sum of diffs at times ``<= t`` is fixed for ever: that is the meaning of *definite*.  The state names
+the batches that hold the updates; they are contiguous from the minimum to ``upper``.
 
 Each transition takes the state and returns ``(new state, answer)``; returning the very same state means "nothing to
 commit". Transitions are evaluated anew after a lost race or an unknown outcome, so each of them recognises its own
-earlier success: an append by its token, everything else by being monotone.
+earlier success: an append by its token, every other transition by being monotone.
 
 Traps: ``since`` may legally exceed ``upper``.  Either may be empty: ``upper`` empty = closed, readable; ``since`` empty
 = unreadable, writable; both = tombstone.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from strandline.errors import Indeterminate, InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time, join, meet
@@ -27,12 +27,12 @@ from strandline.persist.objects import named_time, parts_prefix
 
 FIRST_SEQNO: Final = 1
 WRITERS_MAX: Final = 64
-"""How many writers are remembered, those that appended last: more than have a retry in flight at once."""
+"""How many writers a state remembers, those that appended last: more than have a retry in flight at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A writer's last append: what it looks for when it was not told the outcome."""
+    """A writer's last append: the writer looks for it after an unknown outcome."""
 
     token: str
     upper: Frontier
@@ -41,7 +41,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Critical:
-    """A hold on since that no clock ever expires; ``opaque`` is its owner's fencing token."""
+    """A hold on since that never expires; ``opaque`` is its owner's fencing token."""
 
     since: Frontier
     opaque: int
@@ -49,9 +49,9 @@ class Critical:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """A hold that lasts as long as its reader beats: on ``since``, and on what the versions from ``seqno`` on name.
+    """A hold that lasts as long as its reader beats: on ``since``, and on the parts of versions from ``seqno`` on.
 
-    ``beat_ms``: when the reader last showed that it is there, by the walltime of the state.
+    ``beat_ms``: when the reader last beat, by the walltime of the state.
     """
 
     since: Frontier
@@ -61,7 +61,7 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A sink states: at ``upper`` this shard held, by digest, exactly what the dataflow ``fingerprint`` desired."""
+    """A sink's statement that at ``upper`` the shard's digest equals what dataflow ``fingerprint`` desired."""
 
     fingerprint: str
     upper: Frontier
@@ -76,14 +76,14 @@ class Rollup:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShardState:
-    """All that is known of a shard at one version.
+    """The state of a shard at one version.  Each version is made from the one before it by `but`.
 
-    ``schemas``: what ``schema`` was before, oldest first (`persist/evolution.py`).  ``owner``: the only room that may
-    append; empty: anybody.  ``unsealed``: what a stream wrote at times that are not complete yet, by a name that is
-    given once (`persist/unsealed.py`).  ``forgotten``: an append that was expected at an upper before this may have
-    landed and be remembered no more.  ``swept_ms``: parts begun before this cannot be appended any more
+    ``schemas``: earlier values of ``schema``, oldest first (`persist/evolution.py`).  ``owner``: the only component
+    that may append; empty: any writer.  ``unsealed``: batches that a stream wrote at times that are not complete yet,
+    by a name that is used once (`persist/unsealed.py`).  ``forgotten``: an append that expected an upper before this
+    may have landed although no writer entry shows it.  ``swept_ms``: parts begun before this can no longer be appended
     (`persist/collect.py`).
     """
 
@@ -107,9 +107,20 @@ class ShardState:
     rollups: tuple[Rollup, ...] = ()
     swept_ms: int = 0
 
+    def but(self, **changes: Any) -> ShardState:
+        """Return this state with ``changes`` of some fields, by their names.
+
+        Each commit makes several states.  `dataclasses.replace` would go through all fields for each, ten times slower.
+        """
+        after = object.__new__(ShardState)
+        fields = vars(after)
+        fields.update(vars(self), **changes)
+        assert len(fields) == len(vars(self)), f"a state has no {changes.keys() - vars(self).keys()}"
+        return after
+
     @property
     def tombstone(self) -> bool:
-        """Whether nobody can read or write it any more."""
+        """Whether the shard can no longer be read or written."""
         return self.since.empty and self.upper.empty
 
     @property
@@ -124,7 +135,7 @@ class ShardState:
 
     @property
     def parts(self) -> Iterator[Part]:
-        """Every part that this version names: those of its batches, and of what is not sealed yet."""
+        """Every part that this version names: in its batches and in its unsealed batches."""
         for batch in self.batches:
             yield from batch.parts
         for staged in self.unsealed.values():
@@ -136,24 +147,24 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The append is durable, now or already before; ``upper`` is what it advanced the shard to."""
+    """The append is durable, by this call or an earlier one; it advanced the shard to ``upper``."""
 
     upper: Frontier
 
 
 @dataclass(frozen=True, slots=True)
 class UpperMismatch:
-    """The append was refused and changed nothing: the shard's upper is ``actual``.  The caller's move."""
+    """The append was refused and changed nothing: the shard's upper is ``actual``.  The caller must act."""
 
     actual: Frontier
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """The append was refused: epoch ``epoch`` has been admitted since.  Stop, and change nothing any more.
+    """The append was refused: epoch ``epoch`` has been admitted since.  The writer must stop.
 
-    Trap: a shard remembers `WRITERS_MAX` writers.  A writer that slept through more successors than that is told this
-    even if its append landed; so what it staged must be left alone.
+    Trap: a shard remembers `WRITERS_MAX` writers.  If more writers came since, this is the answer even for an append
+    that landed; so the writer must not delete what it staged.
     """
 
     epoch: int
@@ -164,11 +175,11 @@ AppendOutcome: TypeAlias = Appended | UpperMismatch | Fenced
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A request to append.  ``token`` is never used twice, but for retries of this very request.
+    """A request to append.  ``token`` is used only for this request and its retries.
 
-    ``begun_ms``: when the oldest part was begun that what is appended names in another shard; None: there is none.
+    ``begun_ms``: when the oldest part of another shard that the appended records name was begun; None: there is none.
 
-    ``writer`` names the memory that the token is kept in: it must not be used by two requests at a time.
+    ``writer`` is the key under which the state remembers the token; two requests must not use it at the same time.
     """
 
     writer: str
@@ -184,7 +195,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Downgraded:
-    """The hold is (at least) where it was asked to be; ``since`` is where it stands."""
+    """The hold is at the requested since or beyond it; ``since`` is where it stands."""
 
     since: Frontier
 
@@ -201,15 +212,15 @@ class OpaqueMismatch:
 
 
 def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcome]:
-    """Append staged batches as one, iff the upper is as expected; at most once by token.
+    """Append staged batches as one, iff the upper is as expected; at most once per token.
 
     Raises:
         InvalidUsage: the request could never succeed: bounds out of order, a batch outside them, a foreign owner.
-        Indeterminate: so many writers came since that nobody knows any more whether it landed.
+        Indeterminate: so many writers came since that the state no longer shows whether it landed.
     """
     for last in state.writers.values():
         if last.token == request.token:
-            return state, Appended(last.upper)  # it landed earlier: its answer was lost, or its writer restarted
+            return state, Appended(last.upper)  # it landed earlier, and its answer was lost or its writer restarted
     if request.epoch < state.epoch:
         return state, Fenced(state.epoch)
     if state.upper != request.expected:
@@ -222,8 +233,7 @@ def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcom
     _refuse_impossible(state, request)
     batch = _combine(request)
     writers, forgotten = _remembered(state, request)
-    after = replace(
-        state,
+    after = state.but(
         epoch=request.epoch,
         upper=request.new,
         digest=state.digest + batch.digest,
@@ -232,19 +242,19 @@ def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcom
         forgotten=forgotten,
     )
     if request.certify:
-        after = replace(after, certificate=Certificate(request.certify, request.new, after.digest))
+        after = after.but(certificate=Certificate(request.certify, request.new, after.digest))
     return after, Appended(request.new)
 
 
 def admit(state: ShardState, epoch: int) -> tuple[ShardState, int]:
-    """Raise the epoch to ``epoch``, fencing all older writers; answer the epoch that now holds."""
+    """Raise the epoch to ``epoch``, fencing all older writers; return the epoch that is now in force."""
     if epoch <= state.epoch or state.tombstone:
         return state, state.epoch
-    return replace(state, epoch=epoch), epoch
+    return state.but(epoch=epoch), epoch
 
 
 def describe(state: ShardState, schema: str, owner: str) -> tuple[ShardState, None]:
-    """Register the schema and the owner of a fresh shard; the same again changes nothing.
+    """Register the schema and the owner of a fresh shard; repeating the call changes nothing.
 
     Raises `InvalidUsage` if it is already described otherwise.
     """
@@ -255,7 +265,7 @@ def describe(state: ShardState, schema: str, owner: str) -> tuple[ShardState, No
             f"shard {state.shard!r} is registered with schema {state.schema!r} and owner {state.owner!r}; "
             f"it cannot be opened with {schema!r} and {owner!r}"
         )
-    return replace(state, schema=schema, owner=owner), None
+    return state.but(schema=schema, owner=owner), None
 
 
 def register_critical(state: ShardState, reader: str) -> tuple[ShardState, Critical]:
@@ -266,7 +276,7 @@ def register_critical(state: ShardState, reader: str) -> tuple[ShardState, Criti
     fresh = Critical(state.since, 0)
     if state.tombstone:
         return state, fresh
-    return replace(state, criticals={**state.criticals, reader: fresh}), fresh
+    return state.but(criticals={**state.criticals, reader: fresh}), fresh
 
 
 def compare_and_downgrade(
@@ -290,7 +300,7 @@ def compare_and_downgrade(
 
 
 def expire_critical(state: ShardState, reader: str, expected: int) -> tuple[ShardState, OpaqueMismatch | None]:
-    """Drop a critical reader iff its token is ``expected``; answer None once it is gone.
+    """Drop a critical reader iff its token is ``expected``; return None once it is gone.
 
     That alone never advances the shard's since: the next downgrade does.
     """
@@ -299,33 +309,33 @@ def expire_critical(state: ShardState, reader: str, expected: int) -> tuple[Shar
         return state, None
     if held.opaque != expected:
         return state, OpaqueMismatch(held.opaque, held.since)
-    return replace(state, criticals={r: c for r, c in state.criticals.items() if r != reader}), None
+    return state.but(criticals={r: c for r, c in state.criticals.items() if r != reader}), None
 
 
 def add_rollup(state: ShardState, rollup: Rollup) -> tuple[ShardState, bool]:
-    """Name a rollup; answer whether it is (now) named.  One that is not newer than the newest is not wanted."""
+    """Name a rollup if it is newer than the newest one; return whether it is now named."""
     if rollup in state.rollups:
         return state, True
     if state.rollups and rollup.seqno <= state.rollups[-1].seqno:
         return state, False
-    return replace(state, rollups=(*state.rollups, rollup)), True
+    return state.but(rollups=(*state.rollups, rollup)), True
 
 
 def drop_rollups(state: ShardState, before: int) -> tuple[ShardState, tuple[Rollup, ...]]:
-    """Name no rollup older than ``before`` any more; answer which went.  The newest one stays."""
+    """Drop the names of rollups older than ``before``; return those rollups.  The newest one stays."""
     dropped = tuple(rollup for rollup in state.rollups[:-1] if rollup.seqno < before)
     if not dropped:
         return state, ()
-    return replace(state, rollups=state.rollups[len(dropped) :]), dropped
+    return state.but(rollups=state.rollups[len(dropped) :]), dropped
 
 
 def mark_swept(state: ShardState, before_ms: int) -> tuple[ShardState, None]:
-    """From now on no part begun before ``before_ms`` can be appended, or named by what is: it may be deleted."""
-    return (state if before_ms <= state.swept_ms else replace(state, swept_ms=before_ms)), None
+    """From now on, refuse appends of parts begun before ``before_ms``, so that a sweep may delete them."""
+    return (state if before_ms <= state.swept_ms else state.but(swept_ms=before_ms)), None
 
 
 def finalize(state: ShardState) -> tuple[ShardState, None]:
-    """Forget all that a shard holds which nobody can read or write any more.
+    """Empty the state of a shard that can no longer be read or written.
 
     Raises `InvalidUsage` unless its since and its upper are both empty.
     """
@@ -333,8 +343,7 @@ def finalize(state: ShardState) -> tuple[ShardState, None]:
         if not frontier.empty:
             raise InvalidUsage(f"shard {state.shard!r} cannot be finalized: its {name} is {frontier}, not []")
     nothing = Batch(MINIMUM, EMPTY, MINIMUM, (), 0, 0, NOTHING, plain=True)
-    after = replace(
-        state,
+    after = state.but(
         batches=(nothing,),
         digest=NOTHING,
         unsealed={},
@@ -347,29 +356,29 @@ def finalize(state: ShardState) -> tuple[ShardState, None]:
 
 
 def open_at(state: ShardState, epoch: int, as_of: int) -> tuple[ShardState, Frontier]:
-    """Start the history of an empty shard at ``as_of``: reads before it are refused.  Answer the shard's since.
+    """Start the history of an empty shard at ``as_of``, refusing reads before it; return the shard's since.
 
     A view's first step appends its initial contents at the ``as_of`` of its dataflow.  A shard that has a history keeps
-    it.  Holds taken before then move along: there was nothing that they could have kept.
+    it.  Earlier holds move to ``as_of`` too, because there was no history for them to keep.
     """
     start = Frontier(as_of)
     if state.upper != MINIMUM or start <= state.since or epoch < state.epoch:
         return state, state.since
     criticals = {reader: Critical(join((c.since, start)), c.opaque) for reader, c in state.criticals.items()}
     leased = {reader: replace(each, since=join((each.since, start))) for reader, each in state.leased.items()}
-    return replace(state, since=start, epoch=epoch, criticals=criticals, leased=leased), start
+    return state.but(since=start, epoch=epoch, criticals=criticals, leased=leased), start
 
 
 def since_of(state: ShardState) -> Frontier:
-    """Return how far since may go: to the meet of all holds, never back.  Only a hold that moves may ask."""
+    """Return the meet of all holds, or since if that is further.  Call it only when a hold moves."""
     critical = meet(hold.since for hold in state.criticals.values())
     leased = meet(hold.since for hold in state.leased.values())
     return join((state.since, meet((critical, leased))))
 
 
 def _with_criticals(state: ShardState, criticals: Mapping[str, Critical]) -> ShardState:
-    after = replace(state, criticals=criticals)
-    return replace(after, since=since_of(after))
+    after = state.but(criticals=criticals)
+    return after.but(since=since_of(after))
 
 
 def _refuse_impossible(state: ShardState, request: Append) -> None:
@@ -383,11 +392,11 @@ def _refuse_impossible(state: ShardState, request: Append) -> None:
             f"shard {state.shard!r}: an append must advance the upper {request.expected}, not to {request.new}"
         )
     if request.begun_ms is not None and request.begun_ms < state.swept_ms:
-        raise InvalidUsage(f"shard {state.shard!r}: parts that it would name were begun so long ago; stage them again")
+        raise InvalidUsage(f"shard {state.shard!r}: the append names parts begun too long ago; stage them again")
     for staged in request.staged:
         if staged.since != MINIMUM:
             raise InvalidUsage(
-                f"shard {state.shard!r}: what compaction wrote takes its inputs' place; it is not appended"
+                f"shard {state.shard!r}: a batch that compaction wrote replaces its inputs; it cannot be appended"
             )
         refuse_swept(state, staged)
         if not (request.expected <= staged.lower and staged.upper <= request.new):
@@ -400,7 +409,7 @@ def _refuse_impossible(state: ShardState, request: Append) -> None:
 def refuse_swept(state: ShardState, staged: Staged) -> None:
     """Raise `InvalidUsage` if a part of ``staged`` is so old that it may have been deleted as leaked."""
     if any(begun < state.swept_ms for begun in begun_ms(state.shard, staged)):
-        raise InvalidUsage(f"shard {state.shard!r}: parts of a batch were begun so long ago; stage it again")
+        raise InvalidUsage(f"shard {state.shard!r}: parts of a batch were begun too long ago; stage it again")
 
 
 def begun_ms(shard: str, staged: Staged) -> Iterator[int]:
@@ -437,9 +446,9 @@ def _push(batches: Sequence[Batch], batch: Batch) -> tuple[Batch, ...]:
 
 
 def remember(state: ShardState, request: Append) -> ShardState:
-    """Keep this request's token as its writer's last; no more than `WRITERS_MAX` writers are remembered."""
+    """Remember this request's token as its writer's last; the state keeps at most `WRITERS_MAX` writers."""
     writers, forgotten = _remembered(state, request)
-    return replace(state, writers=writers, forgotten=forgotten)
+    return state.but(writers=writers, forgotten=forgotten)
 
 
 def _remembered(state: ShardState, request: Append) -> tuple[dict[str, Writer], Frontier]:

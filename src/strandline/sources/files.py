@@ -15,7 +15,8 @@ that it is durable.
 
 *Takes back*: the rows of files that ``retract`` names are withdrawn, one by one; a correction is such a file with the
 rows as they were, and another with the rows as they are.  A row that was never there makes the collection negative at
-that time, which is an error for whoever reads it.
+that time, which is an error for every reader.  A record that could not be decoded is taken back in the same way, by
+its text as it was: its error leaves.
 
 Whatever touches the file system is asked of a `Folder`, which keeps it off the event loop.
 
@@ -89,6 +90,11 @@ class FileReader:
     def bounded(self) -> bool:
         """Files may be deleted once they are durable only where the definition says so."""
         return not self._options.retain
+
+    @property
+    def retracts(self) -> bool:
+        """Whether the names of some files say that their rows are taken back."""
+        return bool(self._options.retract)
 
     async def upstream_frontier(self) -> Offsets:
         """Check the files known, number the new ones that are complete, and return how many there are."""

@@ -27,7 +27,8 @@ from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.batch import Staged
-from strandline.persist.plane import Engine, StageRequest
+from strandline.persist.plane import Engine, Half, Rows, StageRequest
+from strandline.persist.read import contents, erring
 from strandline.persist.state import Appended, Fenced, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 from strandline.sources.invariants import forgets_only_durable
@@ -139,7 +140,8 @@ class Ingestion:
         """Make durable what is bound and not durable yet, in one append.
 
         A step does not straddle what may have been read before: that comes first, by itself, so that it is counted to
-        the record.
+        the record.  Where upstream takes records back, a step takes one binding: which errors leave at its time depends
+        on those that are there before it.
 
         Raises:
             FencedError: a newer epoch has taken over.
@@ -152,6 +154,8 @@ class Ingestion:
         if upper <= lower:
             return Idle()
         slices = self._remap.remap.slices(lower, upper)
+        if self._reader.retracts and len(slices) > 1:
+            upper, slices = Frontier(slices[1].time), slices[:1]
         again = upper <= self._begun
         self._begun = max(self._begun, upper, key=_progress)
         try:
@@ -182,8 +186,16 @@ class Ingestion:
         await self._engine.discard(staged)
         return await self._read(slices, lower, upper, locate=True)
 
+    async def _without_taken_back(self, rows: Rows, slices: Sequence[Slice], lower: Frontier) -> Rows:
+        """Return the rows of one slice, less the errors of records that upstream takes back in it."""
+        (only,) = slices
+        held = contents(self._data.state, self._schema, 0, as_time(lower), advance=only.time, half=Half.ERR)
+        return await self._engine.cancel(rows, await self._engine.read(erring(held)), time=only.time)
+
     async def _read(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool) -> Staged:
         rows = await self._reader.read(slices, locate=locate)
+        if locate and self._reader.retracts:
+            rows = await self._without_taken_back(rows, slices, lower)
         request = StageRequest(
             self._data.shard,
             self._schema,

@@ -29,6 +29,7 @@ from strandline.algebra.nodes import Failing, Filter, Get, Passing, Project
 from strandline.algebra.scalar import columns as as_they_are
 from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
@@ -522,6 +523,31 @@ class EngineContract:
             assert await engine.errors(rows, of="v") == Errors(1, (mine,))
             assert await engine.errors(rows, of="w") == Errors(0)
             assert list((await engine.weights(rows)).items()) == [(1, 3), (2, 1), (3, -2)]
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_an_error_cancels_the_error_of_the_same_record_taken_back(
+        self, engine: Engine, load: Load, way: str
+    ) -> None:
+        """Damage: a bad record that was withdrawn stays an error for ever; or another record's error leaves."""
+
+        def error(file: str, reason: str, raw: str | None) -> str:
+            return json.dumps({"file": file, "line": 1, "reason": reason, "raw": raw})
+
+        a, b, c, plain = error("a", "short", "x"), error("b", "short", "x"), error("c", "long", "x"), "'plain' [text]"
+        back, none = error("z", f"{TAKES_BACK}short", "x"), error("n", "short", None)
+        history = [(b, 1, 2), (c, 1, 1), (plain, 1, 1), (none, 1, 1)]
+        updated = [(a, 7, 1), (back, 7, 2), (f"{TAKES_BACK}{plain}", 7, 1), (f"{TAKES_BACK}never", 7, 1)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(errors(history), SCHEMA), request(way))
+            held = await engine.read(replace(contents(staged), half=Half.ERR))
+            mixed = pa.concat_tables([table([(1, "a", 7, 1)]), errors(updated)], promote_options="default")
+            left = await engine.stage(await engine.cancel(load(mixed, SCHEMA), held, time=7), request(way))
+            read = await engine.collect(await engine.read(replace(contents(left), half=Half.ERR)))
+            assert updates(read) == {(b, 7): -1, (plain, 7): -1, (f"{TAKES_BACK}never", 7): 1}
+            assert updates(await engine.collect(await engine.read(contents(left)))) == {(1, "a", 7): 1}
 
         self.run(body())
 

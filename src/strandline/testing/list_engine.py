@@ -22,6 +22,7 @@ import xxhash
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.algebra.undecoded import cancelled
 from strandline.errors import CollectionError, CorruptionError, InvalidUsage
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.batch import (
@@ -193,6 +194,16 @@ class ListEngine:
                 sums[row[ERROR]] += row[DIFF]
         left = {error: count for error, count in sums.items() if count}
         return Errors(sum(left.values()), tuple(sorted(left)[:SAMPLE_MAX]))
+
+    async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
+        """See `Engine.cancel`."""
+        there: Counter[str] = Counter()
+        for row in (row for each in (rows, held) for row in listed(each).rows if row.get(ERROR) is not None):
+            there[row[ERROR]] += row[DIFF]
+        names = listed(rows).names
+        none = dict.fromkeys(names)
+        gone = (none | {ERROR: error, TIME: time, DIFF: -n} for error, n in cancelled(there).items())
+        return Rows(Listed(names, (*listed(rows).rows, *gone)))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""

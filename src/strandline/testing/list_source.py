@@ -1,16 +1,18 @@
 """A source in memory: partitions of numbered messages, forgotten when `commit` says they may be, and not before.
 
 It is as unforgiving as the contract allows: what was committed is gone at once, what is read too early or too late is
-a `SourceError`, and every read is written down (``reads``).  A message whose value is None cannot be decoded.
+a `SourceError`, and every read is written down (``reads``).  A message whose value is None cannot be decoded; a
+`TakesBack` takes an earlier message back, whether that could be decoded or not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeAlias
 
-from strandline.algebra.schema import ERROR, TIME, Column, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.plane import Rows
@@ -20,15 +22,29 @@ from strandline.testing.list_engine import updates
 SCHEMA: Final = Schema((Column("partition", "string"), Column("offset", "bigint"), Column("value", "bigint")))
 
 
+@dataclass(frozen=True, slots=True)
+class TakesBack:
+    """A message that takes back what the message ``offset`` of its partition brought."""
+
+    offset: int
+
+
+Message: TypeAlias = int | TakesBack | None
+
+
 @dataclass
 class Upstream:
-    """What lies outside and survives every crash of a reader: messages, and what may be forgotten of them."""
+    """What lies outside and survives every crash of a reader: messages, and what may be forgotten of them.
 
-    partitions: dict[str, list[int | None]] = field(default_factory=dict)
+    ``retracts``: there may be messages that take others back.
+    """
+
+    partitions: dict[str, list[Message]] = field(default_factory=dict)
     forgotten: Offsets = NOTHING_READ
     down: bool = False
+    retracts: bool = False
 
-    def produce(self, partition: str, *values: int | None) -> None:
+    def produce(self, partition: str, *values: Message) -> None:
         """Append messages."""
         self.partitions.setdefault(partition, []).extend(values)
 
@@ -50,6 +66,11 @@ class ListReader:
         """It forgets as soon as it may."""
         return True
 
+    @property
+    def retracts(self) -> bool:
+        """As its upstream."""
+        return self.upstream.retracts
+
     async def upstream_frontier(self) -> Offsets:
         """See `SourceReader.upstream_frontier`."""
         if self.upstream.down:
@@ -69,11 +90,17 @@ class ListReader:
                     if not self.upstream.frontier.covers(partition, offset):
                         raise SourceError(f"message {offset} of partition {partition!r} is not there")
                     self.reads.append((partition, offset))
-                    value = self.upstream.partitions[partition][offset]
-                    error = (f"{partition}/{offset}" if locate else "somewhere") if value is None else None
-                    here = {"partition": partition, "offset": offset, "value": value} if error is None else {}
-                    rows.append({**here, ERROR: error, TIME: each.time})
+                    rows.append(self._row(partition, offset, locate=locate) | {TIME: each.time})
         return updates(SCHEMA, rows)
+
+    def _row(self, partition: str, offset: int, *, locate: bool) -> dict[str, Any]:
+        """Return what a message brings: a row, the same row taken back, or the error of either."""
+        message = self.upstream.partitions[partition][offset]
+        of = message.offset if isinstance(message, TakesBack) else offset
+        value = self.upstream.partitions[partition][of]
+        if value is None:
+            return {ERROR: (TAKES_BACK if of != offset else "") + f"{partition}/{of}" if locate else "somewhere"}
+        return {"partition": partition, "offset": of, "value": value, DIFF: 1 if of == offset else -1}
 
     async def commit(self, resume: Offsets) -> None:
         """See `SourceReader.commit`."""

@@ -95,6 +95,11 @@ class SimReader:
         self._inner = ListReader(upstream)
         self._committed = committed
 
+    @property
+    def retracts(self) -> bool:
+        """See `SourceReader.retracts`."""
+        return self._inner.retracts
+
     async def upstream_frontier(self) -> Offsets:
         """See `SourceReader.upstream_frontier`."""
         return await asked("upstream.frontier", self._inner.upstream_frontier, (), READ)

@@ -1,0 +1,245 @@
+"""An instance of the world of the whole system: one environment's program, from its start to its end.
+
+It opens the location whenever it likes, takes it over from another one, and does what a program does: it defines
+tables, sources, views of every kind and materializations, commits to tables, drops what it has defined, and ticks.
+
+Source: craft page "reliability" (3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from functools import cache
+from typing import Any, Final
+
+from laws.broken import LawBrokenError, require
+from laws.views import Attempt, standing
+from strandline.environment import definitions
+from strandline.environment.catalog import Materialization, Source, Table
+from strandline.environment.config import Config, Mode
+from strandline.environment.core import Core
+from strandline.environment.statements import Drop, parse
+from strandline.environment.tables import Change
+from strandline.errors import AsOfError, DefinitionError, FencedError, InvalidUsage, StoreError, Unavailable
+from strandline.testing.list_engine import updates
+from strandline.testing.simulation import SimClock
+from worlds.meanings import TABLE, Row
+from worlds.system import World
+
+CATCH_UP_TICKS: Final = 2
+"""Within so many ticks after the last fault everything has caught up, and no problem is left."""
+
+
+_CREATES: Final = {
+    "CreateTable": "create_table",
+    "CreateSource": "create_source",
+    "CreateView": "create_view",
+    "CreateMaterialization": "create_materialization",
+}
+parsed: Final = cache(parse)
+"""The few statements of the world, each read once."""
+
+
+async def create(core: Core, text: str) -> None:
+    """Do a CREATE statement."""
+    statement = parsed(text)
+    await getattr(definitions, _CREATES[type(statement).__name__])(core, statement)
+
+
+class Instance:
+    """One environment's program, from its start to its end."""
+
+    def __init__(self, world: World, name: str, wanted: Sequence[str], tasks: int) -> None:
+        self.world = world
+        self.name = name
+        self.wanted = wanted
+        self.tasks = tasks
+
+    async def live(self) -> None:
+        """Work until the faults are over, taking the location over when it is lost; then see all catch up."""
+        world = self.world
+        await SimClock(world.simulation).sleep(0.03 * world.choose("start", 4))
+        while True:
+            try:
+                core = await Core.open(
+                    world.assembly(), Config(take_over=True, keep_history=world.keep_history), Mode.FULL
+                )
+            except (StoreError, Unavailable, FencedError):
+                world.marks["open: failed"] += 1
+                await SimClock(world.simulation).sleep(0.05)
+                continue
+            try:
+                await self._work(core)
+                return
+            except FencedError:
+                world.marks["fenced"] += 1
+                if world.simulation.calm or world.choose("give up", 3) == 0:
+                    return
+            finally:
+                await self._close(core)
+            await SimClock(world.simulation).sleep(0.1)
+
+    async def _close(self, core: Core) -> None:
+        try:
+            await core.close()
+        except (StoreError, Unavailable, FencedError):
+            self.world.marks["close: failed"] += 1
+
+    async def _work(self, core: Core) -> None:
+        world = self.world
+        await self._define(core)
+        if self.name in world.pending:
+            world.marks["commit: asked again"] += 1
+            await self._ask(core, world.pending[self.name])
+        while self.tasks or world.busy:
+            match world.choose("do", 10):
+                case 0 | 1 | 2 | 3:
+                    await self._tick(core)
+                case 4 | 5:
+                    await self._commit(core)
+                case 6 if world.choose("drop", 3) == 0:
+                    await self._drop(core)
+                case 7:
+                    await self._define(core)
+                case 8:
+                    await self._ticked(core.ingest(step=False))
+                case _:
+                    await core.client.clock.sleep(0.05)
+            self.tasks = max(0, self.tasks - 1)
+        await self._catch_up(core)
+
+    async def _tick(self, core: Core) -> None:
+        """Tick; nothing may stand still without a problem."""
+        world = self.world
+        before = await self._uppers(core)
+        time = await self._ticked(core.tick())
+        after = await self._uppers(core)
+        silent = standing(before, after, core.all_problems())
+        require(
+            "silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {core.all_problems()}"
+        )
+        moved = [name for name, upper in after.items() if upper > before.get(name, 0)]
+        world.acknowledged += bool(moved)
+        if core.all_problems():
+            world.marks["tick: problems"] += 1
+        if world.choose("look", 6) == 0:
+            await world.observer.look()
+
+    async def _ticked(self, tick: Coroutine[Any, Any, int]) -> int:
+        """Return the tick's time; whatever fails in it but the tenure is one item's problem."""
+        self.world.marks["tick"] += 1
+        try:
+            return await tick
+        except (FencedError, LawBrokenError):
+            raise
+        except Exception as error:
+            raise LawBrokenError("tick", f"it ends with {error!r}") from error
+
+    async def _uppers(self, core: Core) -> dict[str, int]:
+        """Return how far each item has come: collections as is durable, endpoints as their tasks say."""
+        tasks = core.require_writing().tasks
+        items = core.catalog.of_kind(Materialization)
+        positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
+        return await self.world.observer.uppers(core.catalog) | positions
+
+    async def _commit(self, core: Core) -> None:
+        """Change one table or both, at one time."""
+        world = self.world
+        tables = core.require_writing().tables
+        if not tables:
+            return
+        attempt = Attempt(f"{self.name}.{world.number()}", {})
+        for name in sorted(tables)[: 1 + world.choose("tables", 2)]:
+            rows = [self._row() for _ in range(1 + world.choose("rows", 2))]
+            gone = self._held(name) if world.choose("delete", 3) == 0 else None
+            attempt.rows[name] = [(row, 1) for row in rows] + ([(gone, -1)] if gone else [])
+        world.observer.attempts.append(attempt)
+        world.pending[self.name] = attempt
+        await self._ask(core, attempt)
+
+    async def _ask(self, core: Core, attempt: Attempt) -> None:
+        """Commit, and ask again under the same token until there is an answer; after a crash, too."""
+        world, tables = self.world, core.require_writing().tables
+        if not attempt.rows.keys() <= tables.keys():
+            return
+        changes = []
+        for name, rows in attempt.rows.items():
+            for diff in (1, -1):
+                of = [dict(zip(TABLE.names, row, strict=True)) for row, d in rows if d == diff]
+                if of:
+                    frame = updates(TABLE, ({**row, "__time": 0, "__diff": diff} for row in of))
+                    changes.append(Change(tables[name], frame, diff < 0, len(of)))
+        for _ in range(3):
+            try:
+                attempt.time = await core.commit(changes, attempt.token)
+                world.acknowledged += 1
+                world.marks["commit: done"] += 1
+            except InvalidUsage:
+                world.marks["commit: absent"] += 1
+            except (StoreError, Unavailable, OSError, AsOfError):
+                world.marks["commit: unknown"] += 1
+                continue
+            world.pending.pop(self.name, None)
+            return
+
+    def _row(self) -> Row:
+        world = self.world
+        return world.choose("k", 3), world.choose("v", 4), world.number()
+
+    def _held(self, table: str) -> Row | None:
+        """Return a row that was acknowledged in ``table``, that nobody has deleted as far as is known."""
+        attempts = self.world.observer.attempts
+        gone = {row for a in attempts for row, diff in a.rows.get(table, ()) if diff < 0}
+        if self.world.choose("deleted before", 4) == 0:
+            gone = set()  # it is to be refused
+        rows = [
+            r for a in attempts if a.time is not None for r, diff in a.rows.get(table, ()) if diff > 0 and r not in gone
+        ]
+        return self.world.one_of("gone", rows) if rows else None
+
+    async def _define(self, core: Core) -> None:
+        """Create what is missing."""
+        for text in self.wanted:
+            statement = parsed(text)
+            if core.catalog.find(statement.name) is not None:
+                continue
+            try:
+                await create(core, text)
+                self.world.marks["defined"] += 1
+            except DefinitionError:
+                self.world.marks["defined: too early"] += 1  # what it reads is not there
+            except (StoreError, Unavailable):
+                self.world.marks["defined: unknown"] += 1
+
+    async def _drop(self, core: Core) -> None:
+        """Drop what nothing reads."""
+        items = [
+            i
+            for n, i in core.catalog.items.items()
+            if not isinstance(i, Table | Source) and not core.catalog.dependents(n)
+        ]
+        if not items:
+            return
+        item = self.world.one_of("dropped", items)
+        kind = "materialization" if isinstance(item, Materialization) else "materialized view"
+        try:
+            await definitions.drop(core, Drop(kind, item.name, if_exists=True))
+            self.world.marks["dropped"] += 1
+        except (StoreError, Unavailable):
+            self.world.marks["dropped: unknown"] += 1
+
+    async def _catch_up(self, core: Core) -> None:
+        """L2: without faults everything is where the last tick was, and has no problem, after so many ticks."""
+        world = self.world
+        time = 0
+        for _ in range(CATCH_UP_TICKS):
+            time = await self._ticked(core.tick())
+        uppers = await self._uppers(core)
+        behind = {name: upper for name, upper in uppers.items() if upper <= time}
+        problems = core.all_problems()
+        require(
+            "L2", not behind and not problems, f"{time} after {CATCH_UP_TICKS} ticks: {behind} are behind, {problems}"
+        )
+        await world.observer.settled()
+        world.marks["caught up"] += 1
+        world.acknowledged += CATCH_UP_TICKS
