@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, endpoints, keeping, running, verifying, warming
+from strandline.cli import asking, endpoints, keeping, running, sources, verifying, warming
 from strandline.cli.door import Door
 from strandline.cli.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.output import Output, printable
@@ -36,6 +36,9 @@ app.add_typer(inspect_app, name="inspect")
 
 driver_app = typer.Typer(help="What endpoints take.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(driver_app, name="driver")
+
+source_app = typer.Typer(help="What sources could not decode.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(source_app, name="source")
 
 ProjectOption = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document per result.")]
@@ -227,6 +230,21 @@ def backfill(
 ) -> None:
     """Say what filling an endpoint's tables again from the start would do to them, and do it."""
     endpoints.backfill(_door(context), project, name, collection, Output(json), apply=apply)
+
+
+@source_app.command("skip")
+def source_skip(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A source.")],
+    as_of: Annotated[
+        int | None, typer.Option("--as-of", metavar="T", help="Only the records that were there at T; default: now.")
+    ] = None,
+    apply: ApplyOption = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Say which records of a source could not be decoded, and dismiss them, so that they are errors no longer."""
+    sources.skip(_door(context), project, name, as_of, Output(json), apply=apply)
 
 
 @driver_app.command("spec")

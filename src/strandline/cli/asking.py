@@ -15,7 +15,7 @@ from strandline.cli.door import Door
 from strandline.cli.output import Output, rows_document, rows_table, table
 from strandline.client import Environment, Transaction
 from strandline.environment import statements
-from strandline.environment.error_half import described
+from strandline.environment.error_half import described, remedy
 from strandline.errors import ConfigError, DefinitionError, Position
 
 _COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "problem")
@@ -33,8 +33,11 @@ def status(door: Door, root: Path, output: Output) -> None:
     ]
     output.console.print(table(("collection", *_COLLECTION), lines))
     for name, each in found["collections"].items():
-        for error in (each.get("errors") or {}).get("first", ()):
+        first = (each.get("errors") or {}).get("first", ())
+        for error in first:
             output.result({}, f"{name}: {described(error)}")
+        if first:
+            output.result({}, f"{name}: {remedy(first[0])}")
         for notice in each["notices"]:
             output.result({}, f"{name}: {notice}")
     for name, counts in (("this process", found["persist"]), ("the writer", found["writer_persist"] or {})):
