@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from msgspec import structs
+
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
@@ -226,7 +228,7 @@ class Ingestion:
             rows = await self._without_taken_back(rows, slices, lower)
         request = self._request(lower, upper)
         return await self._engine.stage(
-            rows, replace(request, small=self._reader.likely_small(slices), normalised=True)
+            rows, structs.replace(request, small=self._reader.likely_small(slices), normalised=True)
         )
 
     def _request(self, lower: Frontier, upper: Frontier) -> StageRequest:
