@@ -108,7 +108,7 @@ def test_times_are_those_of_the_half_and_the_window(engine: SparkEngine, way: st
         )
         several = contents(await engine.stage(engine.from_arrow(mixed, SCHEMA), request(way)))
         single = contents(await engine.stage(engine.from_arrow(table([(1, "a", 4, 1)]), SCHEMA), request(way)))
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         assert await engine.times(several) == (3, 7)
         assert await engine.times(replace(several, half=Half.ERR)) == (5,)

@@ -16,8 +16,10 @@ Source: design page "compute" (a step: advance a dataflow from `lower` to `upper
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.algebra.nodes import Node, frames
 from strandline.compute.care import Care, Careful, Way, by_rows, care_of, ways, whole_error

@@ -11,10 +11,11 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 from sqlglot import exp
 
 from strandline.algebra.excerpt import within

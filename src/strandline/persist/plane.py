@@ -10,11 +10,13 @@ Source: design pages "persist" (handles, stage) and "the house planned" (where t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NewType, Protocol
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
@@ -39,8 +41,7 @@ class Half(Enum):
     """All columns and ``__error``: for jobs that rewrite updates without evaluating them, such as compaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True):
     """Which updates to read: those of ``batches`` with ``lower <= time < upper``; times before ``advance`` become it.
 
     ``schema`` is the collection's; the ERR half is read with the one column ``__error``.  ``shard`` is for messages.
@@ -88,8 +89,7 @@ class Contents:
         return all(b.plain for b in self.batches)
 
 
-@dataclass(frozen=True, slots=True)
-class StageRequest:
+class StageRequest(msgspec.Struct, frozen=True):
     """Where and how to write a batch.
 
     ``prefix`` is a fresh Blob prefix that nothing else ever uses; ``sort`` the columns to sort by before ``__time``

@@ -21,7 +21,9 @@ Source: design page "compute" (the sink: mint · write · append; certificates; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
