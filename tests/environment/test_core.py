@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -36,7 +37,9 @@ from strandline.persist.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.list_analyst import ListAnalyst
 from strandline.testing.list_engine import ListEngine
+from strandline.testing.list_source import SCHEMA, ListReader, Upstream
 from strandline.testing.simulation import run_sync
 
 SETTINGS = (Config(), Config(reentrant=False))
@@ -342,6 +345,51 @@ def test_waiting_for_views_ends_in_time_however_long_ticks_take(
         with pytest.raises(AsOfError, match="view 'v' is not past 5 yet"):
             env.sync(5, timeout=10)
         assert len(done) == ticks
+
+
+class Connected:
+    """Connectors of one upstream in memory."""
+
+    def __init__(self) -> None:
+        self.upstream = Upstream()
+
+    def check(self, *_: object) -> None:
+        """Accept everything."""
+
+    async def reader(self, *_: object) -> ListReader:
+        """Return a reader as a fresh process opens it."""
+        return ListReader(self.upstream)
+
+
+def test_what_a_clock_ahead_has_bound_is_followed_at_once_under_a_right_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: after an hour of a wrong clock a source takes nothing for an hour, and says nothing (found by a seed)."""
+    place, connected = Place(), Connected()
+
+    async def unsealed(*_: object) -> None:
+        raise Unavailable("the store is away")
+
+    async def opened() -> Core:
+        assembly = replace(place.assembly(), connectors=cast("Any", connected), analyst=cast("Any", ListAnalyst()))
+        return await Core.open(assembly, Config(), Mode.FULL)
+
+    async def body() -> None:
+        place.clock.now += 3_600_000
+        ahead = await opened()
+        columns = ", ".join(f"{column.name} {column.type}" for column in SCHEMA)
+        await definitions.create_source(ahead, CreateSource("u", columns, "list", {}))
+        connected.upstream.produce("0", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(ahead.require_writing().transactions, "advance", unsealed)  # it is bound, and not sealed
+            await ahead.tick()
+        await ahead.close()
+        place.clock.now -= 3_600_000
+        right = await opened()
+        connected.upstream.produce("0", 2)
+        await right.tick()
+        assert right.require_writing().ingestions["u"].status.durable_records == 1
+        assert not right.all_problems()
+
+    run_sync(body())
 
 
 @pytest.mark.parametrize(

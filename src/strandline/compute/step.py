@@ -120,7 +120,7 @@ class StageRun:
 
     def audit(self) -> None:
         """Forget what is believed of the shard: the next step recomputes it and appends the difference."""
-        self.sink.desired = None
+        self.sink.audit()
 
     async def step(self, upper: Frontier) -> Done | None:
         """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
