@@ -28,7 +28,7 @@ from strandline.compute.stage import full_plan
 from strandline.engine.edits import Edit
 from strandline.environment import error_half, live
 from strandline.environment.backfill import materialization
-from strandline.environment.catalog import Materialization, Source, View, unknown
+from strandline.environment.catalog import ERRORS_SUFFIX, Materialization, Source, View, unknown
 from strandline.environment.core import Core
 from strandline.environment.dataflows import define
 from strandline.environment.holding import Hold
@@ -42,7 +42,6 @@ from strandline.persist.read import ReadHandle
 from strandline.persist.state import ShardState
 from strandline.persist.trace import due
 
-ERRORS_SUFFIX: Final = "_errors"
 ERRORS: Final = Schema(
     (Column("file", "string"), Column("line", "bigint"), Column("reason", "string"), Column("raw", "string"))
 )
