@@ -188,7 +188,8 @@ class Observer:
             machine = self._client._machine(shard)
             there = await machine.open(create=False)
             state = machine.state
-            closed = not there or state.tombstone or (state.upper.empty and bool(state.leased))
+            held = any(not hold.since.empty for hold in state.criticals.values())  # a lease lets go by itself
+            closed = not there or state.tombstone or (state.upper.empty and bool(state.criticals) and not held)
             require("closed", closed, f"shard {shard} was dropped, and is open")
         for view in (view for view in catalog.of_kind(View) if view.name not in excused):
             reader = await self._reader(view)
