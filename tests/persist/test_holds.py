@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
 from strandline.persist.holds import (

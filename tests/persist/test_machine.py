@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Determinate, Indeterminate, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
@@ -259,7 +260,7 @@ def test_a_law_that_would_break_stops_the_commit(place):
     place.append(writer, 0, 1, [["a", 0, 1]])
     before = seqno(place)
     with pytest.raises(AssertionError, match="law P2"):
-        run_sync(writer._machine.commit(lambda state: (state.but(upper=Frontier(0)), None)))
+        run_sync(writer._machine.commit(lambda state: (replace(state, upper=Frontier(0)), None)))
     assert seqno(place) == before
 
 
@@ -335,7 +336,7 @@ def test_an_unnamed_rollup_is_deleted_after_a_definite_refusal(place):
         place.append(fast, at, at + 1)
     run_sync(slow.refresh())
     state = slow.state
-    run_sync(fast._machine.commit(lambda s: (s.but(rollups=(*s.rollups, Rollup(s.seqno, "elsewhere"))), 1)))
+    run_sync(fast._machine.commit(lambda s: (replace(s, rollups=(*s.rollups, Rollup(s.seqno, "elsewhere"))), 1)))
     before = set(place.objects)
     slow._machine._state = state  # as if it had not seen the newer version
     run_sync(slow._machine.maintain())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from strandline.errors import Indeterminate, InvalidUsage
 from strandline.frontier.antichain import EMPTY, Frontier

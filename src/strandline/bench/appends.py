@@ -15,10 +15,11 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from strandline.algebra.schema import Column, Schema
 from strandline.bench.load import Load, drive, percentiles

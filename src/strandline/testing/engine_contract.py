@@ -19,11 +19,11 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from strandline.algebra.nodes import Failing, Filter, Get, Passing, Project
 from strandline.algebra.scalar import columns as as_they_are
