@@ -219,7 +219,10 @@ def _location(root: Path, text: str) -> str:
     kind = urlparse(text)
     if kind.scheme and kind.scheme != "file":
         return text
-    return (root / (path_of(text) if kind.scheme else text)).as_uri()
+    try:
+        return (root / (path_of(text) if kind.scheme else text)).as_uri()
+    except ConfigError as error:
+        raise ConfigError(f"{SETTINGS_FILE}: location: {error}") from None
 
 
 # ---- definitions -----------------------------------------------------------------------------------------------------
