@@ -273,11 +273,10 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
     for binding in bindings(item, core.catalog):
         reader = await core.reader(binding.collection)
         wanted = await _updates(core, reader, position - 1, Hold())
-        rows = await endpoint.contents(binding)
-        stored = await core.engine.local(rows, reader.schema, time=position - 1, diff=1)
-        found.append(
-            await _compare(core, f"{item.name}/{binding.resource}", reader.schema, stored, wanted, position - 1)
-        )
+        with core.engine.aside(reader.schema, time=position - 1) as aside:
+            await endpoint.contents(binding, aside.add)
+            of = f"{item.name}/{binding.resource}"
+            found.append(await _compare(core, of, reader.schema, aside.rows(), wanted, position - 1))
     return _together(item.name, found)
 
 
