@@ -15,17 +15,17 @@ Source: design pages "persist" and glossary (since, upper, frontier).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import index
 from typing import Final
+
+import msgspec
 
 from strandline.errors import InvalidUsage
 
 TIME_MAX: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Frontier:
+class Frontier(msgspec.Struct, frozen=True):
     """The times that may still change: all ``t >= at``; ``at is None``: none.
 
     >>> Frontier(3).beyond(3), Frontier(3).beyond(2), EMPTY.beyond(9)
@@ -39,8 +39,9 @@ class Frontier:
     at: int | None
 
     def __post_init__(self) -> None:
-        if self.at is not None and not (self.at.__class__ is int and 0 <= self.at <= TIME_MAX):
-            raise ValueError(f"time {self.at!r} is not an int within 0 <= t < 2**63")
+        at = self.at
+        if at is not None and not (at.__class__ is int and 0 <= at <= TIME_MAX):
+            raise ValueError(f"time {at!r} is not an int within 0 <= t < 2**63")
 
     def beyond(self, time: int) -> bool:
         """Return whether ``time`` may still change."""

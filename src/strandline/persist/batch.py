@@ -14,8 +14,10 @@ Source: design page "persist" (shard state, digest, limits).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time
@@ -27,8 +29,7 @@ assert INLINE_PART_BYTES_MAX <= INLINE_SHARD_BYTES_MAX
 _LANE: Final = 1 << 64
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(msgspec.Struct, frozen=True):
     """Two sums modulo 2**64.
 
     >>> Digest(2**64 - 1, 5) + Digest(2, 1)
@@ -50,8 +51,7 @@ class Digest:
 NOTHING: Final = Digest(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """The part of a part that readers see: updates at ``lower <= time < upper``, times moved up to ``advance``.
 
     The stored object stays as it was written.  An empty ``upper`` cuts nothing off.
@@ -62,16 +62,18 @@ class Window:
     advance: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class InlinePart:
+class InlinePart(msgspec.Struct, frozen=True):
     """Updates kept in the state: ``data`` is the engine's (or `records`') encoding, covered by the state's own seal.
 
     ``rows`` counts all of them, whatever the window shows.  Its ``repr`` omits them, because messages quote states.
     """
 
-    data: bytes = field(repr=False)
+    data: bytes
     rows: int
     window: Window | None = None
+
+    def __repr__(self) -> str:
+        return f"InlinePart(rows={self.rows}, window={self.window})"
 
     @property
     def size(self) -> int:
@@ -79,8 +81,7 @@ class InlinePart:
         return len(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class BlobPart:
+class BlobPart(msgspec.Struct, frozen=True):
     """Updates in one Blob object.
 
     ``footer_crc`` is the CRC32C of the object's last bytes from the footer on (Parquet: footer, its length and the
@@ -99,8 +100,7 @@ class BlobPart:
 Part: TypeAlias = InlinePart | BlobPart
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(msgspec.Struct, frozen=True):
     """A batch that is written and in no shard yet: plain data, so that one worker stages and another appends.
 
     ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of
@@ -180,8 +180,7 @@ def retimed(staged: Staged, lower: Frontier, upper: Frontier) -> Staged:
     return replace(staged, lower=lower, upper=upper, parts=tuple(replace(p, window=window) for p in staged.parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """A batch of a shard.  ``since``: its times may have been advanced to here by compaction."""
 
     lower: Frontier

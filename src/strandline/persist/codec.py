@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import ConfigError
 from strandline.frontier.antichain import Frontier
@@ -35,8 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(msgspec.Struct, frozen=True):
     """What one version changed.  ``rollup`` is the newest rollup at that version."""
 
     seqno: int
@@ -67,9 +67,8 @@ def difference(before: ShardState, after: ShardState) -> Diff:
     """Return what leads from one version to the next.  Identity shows what did not change, so this is cheap."""
     changed: dict[str, Any] = {}
     removed: list[str] = []
-    had, has = vars(before), vars(after)
     for name, single in _SINGLES.items():
-        old, new = had[name], has[name]
+        old, new = getattr(before, name), getattr(after, name)
         if old is not new and old != new:
             value = single.pack(new)
             if value is _ABSENT:
@@ -77,7 +76,7 @@ def difference(before: ShardState, after: ShardState) -> Diff:
             else:
                 changed[name] = value
     for group, each in _MAPS.items():
-        was, now = had[each.field], has[each.field]
+        was, now = getattr(before, each.field), getattr(after, each.field)
         if was is not now:
             removed += [f"{group}/{name}" for name in sorted(was.keys() - now.keys())]
             for name, value in now.items():
@@ -133,7 +132,7 @@ def _changed(state: ShardState, seqno: int, changes: Entries) -> ShardState:
             fields["batches"] = _merged_batches(state.batches, {int(lower): value for lower, value in values.items()})
         else:
             fields["rollups"] = _merged_rollups(state.rollups, {int(seqno): key for seqno, key in values.items()})
-    return state.but(seqno=seqno, **fields)
+    return replace(state, seqno=seqno, **fields)
 
 
 def _merged_rollups(before: tuple[Rollup, ...], changes: Mapping[int, Any]) -> tuple[Rollup, ...]:

@@ -79,8 +79,7 @@ class Collected:
         return self == Collected()
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(msgspec.Struct, frozen=True):
     """What only versions before ``kept`` name; ``versions`` counts those versions that are still in Consensus."""
 
     kept: Rollup

@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
+from msgspec.structs import replace
+
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import InvalidUsage
 from strandline.persist.state import ShardState
@@ -66,7 +68,7 @@ def evolve(state: ShardState, schema: str) -> tuple[ShardState, None]:
     if was is None or now is None:
         raise InvalidUsage(f"shard {state.shard!r} holds {state.schema!r}, which cannot become {schema!r}")
     _refuse_unreadable(state, was, now)
-    return state.but(schema=schema, schemas=(*state.schemas, state.schema), certificate=None), None
+    return replace(state, schema=schema, schemas=(*state.schemas, state.schema), certificate=None), None
 
 
 def _refuse_unreadable(state: ShardState, was: Schema, now: Schema) -> None:

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, DefinitionError
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier

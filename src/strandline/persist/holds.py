@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from strandline.frontier.antichain import EMPTY, Frontier, join
 from strandline.persist.state import Downgraded, Leased, ShardState, since_of
 
@@ -37,7 +39,7 @@ def register_leased(state: ShardState, reader: str, now_ms: int) -> tuple[ShardS
     fresh = Leased(state.since, state.seqno, _heard(state, now_ms))
     if state.since.empty:
         return state, fresh
-    return state.but(leased={**state.leased, reader: fresh}), fresh
+    return replace(state, leased={**state.leased, reader: fresh}), fresh
 
 
 def downgrade_leased(
@@ -53,9 +55,9 @@ def downgrade_leased(
     moved = Leased(join((held.since, since)), max(held.seqno, seqno), max(held.beat_ms, _heard(state, now_ms)))
     if moved == held:
         return state, Downgraded(held.since)
-    after = state.but(leased={**state.leased, reader: moved})
+    after = replace(state, leased={**state.leased, reader: moved})
     if moved.since != held.since:
-        after = after.but(since=since_of(after))
+        after = replace(after, since=since_of(after))
     return after, Downgraded(moved.since)
 
 
@@ -63,7 +65,7 @@ def expire_leased(state: ShardState, reader: str) -> tuple[ShardState, None]:
     """Drop a reader that leaves.  Since stays where it is."""
     if reader not in state.leased:
         return state, None
-    return state.but(leased={name: held for name, held in state.leased.items() if name != reader}), None
+    return replace(state, leased={name: held for name, held in state.leased.items() if name != reader}), None
 
 
 def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
@@ -71,7 +73,7 @@ def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
     overdue = tuple(sorted(name for name, held in state.leased.items() if held.beat_ms + LEASE_MS < state.walltime_ms))
     if not overdue:
         return state, ()
-    return state.but(leased={n: h for n, h in state.leased.items() if n not in overdue}), overdue
+    return replace(state, leased={n: h for n, h in state.leased.items() if n not in overdue}), overdue
 
 
 def given_up(state: ShardState) -> bool:
@@ -88,7 +90,7 @@ def bury(state: ShardState, now_ms: int) -> tuple[ShardState, bool]:
         return state, state.tombstone
     if any(held.beat_ms + LEASE_MS >= max(state.walltime_ms, now_ms) for held in state.leased.values()):
         return state, False
-    return state.but(since=EMPTY, leased={}), True
+    return replace(state, since=EMPTY, leased={}), True
 
 
 def seqno_held(state: ShardState) -> int:

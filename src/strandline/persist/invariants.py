@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.frontier.antichain import MINIMUM
 from strandline.persist.batch import NOTHING, Batch

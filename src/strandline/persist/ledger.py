@@ -19,7 +19,7 @@ Source: design page "persist" (transactions).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -43,14 +43,13 @@ class Committed:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(msgspec.Struct, frozen=True):
     """The records that are live before ``upper``.  ``tokens``: commit time by token; ``writes``: commits by record."""
 
     upper: Frontier = MINIMUM
-    shards: Mapping[str, str] = field(default_factory=dict)
-    tokens: Mapping[str, int] = field(default_factory=dict)
-    writes: Mapping[bytes, Committed] = field(default_factory=dict)
+    shards: Mapping[str, str] = msgspec.field(default_factory=dict)
+    tokens: Mapping[str, int] = msgspec.field(default_factory=dict)
+    writes: Mapping[bytes, Committed] = msgspec.field(default_factory=dict)
 
     def after(self, records: Iterable[Record], upper: Frontier) -> Ledger:
         """Return the ledger up to ``upper``, given the records that came since this one."""

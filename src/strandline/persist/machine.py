@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.persist import codec
 from strandline.persist.invariants import check
@@ -204,7 +206,7 @@ class Machine:
 
     def prepare(self, before: ShardState, after: ShardState) -> tuple[ShardState, CompareAndSet]:
         """Return the next version and the request that installs it; every law holds between the two."""
-        after = after.but(seqno=before.seqno + 1, walltime_ms=max(before.walltime_ms, self._clock.now_ms()))
+        after = replace(after, seqno=before.seqno + 1, walltime_ms=max(before.walltime_ms, self._clock.now_ms()))
         check(before, after)
         data = codec.encode_diff(self.shard, codec.difference(before, after))
         return after, CompareAndSet(self.shard, before.seqno, Versioned(after.seqno, data))
@@ -289,7 +291,7 @@ class Machine:
     async def _create(self) -> None:
         key = self._rollup_key(FIRST_SEQNO)
         empty = ShardState(self.shard, walltime_ms=self._clock.now_ms())
-        first = empty.but(seqno=FIRST_SEQNO, rollups=(Rollup(FIRST_SEQNO, key),))
+        first = replace(empty, seqno=FIRST_SEQNO, rollups=(Rollup(FIRST_SEQNO, key),))
         await self._blob.set(key, codec.encode_rollup(key, first))
         data = codec.encode_diff(self.shard, codec.difference(empty, first))
         request = CompareAndSet(self.shard, None, Versioned(FIRST_SEQNO, data))

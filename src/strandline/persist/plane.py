@@ -10,11 +10,14 @@ Source: design pages "persist" (handles, stage) and "the house planned" (where t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NewType, Protocol
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
@@ -39,8 +42,7 @@ class Half(Enum):
     """All columns and ``__error``: for jobs that rewrite updates without evaluating them, such as compaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True):
     """Which updates to read: those of ``batches`` with ``lower <= time < upper``; times before ``advance`` become it.
 
     ``schema`` is the collection's; the ERR half is read with the one column ``__error``.  ``shard`` is for messages.
@@ -88,8 +90,7 @@ class Contents:
         return all(b.plain for b in self.batches)
 
 
-@dataclass(frozen=True, slots=True)
-class StageRequest:
+class StageRequest(msgspec.Struct, frozen=True):
     """Where and how to write a batch.
 
     ``prefix`` is a fresh Blob prefix that nothing else ever uses; ``sort`` the columns to sort by before ``__time``
@@ -143,6 +144,23 @@ class Merger(Protocol):
 
         Raises `CorruptionError` if a part is not as it was appended.
         """
+        ...
+
+
+class Aside(Protocol):
+    """Rows that come from outside, table by table; see `Engine.aside`."""
+
+    def add(self, table: pa.Table) -> None:
+        """Put rows behind what is there, as `Engine.local` takes them.  Blocks; for one thread at a time.
+
+        Raises:
+            InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it.
+            Determinate: the machine refuses a temporary file.
+        """
+        ...
+
+    def rows(self) -> Rows:
+        """Return all of them as insertions at the time that was asked for; nothing is added after it."""
         ...
 
 
@@ -204,6 +222,13 @@ class Engine(Merger, Protocol):
         """Return Python's rows as an update frame, with columns taken by name and cast to ``schema``.
 
         Raises `InvalidUsage` naming the column that is missing, unknown or of a type that cannot be cast.
+        """
+        ...
+
+    def aside(self, schema: Schema, *, time: int) -> AbstractContextManager[Aside]:
+        """Return a place for rows that come from outside in many tables, whose memory does not grow with them.
+
+        Its rows can be used until it is closed.
         """
         ...
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.errors import AsOfError, InvalidUsage

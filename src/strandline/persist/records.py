@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
@@ -44,8 +43,7 @@ Bounds: TypeAlias = tuple[Frontier, Frontier]
 """The lower and the upper of a batch."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, order=True):
     """One update: at ``time`` the count of the record ``data`` changes by ``diff``."""
 
     data: bytes

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from strandline.frontier.antichain import EMPTY
 from strandline.persist.state import Append, Critical, Fenced, ShardState, append, since_of
 
@@ -31,5 +33,5 @@ def retire(state: ShardState, epoch: int, token: str) -> tuple[ShardState, Fence
     if not state.upper.empty:
         after, _ = append(state, Append(DROPPED, token, epoch, (), state.upper, EMPTY, state.owner))
     held = {reader: Critical(EMPTY, hold.opaque) for reader, hold in state.criticals.items()}
-    after = after.but(criticals={**held, DROPPED: Critical(EMPTY, epoch)})
-    return after.but(since=since_of(after)), None
+    after = replace(after, criticals={**held, DROPPED: Critical(EMPTY, epoch)})
+    return replace(after, since=since_of(after)), None

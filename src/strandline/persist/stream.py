@@ -20,9 +20,11 @@ Source: design page "persist" (the stream client).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
+
+from msgspec.structs import replace
 
 from strandline.errors import CollectionError, DefinitionError, FencedError, InvalidUsage, Stopped, StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier, given_time

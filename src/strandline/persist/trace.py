@@ -30,9 +30,12 @@ Source: design page "persist" (maintenance; details that cost others years).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, join
@@ -49,8 +52,7 @@ LARGE_BYTES: Final = 32 << 20
 """A merge above either takes longer than a commit should: a Spark job, and seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What to merge: adjacent batches, to which since, and how many bytes of the result may stay inline."""
 
     inputs: tuple[Batch, ...]
@@ -132,7 +134,7 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
             f"shard {state.shard!r}: merging {_bounds(merge.inputs)} gave diffs that add up to {output.diffs} "
             f"({output.digest}); {diffs} ({digest}) were expected"
         )
-    return state.but(batches=(*state.batches[:at], merged, *state.batches[end:])), Merged()
+    return replace(state, batches=(*state.batches[:at], merged, *state.batches[end:])), Merged()
 
 
 def due(state: ShardState, *, small: bool = False) -> Plan | None:

@@ -17,8 +17,11 @@ Source: design page "persist" (the stream client; unsealed batches).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import Indeterminate
 from strandline.frontier.antichain import MINIMUM, Frontier, join
@@ -43,16 +46,14 @@ HOLD: Final = "stream"
 HOLD_TOKEN: Final = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """Keep ``staged``, whose times are not sealed, under ``name``, which is never used again."""
 
     name: str
     staged: Staged
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(msgspec.Struct, frozen=True):
     """Complete all times before ``upper``; times that are complete stay complete."""
 
     upper: Frontier
@@ -68,8 +69,7 @@ class Allow:
 Step: TypeAlias = Write | Seal | Allow
 
 
-@dataclass(frozen=True, slots=True)
-class Pour:
+class Pour(msgspec.Struct, frozen=True):
     """Steps to commit together.
 
     ``pieces``: what batches were cut into, by the name of the batch that was cut.  ``doubt``: the version and the upper
@@ -80,7 +80,7 @@ class Pour:
     token: str
     epoch: int
     steps: tuple[Step, ...]
-    pieces: Mapping[str, tuple[Write, ...]] = field(default_factory=dict)
+    pieces: Mapping[str, tuple[Write, ...]] = msgspec.field(default_factory=dict)
     doubt: tuple[int, Frontier] | None = None
 
 
@@ -171,12 +171,12 @@ def _done(
         left = {name: staged for name, staged in unsealed.items() if not staged.upper <= upper}
         sealed = tuple(unsealed[name] for name in sorted(unsealed.keys() - left.keys()))
         whole = Append(request.writer, request.token, request.epoch, sealed, state.upper, upper, OWNER)
-        after = after.but(unsealed=left)
+        after = replace(after, unsealed=left)
         if state.upper < upper:
             after, answer = append(after, whole)
             assert isinstance(answer, Appended), "the upper, the epoch and the token were looked at before"
         else:
-            after = remember(after.but(epoch=request.epoch), whole)
+            after = remember(replace(after, epoch=request.epoch), whole)
     held = state.criticals.get(HOLD)
     if held is not None and held.since < since:
         after, _ = compare_and_downgrade(after, HOLD, HOLD_TOKEN, HOLD_TOKEN, since)

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from msgspec import structs
+
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
@@ -170,6 +172,32 @@ class Ingestion:
             pass
         return outcome
 
+    async def dismiss(self, errors: Rows, time: int) -> None:
+        """Withdraw ``errors``, rows of the err half as they are held, at ``time``.
+
+        They leave by no message of upstream but because a person said so, so the time is bound to nothing new.  All
+        that is bound must be durable already (`catch_up`).
+
+        Raises:
+            Unavailable: another instance went on meanwhile; nothing was withdrawn.
+            FencedError: a newer epoch has taken over.
+            Indeterminate: they may be withdrawn; look before you ask again.
+        """
+        lower, upper = self.upper, Frontier(time + 1)
+        remap = await self._remap.mint(time, NOTHING_READ)
+        if remap.slices(lower, upper):
+            raise Unavailable(f"another instance has bound messages by {time}; ask again")
+        left = await self._engine.union(self._schema, [errors], advance=time, negate=[True])
+        staged = await self._engine.stage(left, self._request(lower, upper))
+        match await self._data.compare_and_append([staged], lower, upper):
+            case Appended():
+                await self._let_go()
+            case UpperMismatch():
+                await self._discard([staged])
+                raise Unavailable(f"another instance has appended to shard {self._data.shard!r} meanwhile; ask again")
+            case Fenced() as outcome:
+                raise fenced(self._data.shard, outcome, self._data.epoch)
+
     async def _stage(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, again: bool) -> Staged:
         """Read and write a batch; if it has errors once more, to say where they are (the ok rows are the same).
 
@@ -196,17 +224,21 @@ class Ingestion:
         rows = await self._reader.read(slices, locate=locate)
         if locate and self._reader.retracts:
             rows = await self._without_taken_back(rows, slices, lower)
-        request = StageRequest(
+        request = self._request(lower, upper)
+        return await self._engine.stage(
+            rows, structs.replace(request, small=self._reader.likely_small(slices), normalised=True)
+        )
+
+    def _request(self, lower: Frontier, upper: Frontier) -> StageRequest:
+        return StageRequest(
             self._data.shard,
             self._schema,
             as_time(lower),
             as_time(upper),
             self._data.stage_prefix(),
-            small=self._reader.likely_small(slices),
+            small=True,
             inline_bytes_max=self._data.inline_room,
-            normalised=True,
         )
-        return await self._engine.stage(rows, request)
 
     async def _append(self, staged: list[Staged], lower: Frontier, upper: Frontier) -> Stepped:
         match await self._data.compare_and_append(staged, lower, upper):

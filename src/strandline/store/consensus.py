@@ -10,8 +10,9 @@ Source: design page "persist".  Contract suite: `strandline.testing.consensus_co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from strandline.errors import ConfigError, InvalidUsage
 
@@ -23,26 +24,22 @@ class NothingStored(ConfigError):
     """The store that must exist does not exist; the open created nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
+class Versioned(msgspec.Struct, frozen=True):
     """One version of a key."""
 
     seqno: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The compare-and-set took effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(msgspec.Struct, frozen=True):
     """The head was not at the expected seqno; nothing changed.  Fetch the head and decide anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompareAndSet:
+class CompareAndSet(msgspec.Struct, frozen=True):
     """A request: install ``new`` under ``key`` iff the head's seqno is ``expected`` (None: iff the key is fresh).
 
     >>> CompareAndSet("k", 3, Versioned(5, b""))

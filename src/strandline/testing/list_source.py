@@ -1,15 +1,16 @@
-"""A source in memory: partitions of numbered messages, forgotten when `commit` says they may be, and not before.
+"""A source in memory: partitions of numbered messages, which are deleted when `commit` allows it.
 
-It is as unforgiving as the contract allows: what was committed is gone at once, what is read too early or too late is
-a `SourceError`, and every read is written down (``reads``).  A message whose value is None cannot be decoded; a
-`TakesBack` takes an earlier message back, whether that could be decoded or not.
+It is as strict as the contract allows: committed messages are deleted at once, a read too early or too late raises
+`SourceError`, and every read is recorded (``reads``).  A message whose value is None cannot be decoded.  A `Withdrawn`
+message takes an earlier one of its partition back.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.algebra.undecoded import TAKES_BACK
@@ -23,18 +24,19 @@ SCHEMA: Final = Schema((Column("partition", "string"), Column("offset", "bigint"
 
 
 @dataclass(frozen=True, slots=True)
-class TakesBack:
-    """A message that takes back what the message ``offset`` of its partition brought."""
+class Withdrawn:
+    """A message that takes back the message at ``offset`` of its partition, whose value was ``value``."""
 
     offset: int
+    value: int | None
 
 
-Message: TypeAlias = int | TakesBack | None
+Message: TypeAlias = int | Withdrawn | None
 
 
 @dataclass
 class Upstream:
-    """What lies outside and survives every crash of a reader: messages, and what may be forgotten of them.
+    """The upstream, which survives every crash of a reader: its messages, and those that may be deleted.
 
     ``retracts``: there may be messages that take others back.
     """
@@ -50,7 +52,7 @@ class Upstream:
 
     @property
     def frontier(self) -> Offsets:
-        """How far it could be read."""
+        """Return the offsets up to which it can be read."""
         return Offsets({partition: len(values) for partition, values in self.partitions.items()})
 
 
@@ -63,12 +65,12 @@ class ListReader:
 
     @property
     def bounded(self) -> bool:
-        """It forgets as soon as it may."""
+        """Return that upstream deletes messages as soon as it may."""
         return True
 
     @property
     def retracts(self) -> bool:
-        """As its upstream."""
+        """Return whether the upstream retracts."""
         return self.upstream.retracts
 
     async def upstream_frontier(self) -> Offsets:
@@ -90,17 +92,9 @@ class ListReader:
                     if not self.upstream.frontier.covers(partition, offset):
                         raise SourceError(f"message {offset} of partition {partition!r} is not there")
                     self.reads.append((partition, offset))
-                    rows.append(self._row(partition, offset, locate=locate) | {TIME: each.time})
+                    message = self.upstream.partitions[partition][offset]
+                    rows.append({**_row(partition, offset, message, locate=locate), TIME: each.time})
         return updates(SCHEMA, rows)
-
-    def _row(self, partition: str, offset: int, *, locate: bool) -> dict[str, Any]:
-        """Return what a message brings: a row, the same row taken back, or the error of either."""
-        message = self.upstream.partitions[partition][offset]
-        of = message.offset if isinstance(message, TakesBack) else offset
-        value = self.upstream.partitions[partition][of]
-        if value is None:
-            return {ERROR: (TAKES_BACK if of != offset else "") + f"{partition}/{of}" if locate else "somewhere"}
-        return {"partition": partition, "offset": of, "value": value, DIFF: 1 if of == offset else -1}
 
     async def commit(self, resume: Offsets) -> None:
         """See `SourceReader.commit`."""
@@ -113,3 +107,18 @@ class ListReader:
     def notices(self) -> tuple[str, ...]:
         """See `SourceReader.notices`."""
         return ()
+
+
+def undecodable(partition: str, offset: int, *, taken_back: bool = False) -> str:
+    """Return the error of the message at ``offset``, or of the message that takes it back."""
+    reason = f"{TAKES_BACK if taken_back else ''}it cannot be decoded"
+    return json.dumps({"partition": partition, "offset": offset, "reason": reason, "raw": f"{partition}/{offset}"})
+
+
+def _row(partition: str, offset: int, message: Message, *, locate: bool) -> dict[str, object]:
+    """Return the update of ``message``, without its time: a row, its withdrawal, or the error of either."""
+    back = isinstance(message, Withdrawn)
+    at, value = (message.offset, message.value) if isinstance(message, Withdrawn) else (offset, message)
+    if value is None:
+        return {ERROR: undecodable(partition, at, taken_back=back) if locate else "somewhere"}
+    return {"partition": partition, "offset": at, "value": value, DIFF: -1 if back else 1}
