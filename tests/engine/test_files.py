@@ -254,6 +254,33 @@ def test_bad_json_lines_have_file_line_reason_and_text(decode):
     assert good.total() + len(errors) == 8
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"k":6}{"k":7}', "more than one"),
+        ('{"k":5,"v":"t"} junk', "more than one"),
+        ('{"k":5},{"k":6}', "more than one"),
+        ('{"k":1}] [{"k":2}', "more than one"),
+        ('{"k":1},0] [{"k":2}', "more than one"),
+        ('[{"k":1},{"k":2}]', "not a JSON object"),
+        ('{"k":1,"v":"{"}}', "more than one"),
+    ],
+)
+def test_a_json_line_that_holds_more_than_one_object_is_an_error(decode, line, reason):
+    """Damage: what follows the first object of a line is gone, and nothing says so."""
+    good, errors = decode({"a.json": f'{{"k":1,"v":"}}{{"}}\n{line}\n {{"k":2}} \n'}, form=JSON)
+    assert good == {(1, "}{", 7): 1, (2, None, 7): 1}
+    assert lines(errors) == [("a.json", 2)]
+    assert reason in errors[0]["reason"]
+
+
+def test_a_json_line_that_is_no_text_is_an_error(decode):
+    """Damage: a byte that is no UTF-8 becomes a replacement character, and the row looks right."""
+    good, errors = decode({"a.json": b'{"k":1,"v":"caf\xe9"}\n{"k":2,"v":"caf\xc3\xa9"}\n'}, form=JSON)
+    assert good == {(2, "café", 7): 1}
+    assert len(errors) == 1
+
+
 def test_nested_json_is_read_and_an_error_inside_is_named(decode):
     """Damage: a wrong value deep inside becomes NULL in silence."""
     schema = Schema((Column("a", "array<int>"), Column("s", "struct<x:double,y:string>")))

@@ -30,6 +30,7 @@ from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import ERROR, Schema, quote
 from strandline.engine.file_layout import Layout
 from strandline.engine.file_paths import CORRUPT, PATH, decoding, load, paths_table
+from strandline.engine.json_lines import one_value
 
 RAW_CHARS_MAX: Final = 4_096
 VALUE_CHARS_MAX: Final = 100
@@ -59,7 +60,7 @@ def described(file: DatedFile, line: int, reason: str, raw: str) -> str:
 
 def locate(session: SparkSession, bad: DataFrame, layout: Layout, schema: Schema, form: FileFormat) -> DataFrame:
     """Return a row a bad record: `PATH`, ``__error``.  ``bad`` has what Spark decoded of it, `CORRUPT` and `PATH`."""
-    reason = _csv_reason(layout, schema, form) if form.encoding is Encoding.CSV else _json_reason(schema)
+    reason = _csv_reason(layout, schema, form) if form.encoding is Encoding.CSV else _json_reason(schema, form)
     records = bad.withColumnRenamed(CORRUPT, _RAW).withColumn(_REASON, reason).select(PATH, _RAW, _REASON)
     files = paths_table(
         session,
@@ -132,11 +133,14 @@ def _csv_reason(layout: Layout, schema: Schema, form: FileFormat) -> Column:
     return F.when(texts[CORRUPT].isNotNull(), shape).otherwise(_field_to_blame(texts, schema))
 
 
-def _json_reason(schema: Schema) -> Column:
+def _json_reason(schema: Schema, form: FileFormat) -> Column:
     texts = F.from_json(
         F.col(_RAW), _as_text(schema.names), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     )
     shape = F.when(texts.isNull() | texts[CORRUPT].isNotNull(), F.lit("it is not a JSON object"))
+    shape = shape.when(~F.is_valid_utf8(F.col(_RAW)), F.lit("it is not UTF-8"))
+    if not form.multiline:
+        shape = shape.when(~one_value(F.col(_RAW)), F.lit("its line holds more than one JSON object"))
     return shape.otherwise(_field_to_blame(texts, schema))
 
 
