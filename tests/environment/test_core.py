@@ -14,12 +14,12 @@ from strandline.client import Environment, Transaction
 from strandline.environment import core as core_module
 from strandline.environment import definitions
 from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
+from strandline.environment.catalog import KEY, CatalogStore, Holder, Source, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.loop import LoopThread
 from strandline.environment.problems import PROBLEMS, Board
-from strandline.environment.statements import CreateMaterialization, CreateSource, Drop
+from strandline.environment.statements import CreateMaterialization, CreateSource, CreateTable, Drop
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import (
     AsOfError,
@@ -410,3 +410,15 @@ def test_a_secret_in_a_definition_is_refused_and_neither_shown_nor_stored(statem
     versions = [run_sync(place.consensus.scan(key, 0, 1000)) for key in run_sync(place.consensus.list_keys())]
     assert not [each for found in versions for each in found if b"canary" in each.data]
     run_sync(core.close())
+
+
+def test_no_item_takes_the_name_under_which_a_sources_errors_are_read() -> None:
+    """Damage: a table hides the records that a source could not decode, and nothing says that there are any."""
+    core = Place().open()
+    source = Source("Visits", (("k", "string"),), "shard", "files", {}, remap="remap", progress="progress")
+    run_sync(core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(source)))
+    with pytest.raises(DefinitionError, match="the errors of source 'Visits' are read under it"):
+        run_sync(definitions.create_table(core, CreateTable("visits_ERRORS", "k STRING")))
+    define(core, "Orders_Errors")
+    with pytest.raises(DefinitionError, match="its errors are read as 'Orders_Errors', and there is a table"):
+        run_sync(definitions.create_source(core, CreateSource("orders", "k STRING", "files", {})))

@@ -229,10 +229,10 @@ class SimDriver:
         """Start a conversation."""
         return self._session(self._place)
 
-    async def contents(self, binding: Binding) -> pa.Table:
-        """Return what the binding's resource holds."""
+    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+        """Hand over what the binding's resource holds."""
         rows = list(self._place.tables.get(binding.resource, {}).values())
-        return pa.table({name: [row[name] for row in rows] for name in binding.schema.names})
+        take(pa.table({name: [row[name] for row in rows] for name in binding.schema.names}))
 
 
 class SimSession:
