@@ -64,7 +64,7 @@ def test_status_says_what_there_is_and_who_writes(shop):
     assert set(found["collections"]) == {"orders", "products", "sales"}
     assert found["holder"] is None
     shown = shop.run("status").out
-    assert "written by nobody now" in shown
+    assert "written by no process now" in shown
     assert all(name in shown for name in ("orders", "products", "sales", "materialization reports"))
 
 

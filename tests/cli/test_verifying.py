@@ -76,7 +76,7 @@ def test_a_planted_row_is_found_and_repaired_while_nothing_runs(shop, internal):
     repaired = shop.run("verify", "sales", "--repair", "--json")
     assert repaired.status == 0
     assert repaired.documents[0]["repaired"]
-    assert "nobody is running this environment" in repaired.err
+    assert "no process is running this environment" in repaired.err
     assert shop.run("verify", "sales").status == 0
 
 

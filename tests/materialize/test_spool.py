@@ -56,5 +56,5 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(Determinate, match=r"put aside in .*No space left on device"):
+    with pytest.raises(Determinate, match=r"spooled in .*No space left on device"):
         Spool(0).add(tables(2)[1])

@@ -1,4 +1,4 @@
-"""`strandline source skip`: what concerns sources.
+"""`strandline source skip`: the command for sources.
 
 Source: design page "sources" (undecodable input goes to the error half; ``strandline source skip``).
 """
@@ -14,7 +14,7 @@ from strandline.environment.error_half import described
 
 
 def skip(door: Door, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
-    """Print which records of a source could not be decoded; with ``apply`` dismiss them."""
+    """Print the undecodable records of a source; with ``apply`` dismiss them."""
     project = door.project(root)
     with door.writing(project) if apply else door.reading(project, output.note) as env:
         found = env.skip(name, as_of, apply=apply)

@@ -164,7 +164,8 @@ class StageRun:
         if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
             self._require(as_time(upper) - 1)
             await self.sink.start(as_time(upper) - 1)
-            return _Begin(as_time(upper) - 1, rebuild=True)
+            if self.sink.fresh:
+                return _Begin(as_time(upper) - 1, rebuild=True)
         if self.sink.desired is None:
             shard = self.sink.writer.state.upper
             return _Begin(as_time(shard), rebuild=True, audited=True) if shard < upper else None

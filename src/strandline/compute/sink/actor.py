@@ -95,9 +95,16 @@ class Sink:
         self.desired, self._doubted = None, True
 
     async def start(self, as_of: int) -> None:
-        """Begin the history of a fresh shard at ``as_of``: the first step's window starts there."""
+        """Begin the history of a fresh shard at ``as_of``: the first step's window starts there.
+
+        It may turn out to be not `fresh`: an append of unknown outcome has happened after all, here or in an earlier
+        incarnation.  Then what is there is looked at, as `open` does, and ``as_of`` says nothing.
+        """
         assert self.fresh, f"shard {self.writer.shard!r} has a history"
         await self.writer.open_at(as_of)
+        if not self.fresh:
+            await self.open()
+            return
         self._accounted = MINIMUM
         self.desired = as_of
 
