@@ -29,6 +29,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [f"{source} has {records} at {as_of}:", *(described(error) for error in found["first"])]
     if count > len(found["first"]):
         lines.append(f"the others are in {source}_errors")
+    if found["applied"] and found["dismissed_at"] is None:
+        return [*lines, "they have left already: nothing is changed"]
     if found["dismissed_at"] is None:
         return [*lines, f"nothing is changed; `strandline source skip {source} --as-of {as_of} --apply` dismisses them"]
     return [*lines, f"dismissed at {found['dismissed_at']}: views and endpoints follow with the next tick"]
