@@ -98,6 +98,19 @@ def test_copies_are_as_many_as_the_count_says(engine: SparkEngine, count: int) -
     asyncio.run(body())
 
 
+def test_a_table_without_rows_hides_none_that_come_after_it(engine: SparkEngine) -> None:
+    """Damage: Spark reads nothing behind an empty table, so an endpoint that lost all its rows is called right."""
+
+    async def body() -> int:
+        two, three = (floats(engine, [(1, 1.0, 1)] * rows, distributed=False) for rows in (2, 3))
+        columns = pa.table({"k": pa.array([], pa.int32()), "x": pa.array([], pa.float64())})
+        none = await engine.local(columns, FLOATS, time=0, diff=1)
+        frames = [none, none, two, none, none, three]
+        return engine.spark_frame(await engine.union(FLOATS, frames, advance=0, negate=[False] * len(frames))).count()
+
+    assert asyncio.run(body()) == 5
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_times_are_those_of_the_half_and_the_window(engine: SparkEngine, way: str) -> None:
     """Damage: a step misses a time that has updates, or recomputes at times that have none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
 import datetime as dt
 import gzip
 import json
@@ -309,6 +310,7 @@ def test_parquet_times_with_and_without_zone(decode, stored, declared):
 def test_each_file_has_its_own_time_whatever_its_name(decode):
     """Damage: rows of a file happen at another file's time, or a name is taken for a pattern."""
     odd = ["a b.csv", "ü%20+&.csv", "x[1]*{y}?\\.csv", "day=1/a.csv", "a;b,'c'.csv", "~^`|<>$.csv", "#@!.csv"]
+    odd += ["2026-01-31T10:00:00.csv", "at=10:00/a.csv", ":.csv"]
     named = {name: f"k,v\n{i},{i}\nbad,{i}\n" for i, name in enumerate(odd)}
     good, errors = decode(named, times=range(10, 10 + len(odd)))
     assert good == {(i, str(i), 10 + i): 1 for i in range(len(odd))}
@@ -360,6 +362,30 @@ def test_compressed_text_is_read_with_its_lines(decode):
     good, errors = decode({"a.csv.gz": gzip.compress(b"k,v\n1,a\nx,b\n")})
     assert good == {(1, "a", 7): 1}
     assert lines(errors) == [("a.csv.gz", 3)]
+
+
+@pytest.mark.parametrize(
+    ("form", "whole", "header"), [(CSV, b"k,v\n1,a\n", b"k,v\n"), (JSON, b'{"k":1,"v":"a"}\n', b"")]
+)
+def test_compressed_text_that_is_damaged_anywhere_is_an_error_of_its_file_alone(decode, form, whole, header):
+    """Damage: one upload that broke off stops all files of its source, and no message names it."""
+    many = gzip.compress(header + b"\n".join(b"%d" % (n * n) for n in range(90_000)))
+    damaged = {
+        "broke off": many[: len(many) // 2],
+        "broke off in the header": many[:12],
+        "another check": many[:-8] + bytes(8),
+        "not compressed": whole,
+        "goes on": gzip.compress(whole) + b"more",
+    }
+    good, errors = decode(
+        {"0.gz": gzip.compress(whole)}
+        | {f"{name}.gz": data for name, data in damaged.items()}
+        | {"cut.bz2": bz2.compress(whole)[:-3]},
+        form=form,
+    )
+    assert good == {(1, "a", 7): 1}
+    assert lines(errors) == [(name, None) for name in sorted([*(f"{name}.gz" for name in damaged), "cut.bz2"])]
+    assert all(error["reason"].startswith("it cannot be decompressed: ") for error in errors)
 
 
 def test_line_numbers_hold_in_a_file_that_is_read_in_many_blocks(spark, decode):

@@ -60,6 +60,10 @@ MARKS: Final = (
     "defined",
     "defined: unknown",
     "dropped",
+    "read",
+    "read: refused",
+    "upstream: lost",
+    "caught up: but for what cannot follow",
 )
 """What instances meet: each must come up, or the laws were not tried where it matters."""
 

@@ -637,6 +637,25 @@ def test_what_another_instance_has_bound_is_not_lost_when_errors_are_dismissed()
     run(body)
 
 
+def test_a_fenced_instance_dismisses_nothing():
+    """Damage: a zombie withdraws an error that its successor has reported, or withdraws it twice."""
+
+    async def body(world):
+        zombie = await world.open()
+        world.upstream.produce("0", None)
+        await zombie.tick(1000)
+        await zombie.catch_up()
+        errors = await held(zombie)
+        successor = await world.open(epoch=2)
+        with pytest.raises(FencedError):
+            await zombie.dismiss(errors, 2000)
+        assert await errors_of(world) == {undecodable("0", 0): 1}
+        await successor.dismiss(await held(successor), 3000)
+        assert await errors_of(world) == {}
+
+    run(body)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_while_errors_are_dismissed_dismisses_all_of_them_or_none(after):
     """Damage: half of the errors leave, or they leave twice; or a message is lost or doubled on the way."""

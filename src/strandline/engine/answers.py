@@ -56,7 +56,7 @@ def netted(frame: Frame, time: int, session: SparkSession) -> Frame:
         return Local(sums.add_column(len(names), TIME, times), plain=False)
     columns = [quote(name) for name in names]
     return Distributed(
-        _added_up(dataframe(frame, session), columns).selectExpr(*columns, f"{time}L AS {TIME}", DIFF), plain=False
+        _added_up(dataframe(frame, session), columns).selectExpr(*columns, f"0L AS {TIME}", DIFF), False, origin=time
     )
 
 

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine import answers, edits, error_half, inline, taken_back
+from strandline.engine.aside import Aside
 from strandline.engine.edits import Edit
 from strandline.engine.failures import told
 from strandline.engine.held import hand_out
@@ -137,6 +138,10 @@ class SparkEngine:
         """See `Engine.evaluate`."""
         read = {name: unwrap(rows) for name, rows in frames.items()}
         return wrap(await self._run(partial(self._evaluate, node, read, origin)))
+
+    def aside(self, schema: Schema, *, time: int) -> Aside:
+        """See `Engine.aside`."""
+        return Aside(self._session, schema, time)
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """See `Engine.query`.  A relation that is a multiset already (no ``__diff``) is taken as it is."""

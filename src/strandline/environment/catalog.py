@@ -27,6 +27,8 @@ from strandline.persist.register import Register, refuse_future
 
 KEY: Final = "catalog"
 FORMAT: Final = 1
+ERRORS_SUFFIX: Final = "_errors"
+"""Behind a source's name: under which name its errors are read."""
 
 
 class _Item(msgspec.Struct, frozen=True, tag_field="kind"):

@@ -367,6 +367,7 @@ class Core:
         reader = await self.assembly.connectors.reader(source, self.client, writing.epoch)
         remap = await RemapShard.open(await self.client.records(source.remap, writing.epoch), writing.epoch)
         data = await self.client.writer(source.shard, writing.epoch, schema=source.schema.ddl)
+        writing.oracle.passed(as_time(remap.remap.upper))  # else nothing is bound until the clock gets there
         writing.ingestions[source.name.lower()] = await Ingestion.open(source.schema, reader, remap, data, self.engine)
 
     async def _start_view(self, view: View) -> None:

@@ -11,7 +11,7 @@ Source: design page "materialize" (drivers are products; the wire).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Any, Protocol
@@ -133,10 +133,11 @@ class Driver(Protocol):
         """Start a conversation."""
         ...
 
-    async def contents(self, binding: Binding) -> pa.Table:
-        """Return the rows that the binding's resource holds now, columns in the order of its schema: for verification.
+    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+        """Hand all rows that the binding's resource holds now to ``take``, for verification; at one moment.
 
-        Raises `InvalidUsage` if this endpoint cannot be read back.
+        It is called with a bounded table at a time, the columns in the order of the schema, perhaps in a worker thread.
+        Raises `InvalidUsage` if this endpoint cannot be read back, and what ``take`` raises.
         """
         ...
 

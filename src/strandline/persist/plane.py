@@ -10,6 +10,7 @@ Source: design pages "persist" (handles, stage) and "the house planned" (where t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NewType, Protocol
@@ -146,6 +147,23 @@ class Merger(Protocol):
         ...
 
 
+class Aside(Protocol):
+    """Rows that come from outside, table by table; see `Engine.aside`."""
+
+    def add(self, table: pa.Table) -> None:
+        """Put rows behind what is there, as `Engine.local` takes them.  Blocks; for one thread at a time.
+
+        Raises:
+            InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it.
+            Determinate: the machine refuses a temporary file.
+        """
+        ...
+
+    def rows(self) -> Rows:
+        """Return all of them as insertions at the time that was asked for; nothing is added after it."""
+        ...
+
+
 class Engine(Merger, Protocol):
     """Runs jobs over rows.  Calls are async; the work runs on Spark.  Cancelling a call does not undo it."""
 
@@ -204,6 +222,13 @@ class Engine(Merger, Protocol):
         """Return Python's rows as an update frame, with columns taken by name and cast to ``schema``.
 
         Raises `InvalidUsage` naming the column that is missing, unknown or of a type that cannot be cast.
+        """
+        ...
+
+    def aside(self, schema: Schema, *, time: int) -> AbstractContextManager[Aside]:
+        """Return a place for rows that come from outside in many tables, whose memory does not grow with them.
+
+        Its rows can be used until it is closed.
         """
         ...
 

@@ -172,8 +172,8 @@ class Ingestion:
             pass
         return outcome
 
-    async def dismiss(self, errors: Rows, time: int) -> int:
-        """Withdraw ``errors``, rows of the err half as they are held, at ``time``; return how many updates that took.
+    async def dismiss(self, errors: Rows, time: int) -> None:
+        """Withdraw ``errors``, rows of the err half as they are held, at ``time``.
 
         They leave by no message of upstream but because a person said so, so the time is bound to nothing new.  All
         that is bound must be durable already (`catch_up`).
@@ -189,16 +189,14 @@ class Ingestion:
             raise Unavailable(f"another instance has bound messages by {time}; ask again")
         left = await self._engine.union(self._schema, [errors], advance=time, negate=[True])
         staged = await self._engine.stage(left, self._request(lower, upper))
-        outcome = await self._data.compare_and_append([staged], lower, upper)
-        match outcome:
+        match await self._data.compare_and_append([staged], lower, upper):
             case Appended():
                 await self._let_go()
             case UpperMismatch():
                 await self._discard([staged])
                 raise Unavailable(f"another instance has appended to shard {self._data.shard!r} meanwhile; ask again")
-            case Fenced():
+            case Fenced() as outcome:
                 raise fenced(self._data.shard, outcome, self._data.epoch)
-        return staged.errors
 
     async def _stage(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, again: bool) -> Staged:
         """Read and write a batch; if it has errors once more, to say where they are (the ok rows are the same).

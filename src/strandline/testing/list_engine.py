@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -54,6 +55,23 @@ class Listed:
     rows: tuple[Row, ...]
 
 
+class ListedAside:
+    """See `plane.Aside`."""
+
+    def __init__(self, schema: Schema, time: int) -> None:
+        self._schema = schema
+        self._time = time
+        self._rows: list[Row] = []
+
+    def add(self, table: pa.Table) -> None:
+        """See `plane.Aside.add`."""
+        self._rows += listed(_stamped(table, self._schema, self._time, 1)).rows
+
+    def rows(self) -> Rows:
+        """See `plane.Aside.rows`."""
+        return updates(self._schema, self._rows)
+
+
 def listed(rows: Rows) -> Listed:
     """Return the frame inside ``rows``."""
     return cast("Listed", rows)
@@ -66,6 +84,12 @@ def updates(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> Rows:
     names = (*schema.names, *([ERROR] if erring else []), TIME, DIFF)
     filled = tuple({name: row.get(name, 1 if name == DIFF else None) for name in names} for row in given)
     return Rows(Listed(names, filled))
+
+
+def _stamped(table: pa.Table, schema: Schema, time: int, diff: int) -> Rows:
+    if set(table.column_names) != set(schema.names):
+        raise InvalidUsage(f"columns {table.column_names} are not those of the collection, {list(schema.names)}")
+    return updates(schema, ({**row, TIME: time, DIFF: diff} for row in table.to_pylist()))
 
 
 class ListEngine:
@@ -171,9 +195,12 @@ class ListEngine:
 
     async def local(self, table: pa.Table, schema: Schema, *, time: int, diff: int) -> Rows:
         """See `Engine.local`; types are not cast."""
-        if set(table.column_names) != set(schema.names):
-            raise InvalidUsage(f"columns {table.column_names} are not those of the collection, {list(schema.names)}")
-        return updates(schema, ({**row, TIME: time, DIFF: diff} for row in table.to_pylist()))
+        return _stamped(table, schema, time, diff)
+
+    @contextmanager
+    def aside(self, schema: Schema, *, time: int) -> Iterator[ListedAside]:
+        """See `Engine.aside`; all of it stays in memory."""
+        yield ListedAside(schema, time)
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """Refused: no text is read here."""

@@ -21,6 +21,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import require_all
 from strandline.materialize.drivers.duckdb import DuckDBDriver
 from strandline.materialize.drivers.duckdb_file import LOCK_WAIT_S, DuckDBFile
+from strandline.materialize.drivers.duckdb_tables import CONTENTS_ROWS
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
 from strandline.materialize.runtime import Materialization
@@ -405,6 +406,18 @@ def test_a_commit_of_unknown_outcome_is_looked_up(how: str, tmp_path: Path) -> N
         world.check(uppers[-1])
 
     asyncio.run(body())
+    endpoint.kept.close()
+
+
+def test_a_large_table_is_handed_over_some_rows_at_a_time(tmp_path: Path) -> None:
+    """Damage: `verify` of an endpoint needs memory for the whole table, and ends the process that runs all views."""
+    endpoint, many = DuckDBEndpoint(tmp_path / "a.duckdb"), 5 * CONTENTS_ROWS
+    driver, taken = endpoint.driver(), list[pa.Table]()
+    asyncio.run(driver.apply(SPEC, {}))
+    endpoint.kept.execute(f"INSERT INTO t SELECT i, 'row ' || i FROM range({many}) r (i)")
+    asyncio.run(driver.contents(SPEC.bindings[0], taken.append))
+    assert sorted(pa.concat_tables(taken)["k"].to_pylist()) == list(range(many))
+    assert max(table.num_rows for table in taken) <= CONTENTS_ROWS + 2048, "one vector of DuckDB's more at most"
     endpoint.kept.close()
 
 

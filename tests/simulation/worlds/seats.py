@@ -10,18 +10,23 @@ Source: craft page "reliability" (S8: small-model exhaustion).
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from unittest import mock
 
+from laws.broken import judged
 from strandline.errors import FencedError
+from strandline.persist import machine, patience
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Merger
 from strandline.store.blob import Blob
-from strandline.store.consensus import Consensus
+from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
-from strandline.testing.doubles import HandClock
+from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.exploration import Arrived, Exploration
 from strandline.testing.simulation import Fate, IoPoint, SimBlob, SimConsensus, Simulation, run_sync
 from worlds.tries import until_answered
@@ -32,6 +37,7 @@ CHANGES: Final = frozenset(
 )
 """Where faults come: what only reads and is lost is read again, which is an order like others."""
 ROLLUP_EVERY: Final = 64
+STEPS_MAX: Final = 2_000
 
 
 class Seat(Protocol):
@@ -120,6 +126,82 @@ class Seated(Generic[S]):
             self.begun = True
 
 
+Places: TypeAlias = tuple[dict[str, bytes], dict[str, list[Versioned]]]
+"""What is durable: objects, and the versions of each key."""
+
+
+class Room(Seated[S]):
+    """A small world over ``opened`` places, without persist's own observers: a subclass says what the laws are."""
+
+    def __init__(self, choose: Choose, arrived: Arrived, operations: int, opened: Places) -> None:
+        self.simulation = Simulation(choose, FATES, None, STEPS_MAX, lambda: arrived(self.key()))
+        self.done: Counter[str] = Counter()
+        self.operations = operations
+        self.generation = 1
+        objects, versions = opened
+        self.objects, self.versions = dict(objects), {key: list(held) for key, held in versions.items()}
+        self.places = MemoryBlob(self.objects), _Told(self.versions, self._committed)
+        self.furnish(*self.places)
+
+    def fresh_epoch(self) -> int:
+        """Begin a new generation: whoever opens under it fences all older ones."""
+        self.generation += 1
+        return self.generation
+
+    def observing(self) -> PersistClient:
+        """Return a process to which nothing happens."""
+        return PersistClient(HandClock(), CountingIds("observer"), *self.places, rollup_every=ROLLUP_EVERY)
+
+    def run(self) -> None:
+        """Make one history, and see everything catch up after it.  Raises what it breaks.
+
+        A store is asked once: what it does not answer is the caller's to bear.
+        """
+        with (
+            mock.patch.object(machine, "CAS_RETRIES_MAX", 1),
+            mock.patch.object(patience, "ATTEMPTS_MAX", 1),
+        ):
+            with judged():
+                self.simulation.drive()
+            run_sync(self.catch_up())
+
+    async def committed(self, shard: str) -> None:
+        """Hold what is durable against the laws, now that ``shard`` has a new version."""
+        raise NotImplementedError
+
+    async def catch_up(self) -> None:
+        """L2: bring everything to where it should be, as a process that knows nothing does."""
+        raise NotImplementedError
+
+    def facts(self) -> Hashable:
+        """Return what decides how the run goes on besides stores, users and generations."""
+        return ()
+
+    def key(self) -> Hashable:
+        """Return what decides how the run goes on, and what its observers will say."""
+        objects = tuple(sorted(self.objects.items()))
+        versions = tuple((key, tuple((v.seqno, v.data) for v in held)) for key, held in sorted(self.versions.items()))
+        done = tuple(sorted(self.done.items()))
+        return hash((self.simulation.fingerprint(), objects, versions, done, self.generation, self.facts()))
+
+    def _committed(self, shard: str) -> None:
+        run_sync(self.committed(shard))
+
+
+class _Told(MemoryConsensus):
+    """A Consensus that tells which key has a new version."""
+
+    def __init__(self, versions: dict[str, list[Versioned]], told: Callable[[str], None]) -> None:
+        super().__init__(versions)
+        self._told = told
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        outcome = await super().compare_and_set(request)
+        if isinstance(outcome, Committed):
+            self._told(request.key)
+        return outcome
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """Who there is, how often each does its thing, and how many faults a history meets at most."""
@@ -137,6 +219,13 @@ class Model:
         found = Exploration(self.faults_max, CHANGES)
         found.explore(lambda choose, arrived: self.world(choose, arrived, self.users, self.operations).run())
         return found
+
+
+def search(model: Model) -> tuple[str, int, int, int, float]:
+    """Return the model's name, how many runs, ends and states there were, and how many seconds a processor took."""
+    begun = time.process_time()
+    found = model.search()
+    return str(model), found.runs, found.ends, len(found.states), time.process_time() - begun
 
 
 class _Still(HandClock):

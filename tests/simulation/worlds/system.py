@@ -53,6 +53,8 @@ KEEP_HISTORY: Final = ("1 hour", "100 milliseconds", "0 seconds")
 TICKS_BETWEEN: Final = (16, 1, 3)
 """How often holds are moved."""
 INLINE_BYTES: Final = (100, 200_000)
+SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
+"""How wrong a clock may be set."""
 ACKNOWLEDGED_MIN: Final = 2
 """W1: a history in which less than this was acknowledged says nothing, and counts as failed."""
 SOURCES: Final = ("u1", "u2")
@@ -126,6 +128,7 @@ class World:
         self.inline_bytes = INLINE_BYTES[-1]
         self.keep_history = KEEP_HISTORY[0]
         self.ticks_between = TICKS_BETWEEN[0]
+        self.skewed = False
         self.queries = queries()
         still = SimClock(self.simulation)
         outside = PersistClient(still, SimIds(), self.blob, self.consensus)
@@ -146,12 +149,16 @@ class World:
         consensus = SimConsensus(ExposedConsensus(self.consensus, self.weather))
         return PersistClient(clock, self.ids, blob, consensus, grace_ms=None)
 
+    def skew_ms(self) -> int:
+        """Choose how wrong a clock is from now on."""
+        return 0 if not self.skewed or self.simulation.calm else self.one_of("clock", SKEWS_MS)
+
     def assembly(self) -> Assembly:
         """Return what a new process is given: its own engine and clock, and the way to all that is durable."""
         self.processes += 1
         blob = SimBlob(ExposedBlob(self.blob, self.weather))
         return Assembly(
-            clock=SimClock(self.simulation),
+            clock=SimClock(self.simulation, self.skew_ms()),
             ids=self.ids,
             blob=blob,
             consensus=SimConsensus(ExposedConsensus(self.consensus, self.weather)),
@@ -173,6 +180,7 @@ class World:
         self.inline_bytes = self.one_of("inline", INLINE_BYTES)
         self.keep_history = self.one_of("history", KEEP_HISTORY)
         self.ticks_between = self.one_of("letting go", TICKS_BETWEEN)
+        self.skewed = self.choose("clocks", 4) == 0
 
     @contextmanager
     def constants(self) -> Iterator[None]:

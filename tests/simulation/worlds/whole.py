@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from laws.broken import LawBrokenError
@@ -33,6 +34,7 @@ from strandline.testing.list_engine import ListEngine, updates
 from strandline.testing.simulation import START_MS, Fate, IoPoint, SimClock, run_sync
 from worlds.instance import Instance, create
 from worlds.meanings import INPUTS, TABLE, VIEWS
+from worlds.outside import FickleUpstream
 from worlds.system import PARTITIONS, PLACES, SOURCES, Connectors, World
 
 CALM_AFTER: Final = (100, 200, 400)
@@ -76,6 +78,7 @@ def populate(world: World) -> None:
     world.choose_limits()
     world.instances = 1 + world.choose("instances", 2)
     for upstream in world.upstreams.values():
+        upstream.retracts = world.choose("takes back", 3) > 0
         upstream.produce("p", *(world.choose("value", 4) for _ in range(2)))
     wanted = project(world)
     tasks = world.one_of("tasks", TASKS)
@@ -119,7 +122,8 @@ def project(world: World) -> list[str]:
     for name, schema in INPUTS.items():
         if any(name in VIEWS[view].inputs for view in views) or name == "t1":
             kind = f"TABLE {name} ({DDL[name]})" if schema is TABLE else ""
-            made.append(f"CREATE {kind or f'SOURCE {name} ({DDL[name]}) USING list OPTIONS (upstream {name!r})'}")
+            options = f"upstream {name!r}{in_spite(world)}"
+            made.append(f"CREATE {kind or f'SOURCE {name} ({DDL[name]}) USING list OPTIONS ({options})'}")
     made += [f"CREATE MATERIALIZED VIEW {name} AS {VIEWS[name].sql}" for name in VIEWS if name in views]
     keyed = [name for name in VIEWS if name in views and VIEWS[name].key]
     kinds = PLACES if world.instances == 1 else PLACES[:2]  # what is written directly has no fence against a zombie
@@ -127,35 +131,52 @@ def project(world: World) -> list[str]:
         if keyed and world.choose("endpoint", 2):
             name = world.one_of("bound", keyed)
             key = ", ".join(VIEWS[name].key)
-            made.append(f"CREATE MATERIALIZATION m_{kind} INTO {kind} OPTIONS (at {kind!r}) AS {name} KEY ({key})")
+            options = f"at {kind!r}{in_spite(world)}"
+            made.append(f"CREATE MATERIALIZATION m_{kind} INTO {kind} OPTIONS ({options}) AS {name} KEY ({key})")
     return made
+
+
+def in_spite(world: World) -> str:
+    """Choose whether good rows go on in spite of errors: an option."""
+    return ", on_error 'continue'" if world.choose("in spite", 3) == 0 else ""
 
 
 async def outside(world: World) -> None:
     """Let messages come, upstreams go back, endpoints and stores be out; in the end all is well."""
-    clock = SimClock(world.simulation)
+    clock, loses = SimClock(world.simulation), world.choose("loses", 8) == 0
     while not world.simulation.calm:
         await clock.sleep(0.02 * (1 + world.choose("wait", 8)))
         name = world.one_of("upstream", SOURCES)
-        values = [world.choose("value", 4) for _ in range(world.choose("messages", 3))]
-        await IoPoint(
-            "outside",
-            (),
-            lambda n=name, v=values: world.upstreams[n].produce(world.one_of("partition", PARTITIONS), *v),
-            (Fate.DONE,),
-        )
+        await IoPoint("outside", (), partial(come, world, world.upstreams[name]), (Fate.DONE,))
         world.weather.out = world.choose(FAULT + "outage", 4) == 1
         upstream = world.upstreams[world.one_of("fickle", SOURCES)]
         upstream.down = world.choose(FAULT + "upstream down", 3) == 1
         upstream.hidden = world.choose(FAULT + "upstream back", 3)
+        if loses and world.choose(FAULT + "upstream loses", 2):
+            upstream.lose()
+            world.marks["upstream: lost"] += 1
         place = world.places[world.one_of("place", PLACES)]
         place.down = world.choose(FAULT + "endpoint down", 3) == 1
     world.weather.out = False
     for upstream in world.upstreams.values():
         upstream.down, upstream.hidden = False, 0
+        if upstream.retracts and world.choose("upstream mended", 2):
+            for partition, back in upstream.standing(undecodable=True):
+                upstream.produce(partition, back)
     for place in world.places.values():
         place.down = False
     world.busy.discard("outside")
+
+
+def come(world: World, upstream: FickleUpstream) -> None:
+    """Let messages come: new ones, some of which cannot be decoded, and some that take earlier ones back."""
+    values = [world.choose("value", 4) for _ in range(world.choose("messages", 3))]
+    bad = [None] if world.choose("undecodable", 6) == 0 else []
+    upstream.produce(world.one_of("partition", PARTITIONS), *values, *bad)
+    standing = upstream.standing(undecodable=world.choose("mend", 3) > 0)
+    if standing and upstream.retracts and world.choose("take back", 3) == 0:
+        partition, back = world.one_of("taken back", standing)
+        upstream.produce(partition, back)
 
 
 async def vandal(world: World) -> None:

@@ -21,6 +21,7 @@ Source: design page "materialize" (the four patterns, 1).   Laws: M2, M3.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import duckdb
@@ -127,9 +128,9 @@ class DuckDBDriver:
         """Start a conversation; the file is not touched before `Open`."""
         return DuckDBSession(self._file)
 
-    async def contents(self, binding: Binding) -> pa.Table:
-        """Return the rows of the binding's table."""
-        return await self._file.run(lambda connection: duckdb_tables.contents(connection, binding))
+    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+        """Hand over the rows of the binding's table; the file is locked meanwhile."""
+        await self._file.run(lambda connection: duckdb_tables.contents(connection, binding, take))
 
 
 def _verdict(binding: Binding, name: str, spark: str) -> Constraint:

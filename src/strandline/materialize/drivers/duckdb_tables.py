@@ -8,8 +8,9 @@ Source: design page "materialize" (pattern 1; drivers are products).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -23,6 +24,8 @@ from strandline.materialize.messages import DELETE, EXISTS
 from strandline.materialize.spool import Spool
 from strandline.materialize.task import Binding, Checkpoint
 
+CONTENTS_ROWS: Final = 10_000
+"""Rows of a table that `contents` hands over; DuckDB rounds up to its vectors."""
 _ROWS = identifier("strandline_rows")
 """The name under which an Arrow table is registered, in a schema of its own (`temp`)."""
 _TABLES = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND NOT temporary AND NOT internal"
@@ -151,11 +154,12 @@ def _text(columns: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
-def contents(connection: duckdb.DuckDBPyConnection, binding: Binding) -> pa.Table:
-    """Return all rows of the binding's table, columns in the order of its schema."""
+def contents(connection: duckdb.DuckDBPyConnection, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+    """Hand all rows of the binding's table to ``take``, columns in the order of its schema, so many at a time."""
     columns = joined(", ", (identifier(c.name) for c in binding.schema))
     text = compose("SELECT {c} FROM {t}", c=columns, t=identifier(binding.resource)).text
-    return connection.sql(text).to_arrow_table()
+    for batch in connection.sql(text).to_arrow_reader(CONTENTS_ROWS):
+        take(pa.Table.from_batches([batch]))
 
 
 def load(connection: duckdb.DuckDBPyConnection, target: Target, keys: pa.Table) -> pa.Table:
