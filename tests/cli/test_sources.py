@@ -10,7 +10,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_the_operator_sees_what_could_not_be_decoded_and_what_to_do_and_does_it(place):
-    """Damage: a bad record stands in the way, and the operator cannot see where it is or make it leave."""
+    """Damage: a bad record blocks readers, and the operator can neither find nor dismiss it."""
     path = place.root / "in" / "b.csv"
     place.write({"in/b.csv": "id,n\n2,20\nx,30\n"})
     os.utime(path, (1_700_000_000, 1_700_000_000))

@@ -1,4 +1,4 @@
-"""`strandline source skip`: what concerns sources.
+"""`strandline source skip`: the command for sources.
 
 Source: design page "sources" (undecodable input goes to the error half; ``strandline source skip``).
 """
@@ -14,7 +14,7 @@ from strandline.environment.error_half import described
 
 
 def skip(door: Door, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
-    """Print which records of a source could not be decoded; with ``apply`` dismiss them."""
+    """Print the undecodable records of a source; with ``apply`` dismiss them."""
     project = door.project(root)
     with door.writing(project) if apply else door.reading(project, output.note) as env:
         found = env.skip(name, as_of, apply=apply)
@@ -29,6 +29,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines = [f"{source} has {records} at {as_of}:", *(described(error) for error in found["first"])]
     if count > len(found["first"]):
         lines.append(f"the others are in {source}_errors")
+    if found["applied"] and found["dismissed_at"] is None:
+        return [*lines, "they have left already: nothing is changed"]
     if found["dismissed_at"] is None:
         return [*lines, f"nothing is changed; `strandline source skip {source} --as-of {as_of} --apply` dismisses them"]
     return [*lines, f"dismissed at {found['dismissed_at']}: views and endpoints follow with the next tick"]

@@ -33,13 +33,13 @@ _TEXTS: Final = Schema((Column(_TEXT, "string"),))
 async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict[str, Any]:
     """Return the errors that a source has at ``as_of`` (None: the latest time); ``apply``: and dismiss them.
 
-    Asked again, it finds that they have left: to dismiss them twice is to dismiss them once.
+    Asked again, it finds that all have left: to dismiss them twice is to dismiss them once.
 
     Raises:
         DefinitionError: there is no such source; with candidates.
         AsOfError: it cannot be read at ``as_of``.
-        InvalidUsage: it is to be applied, and this environment does not write; or some of the errors have left since
-            ``as_of``.
+        InvalidUsage: it is to be applied, and this environment does not write; or some of the errors, and not all,
+            have left since ``as_of``.
         SourceError, Unavailable: it is to be applied, and the source stands still.
     """
     source = core.catalog.find(name)
@@ -52,7 +52,7 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
     seen = await error_half.tally(core.engine, reader, time)
     dismissed = None
     if ingestion is not None and seen["rows"]:
-        dismissed = await _dismiss(core, reader, ingestion, time, latest)
+        dismissed = await _dismiss(core, reader, ingestion, time, latest, count=seen["rows"])
     return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
 
 
@@ -68,8 +68,10 @@ async def _caught_up(core: Core, source: Source) -> Ingestion:
     return ingestion
 
 
-async def _dismiss(core: Core, reader: ReadHandle, ingestion: Ingestion, seen_at: int, latest: int) -> int:
-    """Withdraw the errors that were there at ``seen_at`` at a new time, and return that."""
+async def _dismiss(
+    core: Core, reader: ReadHandle, ingestion: Ingestion, seen_at: int, latest: int, *, count: int
+) -> int | None:
+    """Withdraw the ``count`` errors of ``seen_at`` at a new time, and return that; None if all have left already."""
     hold, engine, oracle = Hold(), core.engine, core.require_writing().oracle
     oracle.passed(as_time(ingestion.upper))
     at = oracle.next()
@@ -77,7 +79,10 @@ async def _dismiss(core: Core, reader: ReadHandle, ingestion: Ingestion, seen_at
         seen, now = [await inquiry.snapshot(core, reader, time, hold, Half.ERR) for time in (seen_at, latest)]
         left = await engine.union(reader.schema, [now, seen], advance=at, negate=[False, True])
         texts = await engine.evaluate(Get("errors", ((_TEXT, ERROR),)), {"errors": left})
-        if (await engine.differences(texts, _TEXTS)).missing:
+        gone = (await engine.differences(texts, _TEXTS)).missing
+        if gone == count:
+            return None
+        if gone:
             raise InvalidUsage(
                 f"some errors that {reader.name!r} had at {seen_at} have left since; look at those that it has now"
             )

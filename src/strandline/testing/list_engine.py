@@ -1,9 +1,8 @@
-"""An `Engine` over Python lists: the simulator's, and for tests of whoever moves rows.
+"""An `Engine` over Python lists: for the simulator, and for tests of code that moves rows.
 
 It keeps the engine's contract.  Plans are evaluated row by row (`list_plans`), over the expressions that
-`list_expressions` knows; a query that only Spark understands is a Python function that it was given.  Parts are
-msgpack, in the Blob it is given.  Everything happens when it is called, so a frame is a value; nothing suspends but the
-Blob.
+`list_expressions` knows; for a query that only Spark can run, a test passes a Python function.  Parts are msgpack in
+the given Blob.  Every call computes at once, so a frame is a value; only the Blob suspends.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _OURS = frozenset({TIME, DIFF})
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What `Rows` is here: column names and a list of rows, each a dict of all of them."""
+    """The `Rows` of this engine: column names and a list of rows, each a dict of all columns."""
 
     names: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -95,14 +94,14 @@ def _stamped(table: pa.Table, schema: Schema, time: int, diff: int) -> Rows:
 class ListEngine:
     """`persist.plane.Engine` over lists, with parts in ``blob``.
 
-    ``queries``: what the queries mean that have no plan, by their text.
+    ``queries``: a function for each query without a plan, by its text.
     """
 
     def __init__(self, blob: Blob, queries: Mapping[str, Query] | None = None) -> None:
         self._blob = blob
         self._queries = queries or {}
-        self.staged = 0  # how many batches with rows were written: what would have been a job
-        self.discarded = 0  # how many were given back
+        self.staged = 0  # how many batches with rows were written: each would be a Spark job
+        self.discarded = 0  # how many batches were discarded
 
     async def read(self, contents: Contents) -> Rows:
         """See `Engine.read`."""
@@ -203,11 +202,11 @@ class ListEngine:
         yield ListedAside(schema, time)
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
-        """Refused: no text is read here."""
+        """Refuse: this engine reads no SQL text."""
         raise InvalidUsage("ListEngine reads no SQL; ask Spark's engine")
 
     def settings(self) -> dict[str, str]:
-        """Return what changes answers: nothing."""
+        """Return the settings that affect results: none."""
         return {}
 
     async def times(self, contents: Contents) -> tuple[int, ...]:
@@ -243,7 +242,7 @@ class ListEngine:
     async def net(
         self, contents: Contents, *, key: Sequence[str] = (), times: bool = False
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """See `Engine.net`; a batch has one row, so that what spans batches is met."""
+        """See `Engine.net`; each batch has one row, so that tests cover keys that span batches."""
         found = listed(await self.read(contents))
         kept = [*(name for name in found.names if name not in _OURS), *([TIME] if times else [])]
         sums: Counter[tuple[Any, ...]] = Counter()
@@ -292,7 +291,7 @@ class ListEngine:
 
 
 _DECIMAL: Final = 1
-"""The extension type by which parts tell a decimal from the text that msgpack would make of it."""
+"""The extension type for decimals, which msgpack would otherwise store as text."""
 _decoder: Final = msgspec.msgpack.Decoder(ext_hook=lambda _, data: Decimal(bytes(data).decode()))
 
 
@@ -309,7 +308,7 @@ def _decoded(data: bytes) -> list[Row]:
 
 
 def columns(contents: Contents) -> tuple[str, ...]:
-    """Return the columns that a read gives, but for time and diff."""
+    """Return the columns of a read, without time and diff."""
     match contents.half:
         case Half.OK:
             return contents.schema.names

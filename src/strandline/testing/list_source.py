@@ -1,8 +1,8 @@
-"""A source in memory: partitions of numbered messages, forgotten when `commit` says they may be, and not before.
+"""A source in memory: partitions of numbered messages, which are deleted when `commit` allows it.
 
-It is as unforgiving as the contract allows: what was committed is gone at once, what is read too early or too late is
-a `SourceError`, and every read is written down (``reads``).  A message whose value is None cannot be decoded.  A
-`Withdrawn` message takes an earlier one of its partition back.
+It is as strict as the contract allows: committed messages are deleted at once, a read too early or too late raises
+`SourceError`, and every read is recorded (``reads``).  A message whose value is None cannot be decoded.  A `Withdrawn`
+message takes an earlier one of its partition back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Message: TypeAlias = int | Withdrawn | None
 
 @dataclass
 class Upstream:
-    """What lies outside and survives every crash of a reader: messages, and what may be forgotten of them.
+    """The upstream, which survives every crash of a reader: its messages, and those that may be deleted.
 
     ``retracts``: there may be messages that take others back.
     """
@@ -52,7 +52,7 @@ class Upstream:
 
     @property
     def frontier(self) -> Offsets:
-        """How far it could be read."""
+        """Return the offsets up to which it can be read."""
         return Offsets({partition: len(values) for partition, values in self.partitions.items()})
 
 
@@ -65,12 +65,12 @@ class ListReader:
 
     @property
     def bounded(self) -> bool:
-        """It forgets as soon as it may."""
+        """Return that upstream deletes messages as soon as it may."""
         return True
 
     @property
     def retracts(self) -> bool:
-        """As its upstream."""
+        """Return whether the upstream retracts."""
         return self.upstream.retracts
 
     async def upstream_frontier(self) -> Offsets:
@@ -116,7 +116,7 @@ def undecodable(partition: str, offset: int, *, taken_back: bool = False) -> str
 
 
 def _row(partition: str, offset: int, message: Message, *, locate: bool) -> dict[str, object]:
-    """Return what ``message`` brings, without its time: a row, the same row taken back, or the error of either."""
+    """Return the update of ``message``, without its time: a row, its withdrawal, or the error of either."""
     back = isinstance(message, Withdrawn)
     at, value = (message.offset, message.value) if isinstance(message, Withdrawn) else (offset, message)
     if value is None:
