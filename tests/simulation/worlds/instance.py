@@ -131,13 +131,12 @@ class Instance:
         before = await self._uppers(core)
         time = await self._ticked(core.tick())
         after = await self._uppers(core)
-        silent = standing(before, after, time, core.all_problems())
-        require(
-            "silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {core.all_problems()}"
-        )
+        problems = core.all_problems()
+        silent = standing(before, after, time, problems)
+        require("silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {problems}")
         moved = [name for name, upper in after.items() if upper > before.get(name, 0)]
         world.acknowledged += bool(moved)
-        if core.all_problems():
+        if problems:
             world.marks["tick: problems"] += 1
         if world.choose("look", 6) == 0:
             await world.observer.look()
