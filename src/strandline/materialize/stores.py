@@ -39,6 +39,10 @@ def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
     Raises:
         DefinitionError: two rows have one key; the message names the binding and the key.
     """
+    rows = changes.select(list(binding.schema.names))
+    if not changes.num_rows:
+        nothing = pa.array([], pa.bool_())
+        return rows.append_column(EXISTS, nothing).append_column(DELETE, nothing)
     diffs = changes[DIFF].to_numpy()
     ids = key_ids([changes[name] for name in binding.key])
     plus, minus = (np.bincount(ids[diffs == sign], minlength=len(changes)) for sign in _ONES)
@@ -48,7 +52,6 @@ def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
     inserted = diffs == 1
     exists, gone = minus[ids] > 0, plus[ids] == 0
     kept = pa.array(inserted | gone)
-    rows = changes.select(list(binding.schema.names))
     rows = rows.append_column(EXISTS, pa.array(exists)).append_column(DELETE, pa.array(~inserted))
     return rows.filter(kept)
 

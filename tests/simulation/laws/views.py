@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from laws.broken import require
+from laws.broken import LawBrokenError, require
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.environment.catalog import KEY, Catalog, CatalogStore, Materialization, Source, Table, View, shards_of
 from strandline.environment.tasks import bindings, log_key
@@ -41,6 +41,7 @@ from strandline.persist.plane import Half
 from strandline.persist.read import ReadHandle, contents
 from strandline.persist.records import Record, RecordShard
 from strandline.persist.register import Register
+from strandline.persist.state import ShardState
 from strandline.store.seal import Kind
 from strandline.testing.list_engine import ListEngine, listed
 from worlds.meanings import VIEWS, Row
@@ -123,6 +124,7 @@ class Observer:
         self._upstreams = upstreams
         self._places = places
         self._catalogs = CatalogStore(Register(KEY, client.clock, client.ids, client.consensus))
+        self._catalog_at: int | None = None
         self._readers: dict[str, ReadHandle] = {}
         self._shards: frozenset[str] = frozenset()  # all that were ever an item's
         self._seen: dict[tuple[str, int], Counter[Row]] = {}
@@ -132,7 +134,12 @@ class Observer:
 
     async def catalog(self) -> Catalog:
         """Return the catalog as it is."""
-        return await self._catalogs.read()
+        head = await self._client.consensus.head(KEY)
+        seqno = None if head is None else head.seqno
+        if self._catalog_at != seqno or seqno is None:
+            await self._catalogs.read()
+            self._catalog_at = seqno
+        return self._catalogs.current
 
     async def uppers(self, catalog: Catalog) -> dict[str, int]:
         """Return how far each collection has come: its upper, as it is durable."""
@@ -140,7 +147,7 @@ class Observer:
         for name, item in catalog.items.items():
             if not isinstance(item, Materialization):
                 reader = await self._reader(item)
-                found[name] = 0 if reader is None else as_time((await reader.refresh()).upper)
+                found[name] = 0 if reader is None else as_time((await self._state(reader)).upper)
         return found
 
     async def look(self) -> None:
@@ -260,8 +267,14 @@ class Observer:
             self._readers[item.shard] = reader
         return self._readers[item.shard]
 
+    async def _state(self, reader: ReadHandle) -> ShardState:
+        """Return the newest state: a version never changes, so only a new one is fetched."""
+        head = await self._client.consensus.head(reader.state.shard)
+        known = head is not None and head.seqno == reader.state.seqno
+        return reader.state if known else await reader.refresh()
+
     async def _collected(self, reader: ReadHandle) -> Collected:
-        state = await reader.refresh()
+        state = await self._state(reader)
         since, upper = as_time(state.since), as_time(state.upper)
         found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since))
         names = reader.schema.names
@@ -276,7 +289,8 @@ class Observer:
                 continue
             content = now.at(time)
             before = self._seen.setdefault((shard, time), content)
-            require("P1", before == content, f"{shard} at {time} was {_shown(before)}, and is {_shown(content)}")
+            if before != content:
+                raise LawBrokenError("P1", f"{shard} at {time} was {_shown(before)}, and is {_shown(content)}")
             less = [row for row, count in content.items() if count < 0]
             require("negative", not less, f"{shard} at {time} holds {less[:3]} less than no times")
 
@@ -417,11 +431,10 @@ class Observer:
             names = catalog.collection(bound.collection).schema.names
             rows = Counter(tuple(row[n] for n in names) for row in place.tables.get(bound.table, {}).values())
             wanted = collection.at(position - 1)
-            require(
-                "M2",
-                rows == wanted,
-                f"{item.name} at {position} is {_shown(rows)}; {bound.collection} is {_shown(wanted)}",
-            )
+            if rows != wanted:
+                raise LawBrokenError(
+                    "M2", f"{item.name} at {position} is {_shown(rows)}; {bound.collection} is {_shown(wanted)}"
+                )
 
 
 def continues(item: Any) -> bool:

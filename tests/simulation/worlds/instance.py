@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from laws.broken import LawBrokenError, require
 from laws.views import Attempt, standing
@@ -36,6 +36,8 @@ from strandline.testing.list_engine import updates
 from strandline.testing.simulation import SimClock
 from worlds.meanings import TABLE, Row
 from worlds.system import World
+
+T = TypeVar("T")
 
 CATCH_UP_TICKS: Final = 2
 """Within so many ticks after the last fault everything has caught up, and no problem is left."""
@@ -115,7 +117,7 @@ class Instance:
                 case 7:
                     await self._define(core)
                 case 8:
-                    await self._ticked(core.ingest(step=False))
+                    await self._part(core)
                 case 9 if world.choose("read", 2):
                     await self._read(core)
                 case _:
@@ -129,19 +131,28 @@ class Instance:
         before = await self._uppers(core)
         time = await self._ticked(core.tick())
         after = await self._uppers(core)
-        silent = standing(before, after, time, core.all_problems())
-        require(
-            "silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {core.all_problems()}"
-        )
+        problems = core.all_problems()
+        silent = standing(before, after, time, problems)
+        require("silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {problems}")
         moved = [name for name, upper in after.items() if upper > before.get(name, 0)]
         world.acknowledged += bool(moved)
-        if core.all_problems():
+        if problems:
             world.marks["tick: problems"] += 1
         if world.choose("look", 6) == 0:
             await world.observer.look()
 
-    async def _ticked(self, tick: Coroutine[Any, Any, int]) -> int:
-        """Return the tick's time; whatever fails in it but the tenure is one item's problem."""
+    async def _part(self, core: Core) -> None:
+        """Make a part of a tick: also a fenced environment may begin with any of them."""
+        match self.world.choose("part", 3):
+            case 0:
+                await self._ticked(core.ingest(step=False))
+            case 1:
+                await self._ticked(core.maintain())
+            case _:
+                await self._ticked(core.deliver())
+
+    async def _ticked(self, tick: Coroutine[Any, Any, T]) -> T:
+        """Return what a tick, or a part of one, returns; whatever fails in it but the tenure is one item's problem."""
         self.world.marks["tick"] += 1
         try:
             return await tick
@@ -151,11 +162,11 @@ class Instance:
             raise LawBrokenError("tick", f"it ends with {error!r}") from error
 
     async def _uppers(self, core: Core) -> dict[str, int]:
-        """Return how far each item has come: collections as is durable, endpoints as their tasks say."""
-        tasks = core.require_writing().tasks
-        items = core.catalog.of_kind(Materialization)
+        """Return how far each item that is durably defined has come: endpoints as their tasks say."""
+        tasks, catalog = core.require_writing().tasks, await self.world.observer.catalog()
+        items = catalog.of_kind(Materialization)
         positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
-        return await self.world.observer.uppers(core.catalog) | positions
+        return await self.world.observer.uppers(catalog) | positions
 
     async def _commit(self, core: Core) -> None:
         """Change one table or both, at one time."""

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from unittest import mock
 
 from laws.broken import judged, require
+from laws.logs import WatchedConsensus
 from laws.views import Attempt, Observer
 from strandline.environment import core as core_module
 from strandline.environment import definitions, retention
@@ -24,7 +25,7 @@ from strandline.errors import Unavailable
 from strandline.persist import machine, patience, register, trace
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import SourceReader
-from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose
 from strandline.testing.choices import FAULT
 from strandline.testing.list_analyst import ListAnalyst
@@ -110,7 +111,8 @@ class World:
     def __init__(self, choose: Choose, *, calm_after: int | None = None, fates: Sequence[Fate] = tuple(Fate)) -> None:
         self.simulation = Simulation(choose, fates, calm_after, STEPS_MAX)
         self.choose = self.simulation.choose
-        self.blob, self.consensus = MemoryBlob(), MemoryConsensus()
+        still = SimClock(self.simulation)
+        self.blob, self.consensus = MemoryBlob(), WatchedConsensus(still, SimIds())
         self.weather = Weather()
         self.upstreams = {name: FickleUpstream() for name in SOURCES}
         self.places = {name: Place() for name in PLACES}
@@ -130,7 +132,6 @@ class World:
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
         self.queries = queries()
-        still = SimClock(self.simulation)
         outside = PersistClient(still, SimIds(), self.blob, self.consensus)
         self.observer = Observer(outside, ListEngine(self.blob, self.queries), self.upstreams, self.places)
 
