@@ -81,8 +81,8 @@ CHECK_COMMANDS: Final = (
 
 STAGE_MINUTES_MAX: Final = 30
 """After this a stage's processes are killed and it counts as failed; each test has its own limit (time_limits.py)."""
-LONG_MINUTES_MAX: Final = 120
-"""The same for a stage that CI does not run."""
+LONG_MINUTES_MAX: Final = 600
+"""The same for a stage that CI does not run: a night."""
 
 DEATHS_MAX: Final = 3
 """How often a stage is run again without the test that its process died of (or had to be killed for)."""

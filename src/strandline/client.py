@@ -34,7 +34,7 @@ from strandline.environment.loop import LoopThread
 from strandline.environment.progress import progress
 from strandline.environment.project import Project
 from strandline.environment.selfcheck import SelfCheck
-from strandline.environment.tenure import lives, released
+from strandline.environment.skip import skip
 from strandline.environment.wiring import SparkAssembly, assemble
 from strandline.errors import (
     AsOfError,
@@ -450,21 +450,21 @@ class Environment:
         wanted = None if collection is None else arguments.text(collection, "the collection's name")
         return self._run(refilling.backfill(self._core, name, wanted, apply=apply))
 
+    def skip(self, source: str, as_of: int | None = None, *, apply: bool = False) -> dict[str, Any]:
+        """Return a source's undecodable records at ``as_of`` (default: the latest time); ``apply``: dismiss them."""
+        time = arguments.maybe_time(as_of, "as_of")
+        return self._run(skip(self._core, arguments.text(source, "the source's name"), time, apply=apply))
+
     def release(self) -> str | None:
         """Give the location free whose dead holder may not be succeeded; return who that was.
 
         Raises `ConfigError` if it is alive.
         """
-        before = self._run(self._core.catalogs.read())
-        free = partial(released, processes=self._assembly.processes)
-        self._run(self._core.catalogs.change(before.epoch, free))
-        return None if before.holder is None else str(before.holder)
+        return self._run(upkeep.release(self._core))
 
     def written_by(self) -> str | None:
-        """Return who writes the location now and may be alive; None if nobody does."""
-        holder = self._run(self._core.catalogs.read()).holder
-        dead = holder is None or lives(holder, self._assembly.processes) is False
-        return None if dead else str(holder)
+        """Return who writes the location now and may be alive; None if nothing does."""
+        return self._run(upkeep.written_by(self._core))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -1,24 +1,24 @@
-"""Every error that Strandline raises, and whose move it is after one.
+"""Every error that Strandline raises, and what to do after it.
 
     StrandlineError
     ├── StoreError              a call to Blob or Consensus did not answer as it should
-    │   ├── Determinate         it did not happen and never will: retry, if you like
-    │   └── Indeterminate       it may have happened, or may yet: look before you retry
+    │   ├── Determinate         it did not happen and never will: the caller may retry
+    │   └── Indeterminate       it may have happened or may still happen: look before you retry
     ├── InvalidUsage            the calling code is wrong: fix the call
-    ├── ConfigError             the machine or the configuration is wrong: the operator's move
-    ├── DefinitionError         the SQL of a definition is wrong: its author's move (has a position where one is known)
+    ├── ConfigError             the machine or the configuration is wrong: the operator must act
+    ├── DefinitionError         the SQL of a definition is wrong: its author must fix it (has a position if known)
     ├── AsOfError               the time asked for cannot be read: ask for another one
     ├── CollectionError         the collection holds errors at this time: mend the rows that caused them
-    │   └── EvaluationError     an expression has no value for some row, which is not known yet
-    ├── SourceError             upstream broke its promise (a file changed or vanished): the operator's move
+    │   └── EvaluationError     an expression has no value for some row; the row is not known
+    ├── SourceError             upstream broke its promise (a file changed or vanished): the operator must act
     ├── FencedError             a newer writer has taken over: stop
     ├── CorruptionError         a stored object is not what was stored: restore it, or repair from a replica
     ├── ProtocolViolation       a driver or runtime sent what the protocol forbids: a bug on that side
     ├── Stopped                 the client was stopped: open another one
     └── Unavailable             a dependency does not answer in time: retry later
 
-An expected outcome (a compare-and-set that lost, an upper that moved) is a value, never one of these.  All of them
-can be pickled, since they cross Spark's processes.  ``Determinate`` is an allowlist: whatever is not known to have
+An expected outcome (a compare-and-set that lost, an upper that moved) is a value, never one of these.  All of them can
+be pickled, because they cross Spark's processes.  ``Determinate`` is an allowlist: any call that is not known to have
 failed is ``Indeterminate``.
 
 Source: design pages "persist" (errors are three-valued) and "the public face" (names of the public ones).
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 
 class StrandlineError(Exception):
-    """Any error of this package.  ``str(error)`` is one sentence: what happened, to which object, whose move it is."""
+    """Any error of this package.  ``str(error)`` is one sentence: what happened, to which object, and what to do."""
 
 
 class StoreError(StrandlineError):
@@ -43,11 +43,11 @@ class Determinate(StoreError):
 
 
 class Indeterminate(StoreError):
-    """The call may have taken effect, or may yet: look for your own witness before you try again."""
+    """The call may have taken effect or may still do so: look for your own witness before you try again."""
 
 
 class InvalidUsage(StrandlineError):
-    """The calling code broke the contract of what it called; nothing was changed."""
+    """The caller broke the contract of the function; nothing was changed."""
 
 
 class ConfigError(StrandlineError):
@@ -56,7 +56,7 @@ class ConfigError(StrandlineError):
 
 @dataclass(frozen=True)
 class Position:
-    """Where in a text: both from 1."""
+    """A position in a text; lines and columns count from 1."""
 
     line: int
     column: int
@@ -65,7 +65,7 @@ class Position:
         return f"line {self.line}, column {self.column}"
 
     def after(self, start: Position) -> Position:
-        """Return this position, of a text that begins at ``start`` of another, as one of the other.
+        """Translate a position in an excerpt that begins at ``start`` to a position in the whole text.
 
         >>> str(Position(1, 5).after(Position(3, 10))), str(Position(2, 5).after(Position(3, 10)))
         ('line 3, column 14', 'line 4, column 5')
@@ -75,7 +75,7 @@ class Position:
 
 
 class DefinitionError(StrandlineError):
-    """A definition cannot be accepted.  ``position`` is where in its text, when that is known."""
+    """A definition cannot be accepted.  ``position`` is the place in its text, if known."""
 
     def __init__(self, message: str, position: Position | None = None) -> None:
         super().__init__(message, position)
@@ -94,8 +94,8 @@ class CollectionError(StrandlineError):
     """The collection's error half is not empty at the time read; the message names the first errors.
 
     ``errors`` are the first of them, each as the error half holds it (a source's: ``file``, ``line``, ``reason``,
-    ``raw``; a view's: ``collection``, ``expression``, ``row``).  ``since`` is the first time of an unbroken stretch at
-    which there were errors; where history is compacted, the first time that can still be told.
+    ``raw``; a view's: ``collection``, ``expression``, ``row``).  ``since`` is the first time of the unbroken run of
+    times with errors; if history is compacted, the first time that is still readable.
     """
 
     def __init__(self, message: str, errors: Sequence[Mapping[str, object]] = (), since: int | None = None) -> None:
@@ -109,11 +109,11 @@ class CollectionError(StrandlineError):
 
 
 class EvaluationError(CollectionError):
-    """An expression has no value for some row of what was computed; the message says why, not which row."""
+    """An expression has no value for some row; the message says why, but not which row."""
 
 
 class SourceError(StrandlineError):
-    """Upstream broke its promise: what was announced changed or vanished before it was durable here."""
+    """Upstream broke its promise: announced data changed or vanished before it was durable here."""
 
 
 class FencedError(StrandlineError):
@@ -121,15 +121,15 @@ class FencedError(StrandlineError):
 
 
 class CorruptionError(StrandlineError):
-    """A stored object fails its check; the message names the object and what was expected of it."""
+    """A stored object fails its check; the message names the object and what was expected."""
 
 
 class ProtocolViolation(StrandlineError):
-    """A message came that the state it came in does not allow; the message names both."""
+    """The current state does not allow the message received; the error's text names both."""
 
 
 class Stopped(StrandlineError):
-    """The client was stopped, and takes no new work; what it had taken is done."""
+    """The client was stopped and takes no new work; the work it took before is done."""
 
 
 class Unavailable(StrandlineError):
@@ -137,9 +137,9 @@ class Unavailable(StrandlineError):
 
 
 def reason(error: BaseException) -> str:
-    """Return one sentence that says what failed, for a list of problems.
+    """Return one sentence about what failed, for a list of problems.
 
-    An error that is not ours is named by its type: it is a bug, here or in what we stand on.
+    An error that is not a `StrandlineError` is named by its type: it is a bug, in Strandline or in a library.
 
     >>> reason(Unavailable("the store does not answer")), reason(KeyError("a"))
     ('the store does not answer', "unexpected KeyError: 'a'")

@@ -1,4 +1,4 @@
-"""What is composed as a tree reads back as that tree: no operand falls apart in the text around it."""
+"""The text of a composed tree parses back to that tree: no operand changes its meaning in the text around it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_composing_leaves_the_parts_as_they_were() -> None:
 
 
 def test_a_plan_is_a_value() -> None:
-    """Damage: equal subplans would be kept twice, and a fingerprint would say that a view has changed."""
+    """Damage: equal subplans are kept twice, and a fingerprint shows a change of a view that did not change."""
     one, two = (Filter(Get("t", (("a", "a"),)), scalar(sql)) for sql in ("`a`>1", "`a` > 1"))
     assert one == two
     assert hash(one) == hash(two)
@@ -84,7 +84,7 @@ def test_a_plan_is_a_value() -> None:
 
 
 def test_the_columns_of_an_expression_are_those_of_its_tree() -> None:
-    """Damage: a condition would be put where its columns are not there yet, or a string be taken for a column."""
+    """Damage: a condition moves below the projection of its columns, or a string counts as a column."""
     assert scalar("`a b` = upper(`c``d`) AND '`e`' = 'x'").columns == {"a b", "c`d"}
     assert scalar("transform(r, x -> x + y)").columns == {"r", "y"}
     assert dict(columns(("a",)))["a"].column == "a"
@@ -93,5 +93,5 @@ def test_the_columns_of_an_expression_are_those_of_its_tree() -> None:
 
 
 def test_a_number_is_a_literal_of_its_value() -> None:
-    """Damage: `a - -1` would begin a comment."""
+    """Damage: `a - -1` begins a comment."""
     assert Scalar(binary(exp.Sub, column("a"), number(-1))).sql == "`a` - (-1)"

@@ -13,7 +13,7 @@ BLOB_RATIO_MAX = 2.0
 
 
 def test_a_shard_stays_small_however_often_it_is_appended_to(tmp_path: Path) -> None:
-    """Else a shard that lives for years could not be opened, planned or paid for any more."""
+    """Damage: a shard that lives for years can no longer be opened, planned or paid for."""
     figures = append_and_open(tmp_path, appends=20, growth=GROWTH)
 
     assert figures["state_bytes_after_n"] <= STATE_BYTES_MAX

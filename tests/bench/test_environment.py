@@ -26,15 +26,15 @@ def test_ticks_leave_behind_what_is_alive_and_the_history_window() -> None:
     assert found["read_ratio"] <= RATIO_MAX
 
 
-def test_the_benchmark_tells_a_past_that_is_never_let_go_of() -> None:
-    """Damage: the figures are well whatever the environment keeps."""
+def test_the_benchmark_shows_a_past_that_is_never_released() -> None:
+    """Damage: the figures pass whatever the environment keeps."""
     found = asyncio.run(grown(over_lists(), TICKS, kept_ticks=TICKS))
     assert found["window_updates"] > 4 * found["live_rows"]
     assert found["read_ratio"] > RATIO_MAX
 
 
 def test_mints_are_measured() -> None:
-    """Damage: nobody knows what a tick costs a source that is old."""
+    """Damage: no figure shows the cost of a tick for an old source."""
     found = asyncio.run(mints(50))
     assert 0 < found["mint_ms_p50"] <= 2 * found["mint_ms"]
 
@@ -54,7 +54,7 @@ def test_very_many_ticks_cost_what_few_cost(spark: SparkSession, tmp_path: Path,
 
 @pytest.mark.spark
 def test_both_places_are_measured(spark: SparkSession, tmp_path: Path) -> None:
-    """Damage: the figures of one engine are taken for those of the other."""
+    """Damage: the figures of one engine are reported as those of the other."""
     found = grow(spark, tmp_path, ticks=100, file_ticks=10, bindings=10)
     assert (found["ticks"], found["files"]["ticks"], found["bindings"]) == (100, 10, 10)
     for each in (found, found["files"]):

@@ -45,7 +45,7 @@ def driven(consensus: Consensus, blob: Blob) -> dict[str, object]:
 
 
 def test_all_that_a_load_is_asked_for_is_measured(tmp_path: Path) -> None:
-    """Damage: nobody knows what a store is worth before it is in production."""
+    """Damage: a bad store is noticed only in production."""
     told = append_and_open(tmp_path, load=LOAD, appends=5, growth=20)["load"]
     assert {name: told[name] for name in ("writers", "batch_records", "record_bytes", "rows")} == {
         "writers": 3,
@@ -58,7 +58,7 @@ def test_all_that_a_load_is_asked_for_is_measured(tmp_path: Path) -> None:
 
 
 def test_what_is_acknowledged_is_there_on_a_place_that_fails() -> None:
-    """Damage: the load itself loses what it was promised, and blames the place."""
+    """Damage: the load itself loses acknowledged records, and blames the store."""
     rng = random.Random(3)
     consensus = UnreliableConsensus(MemoryConsensus(), lambda _, n: rng.randrange(n) if rng.random() < 0.2 else 0)
     assert driven(consensus, MemoryBlob())["rows"] == ROWS

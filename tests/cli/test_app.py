@@ -27,7 +27,7 @@ def shop(place, tmp_path):
 
 @pytest.mark.spark
 def test_a_new_project_runs_as_it_is(shop):
-    """The first thing that anybody tries would not work."""
+    """Damage: the first command of a new user does not work."""
     rows = shop.run("query", "--json", "SELECT * FROM sales ORDER BY product, day").documents[0]["rows"]
     assert [(row["product"], row["day"], row["orders"], row["amount"]) for row in rows] == [
         ("coffee", "2026-01-01", 1, "6.00"),
@@ -49,7 +49,7 @@ def test_answers_are_a_table_for_people_and_a_document_for_programs(shop):
 
 @pytest.mark.spark
 def test_a_view_is_explained(shop):
-    """Nobody could see why a view is slow."""
+    """Damage: no command shows why a view is slow."""
     (found,) = shop.run("explain", "sales", "--json").documents
     assert found["incremental"] is True
     assert found["reasons"] == []
@@ -58,13 +58,13 @@ def test_a_view_is_explained(shop):
 
 
 @pytest.mark.spark
-def test_status_says_what_there_is_and_who_writes(shop):
+def test_status_shows_the_objects_and_the_writer(shop):
     """Whether anything goes on could only be seen from inside."""
     (found,) = shop.run("status", "--json").documents
     assert set(found["collections"]) == {"orders", "products", "sales"}
     assert found["holder"] is None
     shown = shop.run("status").out
-    assert "written by nobody now" in shown
+    assert "written by no process now" in shown
     assert all(name in shown for name in ("orders", "products", "sales", "materialization reports"))
 
 
@@ -79,7 +79,7 @@ def test_a_script_answers_a_document_a_statement(shop):
 
 
 def test_a_new_project_never_writes_over_anything(tmp_path, capsys):
-    """Somebody's own files would be gone."""
+    """Damage: a user's own files are deleted."""
     (tmp_path / "mine").write_text("x")
     assert main(["init", str(tmp_path)]) == 1
     assert (
@@ -92,7 +92,7 @@ def test_a_new_project_never_writes_over_anything(tmp_path, capsys):
 
 
 def test_help_names_every_command(alone):
-    """A command that the help does not name is found by nobody."""
+    """Damage: no user finds a command that the help does not name."""
     said = alone(["--help"])
     assert said.status == 0
     commands = ("init", "run", "status", "query", "verify", "explain", "sql", "demo", "bench")

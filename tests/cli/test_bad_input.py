@@ -1,4 +1,4 @@
-"""Bad input is told in one sentence, with where it is and what would be right; nothing that was there is lost."""
+"""Bad input is reported in one sentence, with its position and a remedy; no stored data is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def one_sentence(said):
     ],
 )
 def test_a_wrong_view_is_refused_with_its_place_and_the_rest_goes_on(place, view, said):
-    """Nobody could tell what to mend, or one bad view would take the good ones with it."""
+    """Damage: the error does not say what to fix, or one bad view stops the good ones."""
     place.write({**ORDERS, "views/v.sql": view})
     told = one_sentence(place.run("run", "--once"))
     assert told.startswith("views/v.sql: ")
@@ -49,7 +49,7 @@ def test_a_wrong_view_is_refused_with_its_place_and_the_rest_goes_on(place, view
 
 @pytest.mark.spark
 def test_a_wrong_statement_of_a_script_has_its_line_in_the_script(place):
-    """The position would be one in a text that nobody wrote."""
+    """Damage: the position is in a text that the user did not write."""
     place.write(ORDERS)
     assert place.run("run", "--once").status == 0
     told = one_sentence(place.sql("INSERT INTO products VALUES (1, 'tea');\n\nUPDATE products SET nam = 'x';"))
@@ -90,11 +90,11 @@ def test_missing_java_is_named(tmp_path, alone):
 
 
 def test_wrong_usage_ends_with_status_2(tmp_path, alone):
-    """A script could not tell a misspelt option from a failed run."""
+    """Damage: a script cannot distinguish a misspelt option from a failed run."""
     assert [alone(each).status for each in (["run", "--onec"], ["verify"], ["nonsense"])] == [2, 2, 2]
 
 
-def test_a_traceback_is_there_for_whoever_asks(tmp_path, alone):
+def test_a_traceback_is_shown_on_request(tmp_path, alone):
     """A report of a failure would not say where it came from."""
     said = alone(["status", "--project", str(tmp_path)], STRANDLINE_TRACEBACK="1")
     assert said.status == 1
@@ -103,7 +103,7 @@ def test_a_traceback_is_there_for_whoever_asks(tmp_path, alone):
 
 @pytest.mark.spark
 def test_a_locked_duckdb_file_is_a_problem_of_its_materialization_alone(place, monkeypatch):
-    """Whoever opens the file to look would stop the whole environment, or rows would be lost."""
+    """Damage: a program that opens the file stops the whole environment, or rows are lost."""
     monkeypatch.setitem(DuckDBFile.__init__.__kwdefaults__, "lock_wait_s", 0.1)
     place.write({**ORDERS, **REPORTS})
     assert place.run("run", "--once").status == 0

@@ -1,4 +1,4 @@
-"""inspect, fsck, compact, gc and release, on a small real location: they tell the truth, and change nothing unasked."""
+"""inspect, fsck, compact, gc and release, on a small real location: right reports, no change unasked."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def parts(place):
 
 
 def test_looking_changes_nothing_and_says_what_is_there(kept):
-    """Damage: a command that only asks repairs, and hides what it was asked about."""
+    """Damage: a command that must only report repairs, and hides the damage."""
     before = everything(kept)
     shard = kept.run("inspect", "shard", "orders", "--json")
     assert shard.status == 0
@@ -88,7 +88,7 @@ def test_compacting_and_collecting_keep_every_row(kept):
     assert (checked["harmful"], checked["shards"] > 1, checked["parts"] > 0) == (0, True, True)
 
 
-def test_a_damaged_a_missing_and_a_leaked_part_are_each_told_by_name(kept):
+def test_a_damaged_a_missing_and_a_leaked_part_are_each_named(kept):
     """Damage: a check that finds nothing, or a repair that removes what is needed."""
     damaged, missing = parts(kept)[-2:]  # the newest: no merge has taken their place
     data = bytearray(damaged.read_bytes())
@@ -109,7 +109,7 @@ def test_a_damaged_a_missing_and_a_leaked_part_are_each_told_by_name(kept):
 
 
 def test_what_was_leaked_long_ago_is_removed_when_asked_and_nothing_else_is(kept):
-    """Damage: what a crash left lies there for ever, or a part that somebody is about to append is removed with it."""
+    """Damage: the leaks of a crash stay for ever, or a part that a writer is about to append is removed."""
     (directory,) = {part.parent.parent for part in parts(kept)}
     now_ms = SystemClock().now_ms()
     leaked, young = (directory / f"{now_ms - days * DAY_MS}-left" / "part-0.zstd.parquet" for days in (2, 0))
@@ -136,18 +136,18 @@ def test_a_name_that_nothing_has_is_refused_with_candidates(kept):
 
 
 def hold(place, **changes):
-    """Let somebody hold the location, as a crash leaves it."""
+    """Leave the location held, as a crash does."""
     with strandline.open(f"file://{place.root}/data", spark=place.spark) as env:
         holder = Holder("d", "elsewhere", 1, 0, 0, reentrant=False)
         changed = msgspec.structs.replace(holder, **changes)
         env._run(
             env._core.catalogs.change(env._core.catalog.epoch, lambda c: msgspec.structs.replace(c, holder=changed))
         )
-        env._core.writing = None  # it never gets to let go
+        env._core.writing = None  # it never releases the location
 
 
 def test_who_may_not_be_succeeded_is_released_by_an_operator_and_by_nothing_else(kept):
-    """Damage: a deployment that wants somebody to look after a crash restarts by itself, or can never be restarted."""
+    """Damage: a deployment that needs an operator after a crash restarts by itself, or can never be restarted."""
     hold(kept)
     refused = kept.sql("INSERT INTO orders VALUES ('x', 99)")
     assert refused.status == 1
@@ -186,8 +186,8 @@ def neglect(place):
     return consensus, blob
 
 
-def test_what_nobody_collected_is_collected_when_asked_and_nothing_else(kept):
-    """Damage: garbage lies there for ever; or gc says that it collected what it did not, or takes what is needed."""
+def test_gc_collects_garbage_on_request_and_nothing_else(kept):
+    """Damage: garbage stays for ever; or gc reports deletes that it did not make, or deletes live data."""
     consensus, blob = neglect(kept)
     before = rows(kept)
     (dry,) = kept.run("gc", "--json").documents

@@ -1,4 +1,4 @@
-"""A long transaction is told of: how far it is, and how fast."""
+"""The progress and the rate of a long transaction are reported."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ def status(phase: str, moving: Moving, name: str = "out") -> Status:
     return Status(name, phase, 0, 0, Counts(), moving, (), None)
 
 
-def test_rows_and_rate_are_told_now_and_then() -> None:
+def test_rows_and_rate_are_reported_regularly() -> None:
     """Damage: a first sync of an hour says nothing, or a line for each of its thousands of batches."""
     clock = [0.0]
     pacer = Pacer(lambda: clock[0], pause_s=10)
-    told: list[Pace] = []
+    reported: list[Pace] = []
     for read in range(0, 5_001, 100):
         pace = pacer.pace(status("Extending", Moving(read=read, about=5_000)))
-        told += [] if pace is None else [pace]
+        reported += [] if pace is None else [pace]
         clock[0] += 1
-    assert [(pace.done, pace.rows_per_s) for pace in told] == [(n * 1_000, 100) for n in (1, 2, 3, 4, 5)]
-    assert str(told[0]) == "out: read 1,000 of about 5,000 rows (20 %), 100 rows/s"
+    assert [(pace.done, pace.rows_per_s) for pace in reported] == [(n * 1_000, 100) for n in (1, 2, 3, 4, 5)]
+    assert str(reported[0]) == "out: read 1,000 of about 5,000 rows (20 %), 100 rows/s"
 
 
 def test_sending_and_other_tasks_have_a_rate_of_their_own() -> None:

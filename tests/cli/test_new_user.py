@@ -1,4 +1,4 @@
-"""What a person meets who tries the command line for the first time: typing errors, odd data, files that wait."""
+"""The command line for a new user: typing errors, odd data, files that wait."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_only_this_program_can_have_done_wrong_is_one_sentence_too(monkeypa
 
 
 def test_an_answer_says_the_time_at_which_it_is_true(orders):
-    """Damage: a program that asks twice cannot tell whether two answers belong together."""
+    """Damage: a program that queries twice cannot find out whether both answers are of one time."""
     (first,) = orders.run("query", "--json", "SELECT * FROM orders").documents
     (again,) = orders.run("query", "--json", "SELECT * FROM orders", "--as-of", str(first["as_of"])).documents
     assert first == again
@@ -106,7 +106,7 @@ def test_an_answer_says_the_time_at_which_it_is_true(orders):
 
 
 def test_nothing_that_data_hold_reaches_the_terminal_unescaped(orders):
-    """Damage: a row that somebody sent colours the screen, hides other rows, or types into the operator's shell."""
+    """Damage: a foreign row colours the screen, hides other rows, or types into the operator's shell."""
     orders.write({"in/b.csv": f"id,name\n3,{TERMINAL}\ny{TERMINAL},x\n"})
     os.utime(orders.root / "in/b.csv", (1_700_000_000, 1_700_000_000))
     assert orders.run("run", "--once").status == 0
@@ -161,14 +161,14 @@ def test_a_file_that_waits_is_named_by_run_and_by_status(orders, text, age_h, wh
 
 
 def test_run_counts_each_record_once(orders):
-    """Damage: whoever adds up what was read finds more records than there are."""
+    """Damage: the sum of the records read is larger than the number of records."""
     orders.write({"in/b.csv": "id,name\n3,milk\nx,broken\n"})
     os.utime(orders.root / "in/b.csv", (1_700_000_000, 1_700_000_000))
     assert "read=2" in orders.run("run", "--once").err
 
 
 def test_status_and_query_answer_on_a_full_disk_and_run_says_why_it_does_not(place, tmp_path):
-    """Damage: the operator is told `disk I/O error`, and cannot even ask what is there."""
+    """Damage: the operator gets `disk I/O error`, and cannot even query the data."""
     with mounted(tmp_path / "disk", "8m") as disk:
         if disk is None:
             pytest.skip("only root, on a machine that allows it, can mount a small file system")

@@ -1,4 +1,4 @@
-"""`strandline run` goes on when a store fails a tick, and ends when it is told to."""
+"""`strandline run` goes on when a store fails a tick, and ends on request."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_a_store_that_fails_a_tick_is_asked_at_the_next_one(error: StrandlineErr
 
 
 def test_what_no_tick_mends_ends_the_run() -> None:
-    """Damage: a damaged object is met again and again, and nobody is told."""
+    """Damage: every tick meets a damaged object, and `run` does not report it."""
     with pytest.raises(CorruptionError):
         ran(CorruptionError("damaged"))

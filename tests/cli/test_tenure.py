@@ -55,7 +55,7 @@ def test_a_second_run_is_refused_or_takes_over_and_duckdb_never_sees_both(place,
     assert f"being written by deployment 'shop', process {first.pid} on host" in refused.err
     assert "--take-over" in refused.err
     assert first.poll() is None
-    assert place.run("query", "--json", "SELECT * FROM names").status == 0  # who only asks is not in the way
+    assert place.run("query", "--json", "SELECT * FROM names").status == 0  # a reader does not block the writer
 
     assert place.run("run", "--once", "--take-over").status == 0
     _, said = first.communicate(timeout=120)
@@ -69,12 +69,12 @@ def test_a_second_run_is_refused_or_takes_over_and_duckdb_never_sees_both(place,
 
 
 def test_a_killed_run_is_succeeded_by_the_next_and_a_terminated_one_lets_go(place, running):
-    """After a crash at night nothing would go on until somebody comes."""
+    """Damage: after a crash at night nothing goes on until an operator comes."""
     place.write(PROJECT)
     killed = running()
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    assert place.run("status", "--json").documents[0]["holder"] is not None  # it could not let go
+    assert place.run("status", "--json").documents[0]["holder"] is not None  # it could not release the location
     assert place.sql("INSERT INTO products VALUES (1, 'tea')").status == 0
 
     second = running()

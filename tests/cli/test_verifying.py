@@ -1,4 +1,4 @@
-"""`strandline verify` finds what somebody planted, says so with status 3, and has it put right, whoever runs or not."""
+"""`strandline verify` finds planted rows, ends with status 3, and gets them repaired, with or without a writer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = "INSERT INTO orders VALUES (1, 'Delft', 1.50), (2, 'Ghent', 2.25), (3, 'G
 
 @pytest.fixture
 def shop(place):
-    """A project with a view that is complete, and nobody who runs it."""
+    """A project with a complete view, which no process runs."""
     place.write(PROJECT)
     assert place.run("run", "--once").status == 0
     assert place.sql(ROWS).status == 0
@@ -76,7 +76,7 @@ def test_a_planted_row_is_found_and_repaired_while_nothing_runs(shop, internal):
     repaired = shop.run("verify", "sales", "--repair", "--json")
     assert repaired.status == 0
     assert repaired.documents[0]["repaired"]
-    assert "nobody is running this environment" in repaired.err
+    assert "no process is running this environment" in repaired.err
     assert shop.run("verify", "sales").status == 0
 
 
@@ -104,7 +104,7 @@ def test_a_view_can_be_verified_at_an_earlier_time(shop):
 
 @pytest.mark.kill
 def test_a_planted_row_is_corrected_by_the_process_that_runs(shop):
-    """Whoever verifies a running environment would have to stop it first."""
+    """Damage: an operator must stop a running environment to verify it."""
     process = shop.start()
     try:
         assert json.loads(process.stdout.readline())["problems"] == {}

@@ -26,7 +26,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
 
 
 def test_without_an_archive_the_options_are_as_they_were(elsewhere):
-    """A JVM told of a file that is not there would warn on every start."""
+    """Damage: a JVM with a missing archive file warns at every start."""
     assert class_archive.options(JAVA, "-Xss1m") == "-Xss1m"
     assert class_archive.options(None, "") == ""
 
@@ -38,7 +38,7 @@ def keep(archive: Path, content: bytes, size: int | None = None) -> None:
     archive.with_suffix(".size").write_text(str(len(content) if size is None else size))
 
 
-def test_with_an_archive_java_is_told_of_it_and_asked_to_be_silent(elsewhere):
+def test_with_an_archive_java_gets_its_path_and_prints_nothing(elsewhere):
     """An archive that is there and not used, or that complains into a program's standard output."""
     keep(elsewhere, b"classes")
     assert class_archive.options(JAVA, "-Xss1m") == f"'-XX:SharedArchiveFile={elsewhere}' -Xlog:cds*=off -Xss1m"
@@ -72,7 +72,7 @@ def test_an_upgraded_java_has_no_archive_yet(tmp_path, monkeypatch):
     assert class_archive.place(str(java)) != before
 
 
-def test_an_environment_that_cannot_be_written_is_told_as_one_sentence(tmp_path, monkeypatch):
+def test_an_environment_that_cannot_be_written_is_reported_in_one_sentence(tmp_path, monkeypatch):
     """A system-wide installation would answer with a traceback."""
     (tmp_path / "file").touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "file"))

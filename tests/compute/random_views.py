@@ -5,6 +5,10 @@ expressions, joins, groups, windows, set operations, subqueries and common table
 whose names are keywords, hold quotes, backticks and dots, or look like names that we generate.
 
 Every view has one answer: what is ordered is ordered by all its columns, and numbers are such that sums are exact.
+
+Where it is asked for, a view holds expressions that have no value for some rows (`FAILING`), and a history brings such
+rows and takes them away again.  Nothing else in a view can fail.  The text of such a view can be had with one of a few
+values in the place of each failure (`INSTEAD`): if all of them give one answer, no failure has a part in it.
 """
 
 from __future__ import annotations
@@ -57,33 +61,103 @@ _VALUES: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
+_BAD: Final[dict[str, tuple[Any, ...]]] = {INT: (13, 77), TEXT: ("bad", "bad's"), DEC: (Decimal("999.00"),)}
+"""Values that some expression of `FAILING` has no value for; the others have one for all of `_VALUES`."""
+BAD_SHARE: Final = 0.15
+"""How many rows have a bad value."""
+
+
+@dataclass(frozen=True)
+class Failing:
+    """An expression of type ``type`` over a column ``{c}`` of type ``of``, and when it has no value."""
+
+    type: str
+    of: str
+    sql: str
+    when: str
+
+
+_TEXT_FAILS: Final = "{c} LIKE 'bad%'"
+FAILING: Final = (
+    Failing(INT, INT, "CAST(60 div ({c} - 13) AS INT)", "{c} = 13"),
+    Failing(INT, INT, "pmod(60, {c} - 13)", "{c} = 13"),
+    Failing(INT, INT, "CAST(({c} + 2147483600) div 1000000000 AS INT)", "{c} > 47"),
+    Failing(INT, INT, "array(10, 20, 30, 40)[abs({c})]", "abs({c}) > 3"),
+    Failing(INT, INT, "element_at(array(10, 20, 30, 40), abs({c}) + 1)", "abs({c}) > 3"),
+    Failing(INT, INT, "IF({c} > 9, raise_error('too much'), {c})", "{c} > 9"),
+    Failing(INT, INT, "CAST(CAST({c} * 1000 AS SMALLINT) AS INT)", "{c} NOT BETWEEN -32 AND 32"),
+    Failing(INT, TEXT, "CAST(IF({c} LIKE 'bad%', {c}, '7') AS INT)", _TEXT_FAILS),
+    Failing(REAL, INT, "60 / ({c} - 13)", "{c} = 13"),
+    Failing(BOOL, INT, "(60 % ({c} - 13) > 3)", "{c} = 13"),
+    Failing(BOOL, TEXT, "CAST(IF({c} LIKE 'bad%', {c}, 'true') AS BOOLEAN)", _TEXT_FAILS),
+    Failing(TEXT, INT, "CAST(60 div ({c} - 13) AS STRING)", "{c} = 13"),
+    Failing(TEXT, TEXT, "IF({c} LIKE 'bad%', raise_error({c}), {c})", _TEXT_FAILS),
+    Failing(DEC, DEC, "CAST({c} * 100000 AS DECIMAL(8,2))", "abs({c}) > 9.99"),
+    Failing(DAY, INT, "make_date(2026, {c} + 4, 1)", "{c} NOT BETWEEN -3 AND 8"),
+    Failing(DAY, TEXT, "CAST(IF({c} LIKE 'bad%', {c}, '2026-02-01') AS DATE)", _TEXT_FAILS),
+    Failing(DAY, TEXT, "to_date(IF({c} LIKE 'bad%', {c}, '2026-02-01'), 'yyyy-MM-dd')", _TEXT_FAILS),
+    Failing(AT, TEXT, "CAST(IF({c} LIKE 'bad%', {c}, '2026-01-01 10:03:00') AS TIMESTAMP)", _TEXT_FAILS),
+)  # fmt: skip
+RISK: Final = 0.12
+"""How often an expression of a view that may fail is one of `FAILING`, and how often an aggregate or a condition is."""
+INSTEAD: Final[dict[str, tuple[str, ...]]] = {
+    INT: ("NULL", "(-1000)", "1000"),
+    TEXT: ("NULL", "''", "'zz'"),
+    DEC: ("NULL", "CAST(-1000 AS DECIMAL(8,2))", "CAST(1000 AS DECIMAL(8,2))"),
+    BOOL: ("NULL", "true", "false"),
+    REAL: ("NULL", "(-1000D)", "1000D"),
+    DAY: ("NULL", "DATE '1990-01-01'", "DATE '2030-01-01'"),
+    AT: ("NULL", "TIMESTAMP '1990-01-01 00:00:00'", "TIMESTAMP '2030-01-01 00:00:00'"),
+}
+"""Values to put where an expression has none, by its type."""
+STANDINS: Final = range(3)
+
+
 class History:
     """Random insertions and deletions: ``step`` returns what comes to each table and what goes."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, bad: bool = False) -> None:
+        """``bad``: some rows have a bad value."""
         self._chance = random.Random(seed)
+        self._bad_share = BAD_SHARE if bad else 0
         self.held: dict[str, list[dict[str, Any]]] = {table.name: [] for table in TABLES}
         self._gone: dict[str, list[dict[str, Any]]] = {table.name: [] for table in TABLES}
 
-    def step(self) -> dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-        """Return for each table that changes its new rows (some a second time, some back again) and those that go."""
+    def step(self, *, last: bool = False) -> dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+        """Return for each table that changes its new rows (some a second time, some back again) and those that go.
+
+        ``last``: where rows may have a bad value, none of these comes, and all that are there go.
+        """
         found = {}
+        heal = last and self._bad_share > 0
         for table in TABLES:
             held, gone = self.held[table.name], self._gone[table.name]
-            if held and self._chance.random() < 0.2:
+            if not heal and held and self._chance.random() < 0.2:
                 continue
             going = [
                 held.pop(self._chance.randrange(len(held))) for _ in range(self._chance.randint(0, len(held)) // 2)
             ]
             coming = [self._row(table) for _ in range(self._chance.randint(1, 5))]
             coming += self._chance.sample(coming, 1) + self._chance.sample(gone, min(1, len(gone)))
+            if heal:
+                going += [row for row in held if _is_bad(table, row)]
+                held[:] = [row for row in held if not _is_bad(table, row)]
+                coming = [row for row in coming if not _is_bad(table, row)]
             held += coming
             gone[:] = going
             found[table.name] = (coming, going)
         return found
 
     def _row(self, table: Table) -> dict[str, Any]:
-        return {name: self._chance.choice(_VALUES[type_]) for name, type_ in table.columns}
+        row = {name: self._chance.choice(_VALUES[type_]) for name, type_ in table.columns}
+        if self._bad_share and self._chance.random() < self._bad_share:
+            name, type_ = self._chance.choice([each for each in table.columns if each[1] in _BAD])
+            row[name] = self._chance.choice(_BAD[type_])
+        return row
+
+
+def _is_bad(table: Table, row: dict[str, Any]) -> bool:
+    return any(row[name] in _BAD.get(type_, ()) for name, type_ in table.columns)
 
 
 @dataclass
@@ -96,9 +170,14 @@ class Relation:
 
 @dataclass
 class View:
-    """A view under construction."""
+    """A view under construction.
+
+    ``risk``: how often an expression may fail; ``instead``: which of `INSTEAD` to put where one does (None: none).
+    """
 
     chance: random.Random
+    risk: float = 0
+    instead: int | None = None
     made: Counter[str] = field(default_factory=Counter)
     aliases: int = 0
 
@@ -110,6 +189,46 @@ class View:
     def pick(self, *ways: Callable[[], Any]) -> Any:
         """Return what one of ``ways`` makes."""
         return self.chance.choice(ways)()
+
+    # ---- what fails ----
+
+    def risky(self) -> bool:
+        """Tell whether something that fails for some rows comes next."""
+        return self.risk > 0 and self.chance.random() < self.risk
+
+    def or_instead(self, sql: str, fails: str, type_: str) -> str:
+        """Return ``sql``, or what to put in its place where it ``fails``."""
+        return sql if self.instead is None else f"IF({fails}, {INSTEAD[type_][self.instead]}, {sql})"
+
+    def failing(self, type_: str, scope: Sequence[Relation]) -> str | None:
+        """Return an expression of a type that fails for some rows, if there is a column for one."""
+        each = self.chance.choice([one for one in FAILING if one.type == type_])
+        column = self.column(each.of, scope)
+        if column is None:
+            return None
+        self.made["may fail"] += 1
+        return self.or_instead(each.sql.format(c=column), each.when.format(c=column), type_)
+
+    def overflowing(self, scope: Sequence[Relation]) -> tuple[str, str] | None:
+        """Return an aggregate that overflows where a bad value is there twice, and its type."""
+        column = self.column(INT, scope)
+        if column is None:
+            return None
+        self.made["may fail"] += 1
+        terms = f"IF({column} = 77, 9223372036854775807, 0)"
+        total = f"{'sum' if self.instead is None else 'try_sum'}({terms})"
+        return self.or_instead(total, f"count(*) > 0 AND {total} IS NULL", INT), "bigint"
+
+    def several(self) -> str | None:
+        """Return a condition with a scalar subquery that has several rows where a bad value is there twice."""
+        inner, relation = self.relation(0)
+        columns = self.integers([relation])
+        if not columns:
+            return None
+        self.made["may fail"] += 1
+        one = self.chance.choice(columns)
+        item = one if self.instead is None else f"IF(count(*) > 1, {INSTEAD[INT][self.instead]}, max({one}))"
+        return f"coalesce((SELECT {item} FROM {inner} WHERE {one} = 77) > 3, true)"
 
     # ---- expressions ----
 
@@ -142,6 +261,8 @@ class View:
 
     def expression(self, type_: str, scope: Sequence[Relation], depth: int) -> str:
         """Return an expression of a type over the columns in ``scope``."""
+        if self.risky() and (failing := self.failing(type_, scope)):
+            return failing
         plain = self.column(type_, scope) if self.chance.random() < 0.85 else None
         if depth <= 0 or self.chance.random() < 0.3:
             return plain or self.literal(type_)
@@ -261,6 +382,8 @@ class View:
     def condition(self, scope: Sequence[Relation], depth: int) -> str:
         """Return a condition, perhaps with a subquery."""
         plain = self.expression(BOOL, scope, 2)
+        if self.risky() and (several := self.several()):
+            return f"({plain}) AND {several}"
         if depth <= 0 or self.chance.random() < 0.7:
             return plain
         inner, relation = self.relation(0)
@@ -389,6 +512,8 @@ class View:
 
     def aggregate(self, scope: Sequence[Relation]) -> tuple[str, str]:
         """Return an aggregate whose value does not depend on the order of rows, and its type."""
+        if self.risky() and (overflowing := self.overflowing(scope)):
+            return overflowing
         type_ = self.chance.choice(TYPES)
         value, flag = self.expression(type_, scope, 2), self.expression(BOOL, scope, 2)
         number, money = self.expression(INT, scope, 2), self.expression(DEC, scope, 1)
@@ -445,8 +570,11 @@ class View:
         )
 
 
-def random_view(seed: int) -> tuple[str, Counter[str]]:
-    """Return the text of the view with this seed, and what it is made of."""
-    view = View(random.Random(seed))
+def random_view(seed: int, instead: int | None = None, *, failing: bool = False) -> tuple[str, Counter[str]]:
+    """Return the text of the view with this seed, and what it is made of.
+
+    ``failing``: some of its expressions may fail.  ``instead``: which of `INSTEAD` to put where one of them does.
+    """
+    view = View(random.Random(seed), RISK if failing else 0, instead)
     sql, _ = view.query(2)
     return sql, view.made

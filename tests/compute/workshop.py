@@ -104,10 +104,13 @@ class Workshop:
         """Open a shard for writing."""
         return run_sync((client or self.client).writer(shard, epoch, schema=SCHEMA.ddl))
 
+    def process(self) -> PersistClient:
+        """Return the client of another process."""
+        return PersistClient(self.clock, CountingIds("q"), self.blob, self.stores, grace_ms=None)
+
     def reader(self, shard: str) -> ReadHandle:
         """Open a shard for reading, in a process of its own."""
-        other = PersistClient(self.clock, CountingIds("q"), self.blob, self.stores, grace_ms=None)
-        found = run_sync(other.reader(shard, SCHEMA, shard))
+        found = run_sync(self.process().reader(shard, SCHEMA, shard))
         assert found is not None
         return found
 
@@ -142,12 +145,12 @@ class Workshop:
         """Bring all stages to where the input is."""
         return run_sync(tick(self.client, list(self.runs.values()), Frontier(self.upper), in_turn))
 
-    def contents(self, shard: str = "v") -> dict[str, int]:
-        """Return what a new process reads at the shard's last complete time; the shard's upper must be the input's."""
+    def contents(self, shard: str = "v", at: int | None = None) -> dict[str, int]:
+        """Return what a new process reads at a time, or the last complete one; the upper must be the input's."""
         reader = self.reader(shard)
         upper = reader.state.upper
         assert upper == Frontier(self.upper), f"{shard} stands at {upper}, its input at {self.upper}"
-        rows = listed(run_sync(self._snapshot(reader, self.upper - 1))).rows
+        rows = listed(run_sync(self._snapshot(reader, self.upper - 1 if at is None else at))).rows
         found: Counter[str] = Counter()
         for row in rows:
             found[row["k"]] += row["__diff"]

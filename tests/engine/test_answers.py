@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
+from strandline.engine import copies
 from strandline.engine.parts import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import DefinitionError, InvalidUsage
@@ -71,6 +72,45 @@ def test_floats_are_equal_to_so_many_significant_digits(
     assert (found.missing, found.extra) == ((1, 1) if differ else (0, 0))
 
 
+@pytest.mark.parametrize("distributed", [False, True], ids=["arrow", "spark"])
+def test_a_row_that_is_there_very_often_is_not_laid_out_at_once(engine: SparkEngine, distributed: bool) -> None:
+    """Damage: one row with a count of millions takes all memory of whoever reads it, or a count beyond an int fails."""
+    often = 2**33
+    assert often > 2**31 > copies.BLOCK
+
+    async def body() -> None:
+        rows = floats(engine, [(1, 1.0, often), (2, 2.0, 3), (3, 3.0, 1), (3, 3.0, -1)], distributed=distributed)
+        frame = engine.spark_frame(await engine.multiset(rows, FLOATS))
+        assert frame.where("k = 1").limit(5).count() == 5
+        assert frame.where("k <> 1").toArrow().to_pylist() == [{"k": 2, "x": 2.0}] * 3
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("count", [1, copies.BLOCK - 1, copies.BLOCK, copies.BLOCK + 1, 3 * copies.BLOCK])
+def test_copies_are_as_many_as_the_count_says(engine: SparkEngine, count: int) -> None:
+    """Damage: at the edge of a block a row is there once too often, or not."""
+
+    async def body() -> None:
+        rows = floats(engine, [(1, 1.0, count)], distributed=True)
+        assert engine.spark_frame(await engine.multiset(rows, FLOATS)).count() == count
+
+    asyncio.run(body())
+
+
+def test_a_table_without_rows_hides_none_that_come_after_it(engine: SparkEngine) -> None:
+    """Damage: Spark reads nothing behind an empty table, so an endpoint that lost all its rows is called right."""
+
+    async def body() -> int:
+        two, three = (floats(engine, [(1, 1.0, 1)] * rows, distributed=False) for rows in (2, 3))
+        columns = pa.table({"k": pa.array([], pa.int32()), "x": pa.array([], pa.float64())})
+        none = await engine.local(columns, FLOATS, time=0, diff=1)
+        frames = [none, none, two, none, none, three]
+        return engine.spark_frame(await engine.union(FLOATS, frames, advance=0, negate=[False] * len(frames))).count()
+
+    assert asyncio.run(body()) == 5
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_times_are_those_of_the_half_and_the_window(engine: SparkEngine, way: str) -> None:
     """Damage: a step misses a time that has updates, or recomputes at times that have none."""
@@ -81,7 +121,7 @@ def test_times_are_those_of_the_half_and_the_window(engine: SparkEngine, way: st
         )
         several = contents(await engine.stage(engine.from_arrow(mixed, SCHEMA), request(way)))
         single = contents(await engine.stage(engine.from_arrow(table([(1, "a", 4, 1)]), SCHEMA), request(way)))
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         assert await engine.times(several) == (3, 7)
         assert await engine.times(replace(several, half=Half.ERR)) == (5,)

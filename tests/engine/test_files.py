@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
 import datetime as dt
 import gzip
 import json
@@ -17,6 +18,7 @@ import pytest
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.undecoded import TAKES_BACK
 from strandline.engine.file_errors import RAW_CHARS_MAX
 from strandline.engine.files import SparkFiles
 from strandline.engine.parts import PartStore
@@ -252,6 +254,33 @@ def test_bad_json_lines_have_file_line_reason_and_text(decode):
     assert good.total() + len(errors) == 8
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"k":6}{"k":7}', "more than one"),
+        ('{"k":5,"v":"t"} junk', "more than one"),
+        ('{"k":5},{"k":6}', "more than one"),
+        ('{"k":1}] [{"k":2}', "more than one"),
+        ('{"k":1},0] [{"k":2}', "more than one"),
+        ('[{"k":1},{"k":2}]', "not a JSON object"),
+        ('{"k":1,"v":"{"}}', "more than one"),
+    ],
+)
+def test_a_json_line_that_holds_more_than_one_object_is_an_error(decode, line, reason):
+    """Damage: what follows the first object of a line is gone, and nothing says so."""
+    good, errors = decode({"a.json": f'{{"k":1,"v":"}}{{"}}\n{line}\n {{"k":2}} \n'}, form=JSON)
+    assert good == {(1, "}{", 7): 1, (2, None, 7): 1}
+    assert lines(errors) == [("a.json", 2)]
+    assert reason in errors[0]["reason"]
+
+
+def test_a_json_line_that_is_no_text_is_an_error(decode):
+    """Damage: a byte that is no UTF-8 becomes a replacement character, and the row looks right."""
+    good, errors = decode({"a.json": b'{"k":1,"v":"caf\xe9"}\n{"k":2,"v":"caf\xc3\xa9"}\n'}, form=JSON)
+    assert good == {(2, "café", 7): 1}
+    assert len(errors) == 1
+
+
 def test_nested_json_is_read_and_an_error_inside_is_named(decode):
     """Damage: a wrong value deep inside becomes NULL in silence."""
     schema = Schema((Column("a", "array<int>"), Column("s", "struct<x:double,y:string>")))
@@ -308,6 +337,7 @@ def test_parquet_times_with_and_without_zone(decode, stored, declared):
 def test_each_file_has_its_own_time_whatever_its_name(decode):
     """Damage: rows of a file happen at another file's time, or a name is taken for a pattern."""
     odd = ["a b.csv", "ü%20+&.csv", "x[1]*{y}?\\.csv", "day=1/a.csv", "a;b,'c'.csv", "~^`|<>$.csv", "#@!.csv"]
+    odd += ["2026-01-31T10:00:00.csv", "at=10:00/a.csv", ":.csv"]
     named = {name: f"k,v\n{i},{i}\nbad,{i}\n" for i, name in enumerate(odd)}
     good, errors = decode(named, times=range(10, 10 + len(odd)))
     assert good == {(i, str(i), 10 + i): 1 for i in range(len(odd))}
@@ -317,11 +347,14 @@ def test_each_file_has_its_own_time_whatever_its_name(decode):
 
 
 @pytest.mark.parametrize("form", [CSV, JSON, PARQUET])
-def test_rows_of_a_withdrawn_file_are_taken_back_and_its_errors_are_errors(spark, tmp_path, form):
-    """Damage: a correction adds the old rows once more, or an undecodable row makes the error half negative."""
+def test_rows_of_a_withdrawn_file_are_taken_back_and_its_errors_say_so(spark, tmp_path, form):
+    """Damage: a correction adds the old rows once more; or the error of an undecodable record cannot be matched."""
     content = {
-        CSV: [b"k,v\n1,a\n2,b\nx,c\n", b"k,v\n1,a\n1,a\n"],
-        JSON: [b'{"k":1,"v":"a"}\n{"k":2,"v":"b"}\n{"k":"x"}\n', b'{"k":1,"v":"a"}\n{"k":1,"v":"a"}\n'],
+        CSV: [b"k,v\n1,a\n2,b\nx,c\n", b"k,v\n1,a\n1,a\nx,c\n"],
+        JSON: [
+            b'{"k":1,"v":"a"}\n{"k":2,"v":"b"}\n{"k":"x"}\n',
+            b'{"k":1,"v":"a"}\n{"k":1,"v":"a"}\n{"k":"x"}\n',
+        ],
         PARQUET: [_parquet({"k": [1, 2], "v": ["a", "b"]}), _parquet({"k": [1, 1], "v": ["a", "a"]})],
     }[form]
     files = []
@@ -334,9 +367,14 @@ def test_rows_of_a_withdrawn_file_are_taken_back_and_its_errors_are_errors(spark
         updates = dataframe(unwrap(rows), spark).toArrow().to_pylist()
         good = Counter((u["k"], u["v"], u[TIME], u[DIFF]) for u in updates if u[ERROR] is None)
         assert good == {(1, "a", 7, 1): 1, (2, "b", 7, 1): 1, (1, "a", 8, -1): 2}
-        assert [(u[TIME], u[DIFF]) for u in updates if u[ERROR] is not None] == [(7, 1)] * (form is not PARQUET)
+        bad = sorted((u for u in updates if u[ERROR] is not None), key=lambda u: u[TIME])
+        assert [(u[TIME], u[DIFF]) for u in bad] == [(7, 1), (8, 1)] * (form is not PARQUET)
+        if bad and locate:
+            came, went = (json.loads(u[ERROR]) for u in bad)
+            assert (went["reason"], went["raw"]) == (TAKES_BACK + came["reason"], came["raw"])
         only = asyncio.run(SparkFiles(spark).decode(files[1:], PAIR, form, locate=locate))
-        assert [u[DIFF] for u in dataframe(unwrap(only), spark).toArrow().to_pylist()] == [-1, -1]
+        diffs = [u[DIFF] for u in dataframe(unwrap(only), spark).toArrow().to_pylist() if u[ERROR] is None]
+        assert diffs == [-1, -1]
         assert not unwrap(only).plain
 
 
@@ -351,6 +389,30 @@ def test_compressed_text_is_read_with_its_lines(decode):
     good, errors = decode({"a.csv.gz": gzip.compress(b"k,v\n1,a\nx,b\n")})
     assert good == {(1, "a", 7): 1}
     assert lines(errors) == [("a.csv.gz", 3)]
+
+
+@pytest.mark.parametrize(
+    ("form", "whole", "header"), [(CSV, b"k,v\n1,a\n", b"k,v\n"), (JSON, b'{"k":1,"v":"a"}\n', b"")]
+)
+def test_compressed_text_that_is_damaged_anywhere_is_an_error_of_its_file_alone(decode, form, whole, header):
+    """Damage: one upload that broke off stops all files of its source, and no message names it."""
+    many = gzip.compress(header + b"\n".join(b"%d" % (n * n) for n in range(90_000)))
+    damaged = {
+        "broke off": many[: len(many) // 2],
+        "broke off in the header": many[:12],
+        "another check": many[:-8] + bytes(8),
+        "not compressed": whole,
+        "goes on": gzip.compress(whole) + b"more",
+    }
+    good, errors = decode(
+        {"0.gz": gzip.compress(whole)}
+        | {f"{name}.gz": data for name, data in damaged.items()}
+        | {"cut.bz2": bz2.compress(whole)[:-3]},
+        form=form,
+    )
+    assert good == {(1, "a", 7): 1}
+    assert lines(errors) == [(name, None) for name in sorted([*(f"{name}.gz" for name in damaged), "cut.bz2"])]
+    assert all(error["reason"].startswith("it cannot be decompressed: ") for error in errors)
 
 
 def test_line_numbers_hold_in_a_file_that_is_read_in_many_blocks(spark, decode):

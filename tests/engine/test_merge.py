@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import decimal
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema

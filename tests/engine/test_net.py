@@ -6,13 +6,13 @@ import asyncio
 import math
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyspark
+import pytest
 
 from strandline.engine import s3a
+from strandline.engine.session import adopt
+from strandline.errors import ConfigError
 from strandline.store.objects import ObjectLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_the_jars_fit_the_hadoop_that_spark_bundles() -> None:
@@ -33,3 +40,10 @@ def test_only_the_locations_bucket_is_configured() -> None:
     assert settings["fs.s3a.bucket.bucket.secret.key"] == "key"
     assert settings["fs.s3a.bucket.bucket.path.style.access"] == "true"
     assert "fs.s3a.bucket.bucket.path.style.access" not in s3a.bucket_settings(ObjectLocation("s3://bucket", {}))
+
+
+@pytest.mark.spark
+def test_a_session_without_s3a_is_refused_with_the_jars_that_it_needs(spark: SparkSession) -> None:
+    """Damage: opening a bucket beside a session of one's own ends in the name of a class that nobody has heard of."""
+    with pytest.raises(ConfigError, match="org.apache.hadoop:hadoop-aws"):
+        s3a.prepare(adopt(spark), ObjectLocation("s3://bucket/p", {}))

@@ -1,4 +1,6 @@
-"""Syncs a table of many rows into a new DuckDB file, and prints what memory that took: for `test_first_sync`.
+"""Syncs a table of many rows into a new DuckDB file, verifies it, and prints what memory that took.
+
+For `test_first_sync`:
 
     python first_sync_child.py DIRECTORY ROWS
 
@@ -44,6 +46,7 @@ def main(root: Path, rows: int) -> None:
         seconds = time.monotonic() - begun
         after, problems = peak_mib(), env.progress()["problems"]
         moving = [status.moving for status in seen]
+        verified = env.verify("out")
     with duckdb.connect(str(target)) as connection:
         found = connection.execute(
             "SELECT count(*), count(DISTINCT id), sum(customer), max(note) FROM orders"
@@ -55,6 +58,8 @@ def main(root: Path, rows: int) -> None:
         "seconds": round(seconds, 1),
         "peak_mib": after,
         "peak_mib_before": before,
+        "peak_mib_verified": peak_mib(),
+        "differences": verified.missing + verified.extra,
         "told": len(moving),
         "about": max(each.about for each in moving),
         "read": max(each.read for each in moving),

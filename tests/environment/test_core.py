@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,12 +14,12 @@ from strandline.client import Environment, Transaction
 from strandline.environment import core as core_module
 from strandline.environment import definitions
 from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import KEY, CatalogStore, Holder, Table
+from strandline.environment.catalog import KEY, CatalogStore, Holder, Source, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.loop import LoopThread
 from strandline.environment.problems import PROBLEMS, Board
-from strandline.environment.statements import CreateMaterialization, CreateSource, Drop
+from strandline.environment.statements import CreateMaterialization, CreateSource, CreateTable, Drop
 from strandline.environment.tenure import SystemProcesses
 from strandline.errors import (
     AsOfError,
@@ -36,7 +37,9 @@ from strandline.persist.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.list_analyst import ListAnalyst
 from strandline.testing.list_engine import ListEngine
+from strandline.testing.list_source import SCHEMA, ListReader, Upstream
 from strandline.testing.simulation import run_sync
 
 SETTINGS = (Config(), Config(reentrant=False))
@@ -344,6 +347,51 @@ def test_waiting_for_views_ends_in_time_however_long_ticks_take(
         assert len(done) == ticks
 
 
+class Connected:
+    """Connectors of one upstream in memory."""
+
+    def __init__(self) -> None:
+        self.upstream = Upstream()
+
+    def check(self, *_: object) -> None:
+        """Accept everything."""
+
+    async def reader(self, *_: object) -> ListReader:
+        """Return a reader as a fresh process opens it."""
+        return ListReader(self.upstream)
+
+
+def test_what_a_clock_ahead_has_bound_is_followed_at_once_under_a_right_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: after an hour of a wrong clock a source takes nothing for an hour, and says nothing (found by a seed)."""
+    place, connected = Place(), Connected()
+
+    async def unsealed(*_: object) -> None:
+        raise Unavailable("the store is away")
+
+    async def opened() -> Core:
+        assembly = replace(place.assembly(), connectors=cast("Any", connected), analyst=cast("Any", ListAnalyst()))
+        return await Core.open(assembly, Config(), Mode.FULL)
+
+    async def body() -> None:
+        place.clock.now += 3_600_000
+        ahead = await opened()
+        columns = ", ".join(f"{column.name} {column.type}" for column in SCHEMA)
+        await definitions.create_source(ahead, CreateSource("u", columns, "list", {}))
+        connected.upstream.produce("0", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(ahead.require_writing().transactions, "advance", unsealed)  # it is bound, and not sealed
+            await ahead.tick()
+        await ahead.close()
+        place.clock.now -= 3_600_000
+        right = await opened()
+        connected.upstream.produce("0", 2)
+        await right.tick()
+        assert right.require_writing().instance.ingestions["u"].status.durable_records == 1
+        assert not right.all_problems()
+
+    run_sync(body())
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -362,3 +410,15 @@ def test_a_secret_in_a_definition_is_refused_and_neither_shown_nor_stored(statem
     versions = [run_sync(place.consensus.scan(key, 0, 1000)) for key in run_sync(place.consensus.list_keys())]
     assert not [each for found in versions for each in found if b"canary" in each.data]
     run_sync(core.close())
+
+
+def test_no_item_takes_the_name_under_which_a_sources_errors_are_read() -> None:
+    """Damage: a table hides the records that a source could not decode, and nothing says that there are any."""
+    core = Place().open()
+    source = Source("Visits", (("k", "string"),), "shard", "files", {}, remap="remap", progress="progress")
+    run_sync(core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(source)))
+    with pytest.raises(DefinitionError, match="the errors of source 'Visits' are read under it"):
+        run_sync(definitions.create_table(core, CreateTable("visits_ERRORS", "k STRING")))
+    define(core, "Orders_Errors")
+    with pytest.raises(DefinitionError, match="its errors are read as 'Orders_Errors', and there is a table"):
+        run_sync(definitions.create_source(core, CreateSource("orders", "k STRING", "files", {})))

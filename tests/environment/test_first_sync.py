@@ -1,4 +1,4 @@
-"""A first sync needs memory for some batches, not for all rows, and says how far it is."""
+"""A first sync, and the verification of an endpoint, need memory for some batches, not for all rows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ def sync(root: Path, rows: int, peak_max: int, name: str, record: Callable[[str,
     assert told["found"][:2] == [rows, rows]
     assert told["found"][2] == sum(range(1000)) * rows // 1000
     assert (told["about"], told["read"], told["sent"]) == (rows, rows, rows)
+    assert told["differences"] == 0
     assert told["told"] >= rows // 5_000, "after every batch it says how far it is"
     verdict = "pass" if told["peak_mib"] <= peak_max else "miss"
     record("FIGURE", f"first-sync.{name}.peak-mib {told['peak_mib']} <={peak_max} {verdict}")
     record("FIGURE", f"first-sync.{name}.rows-per-s {rows / told['seconds']:.0f} - told")
     assert told["peak_mib"] <= peak_max
+    verdict = "pass" if told["peak_mib_verified"] <= peak_max else "miss"
+    record("FIGURE", f"verify-endpoint.{name}.peak-mib {told['peak_mib_verified']} <={peak_max} {verdict}")
+    assert told["peak_mib_verified"] <= peak_max
 
 
 @pytest.mark.spark

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.environment import definitions
 from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import BoundTable, Materialization, Source, Table
+from strandline.environment.catalog import KEY, BoundTable, CatalogStore, Materialization, Source, Table
 from strandline.environment.config import Config, Mode
 from strandline.environment.core import Core
 from strandline.environment.statements import Drop
@@ -18,6 +18,7 @@ from strandline.environment.tenure import SystemProcesses
 from strandline.errors import CorruptionError, Determinate, FencedError, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import RunIngestion
+from strandline.persist.register import Register
 from strandline.persist.transactions import SHARD
 from strandline.sources.ingest import Ingestion, Status
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -234,6 +235,65 @@ def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(
         patched.setattr(core.require_writing().transactions, "advance", away)
         run_sync(core.tick())
     assert "waits for its collections" in core.all_problems()["m"]
+
+
+def with_endpoint(core: Core) -> None:
+    """Add a materialization of the table ``t``; the next tick opens its session."""
+    core.assembly.drivers.place = Endpoint()  # type: ignore[attr-defined]
+    run_sync(definitions._add(core, Materialization("m", "memory", {}, (BoundTable("t", "t", ("k",)),), "m-1")))
+
+
+def fenced_off(*_: object) -> None:
+    """Answer as an endpoint does that has been asked for a newer session."""
+    raise FencedError("m was fenced off by another session")
+
+
+def test_a_session_that_a_dead_process_fenced_off_late_is_opened_anew_by_the_next_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: an Open that a crashed process sent lands at the endpoint after all, and ends the living environment.
+
+    Found by single faults in scripts over whole environments.
+    """
+    with_endpoint(core)
+    with monkeypatch.context() as patched:
+        patched.setattr(KeyValueSession, "answers", fenced_off)
+        run_sync(core.tick())
+    assert "fenced off by another session" in core.all_problems()["m"]
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+
+
+def test_a_session_that_a_newer_environment_fenced_off_ends_the_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a zombie opens its session at the endpoint again, and so fences the environment that took over."""
+    with_endpoint(core)
+    monkeypatch.setattr(KeyValueSession, "answers", fenced_off)
+    newer = CatalogStore(Register(KEY, core.assembly.clock, core.assembly.ids, core.assembly.consensus))
+    run_sync(newer.succeed(lambda before: before.holder))
+    with pytest.raises(FencedError, match="generation 2"):
+        run_sync(core.tick())
+
+
+def test_a_table_that_could_not_be_opened_says_why_it_cannot_be_written(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: whoever inserts gets a KeyError, which says neither what is wrong nor that it passes.
+
+    Found by single faults in scripts over whole environments.
+    """
+    with monkeypatch.context() as patched:
+
+        async def away(shard: str, schema: str) -> None:
+            raise Unavailable("the store does not answer")
+
+        patched.setattr(core.require_writing().transactions, "register", away)
+        run_sync(definitions._add(core, Table("late", (("k", "string"),), "late-shard")))
+    with pytest.raises(Unavailable, match="'late' is not open yet: the store does not answer"):
+        core.table("late")
+    run_sync(core.tick())
+    assert core.table("late").name == "late"
 
 
 def unreported(update: Any) -> Any:

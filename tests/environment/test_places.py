@@ -74,6 +74,33 @@ def test_a_consensus_that_is_not_known_is_not_shown() -> None:
         assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize("sign", "/?#")
+@pytest.mark.parametrize("password", ["hunter2{}x", "{}hunter2", "5432{}hunter2"])
+def test_a_sign_in_a_password_shows_no_part_of_it(sign: str, password: str) -> None:
+    """Damage: a password with a slash is taken for a host, and stands in every message about the store."""
+    with pytest.raises(ConfigError, match="%2F") as raised:
+        consensus_of(f"postgresql://ann:{password.format(sign)}@host/db", InMemory())
+    assert "hunter2" not in str(raised.value)
+
+
+def test_hosts_of_every_form_are_read() -> None:
+    """Damage: a server that libpq finds is refused."""
+    for hosts in ("", "a:1,b:2", "[::1]:5432", "[::1]", "%2Frun%2Fpostgresql", "a,b"):
+        found = consensus_of(f"postgresql://ann:p%2Fw@{hosts}/db?options=-c%20a@b", InMemory())
+        assert found.server == f"{hosts or 'local'}/db"
+
+
+@pytest.mark.parametrize("path", ["//data/strand", "///data/a#b", "///data/a?b=c", "///data/a?"])
+def test_no_part_of_a_path_is_left_out(path: str) -> None:
+    """Damage: collections are kept in another directory than the one that was named, which may be another project's."""
+    with pytest.raises(ConfigError, match="third slash"):
+        location_of(f"file:{path}", {})
+    with pytest.raises(ConfigError, match="third slash"):
+        consensus_of(f"sqlite:{path}", InMemory())
+    assert location_of("file://localhost/data", {}) == location_of("file:///data", {})
+    assert location_of("/data/a#b?", {}) == location_of("file:///data/a%23b%3F", {}) == InFiles(Path("/data/a#b?"))
+
+
 def test_a_secret_is_a_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Damage: credentials are committed with the project."""
     monkeypatch.setenv("OUR_KEY", "hunter2")

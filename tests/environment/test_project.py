@@ -65,6 +65,7 @@ def test_a_setting_of_spark_keeps_its_capitals(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("location: file://data/strand", "third slash"),
         ("location: data\nlocaton: x", "localton|localtion|`localton`|`locaton`"),
         ("deployment: d", "missing required field `location`"),
         ("location: data\nkeep_history: a while", "keep_history: 'a while' is no interval"),

@@ -14,7 +14,7 @@ frontiers = st.one_of(st.just(EMPTY), st.builds(Frontier, st.integers(0, 5)), st
 
 @given(frontiers, frontiers, frontiers)
 def test_meet_and_join_make_a_lattice(a, b, c):
-    """Damage: what is known depends on the order in which it was learned."""
+    """Damage: the result depends on the order in which frontiers are combined."""
     for combine in (meet, join):
         assert combine([a, b]) == combine([b, a])
         assert combine([combine([a, b]), c]) == combine([a, combine([b, c])]) == combine([a, b, c])
@@ -49,7 +49,7 @@ def test_a_time_may_change_iff_the_frontier_has_not_passed_it(a, time):
 
 
 @given(frontiers, times, times)
-def test_advancing_is_monotone_idempotent_and_keeps_what_can_be_told_apart(a, s, t):
+def test_advancing_is_monotone_idempotent_and_keeps_readable_times_distinct(a, s, t):
     """Law P4.  Damage: compaction changes what is read at a readable time."""
     assert a.advance(a.advance(t)) == a.advance(t) >= t
     if s <= t:
@@ -60,13 +60,13 @@ def test_advancing_is_monotone_idempotent_and_keeps_what_can_be_told_apart(a, s,
 
 
 @pytest.mark.parametrize("time", [-1, TIME_MAX + 1, 5.0, "5", True])
-def test_what_is_no_time_makes_no_frontier(time):
-    """Damage: a time wraps around in Spark's BIGINT; or a bound is stored that nobody can read again."""
+def test_an_invalid_time_makes_no_frontier(time):
+    """Damage: a time wraps around in Spark's BIGINT; or a bound is stored that cannot be read again."""
     with pytest.raises(ValueError, match="is not an int within"):
         Frontier(time)
 
 
-def test_emptiness_is_told_by_name():
-    """Damage: a frontier at 0 is taken for an empty one."""
+def test_emptiness_is_a_named_property():
+    """Damage: a frontier at 0 counts as empty."""
     assert (EMPTY.empty, MINIMUM.empty) == (True, False)
     assert (str(EMPTY), str(MINIMUM)) == ("[]", "[0]")

@@ -17,7 +17,6 @@ import pytest
 
 from postgres_server import PostgresServer
 from s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server
-from strandline.cli import main
 from strandline.cli.template import create_project
 
 pytestmark = pytest.mark.kill
@@ -28,6 +27,7 @@ LONG_S: Final = 300
 WELL_S_MAX: Final = 240.0
 """How long a start, and catching up, may take on a machine that does other things too."""
 DISK_BYTES: Final = 48 << 20
+ENVIRONMENT: Final = {**os.environ, "OUR_ID": ACCESS_KEY_ID, "OUR_KEY": SECRET_ACCESS_KEY}
 
 Outage: TypeAlias = Callable[[], Callable[[], None]]
 """Begins an outage; what it returns ends it."""
@@ -49,10 +49,9 @@ class Running:
     @contextmanager
     def started(self) -> Iterator[None]:
         """Run `strandline run` meanwhile."""
-        command = [sys.executable, "-m", "strandline", "run", "--json", "--tick-ms", "200", "--project", str(self.root)]
-        environment = {**os.environ, "OUR_ID": ACCESS_KEY_ID, "OUR_KEY": SECRET_ACCESS_KEY}
+        command = self._command("run", "--tick-ms", "200")
         with self.log.open("wb") as log, self.log.with_suffix(".err").open("wb") as err:
-            process = subprocess.Popen(command, stdout=log, stderr=err, env=environment, start_new_session=True)
+            process = subprocess.Popen(command, stdout=log, stderr=err, env=ENVIRONMENT, start_new_session=True)
         try:
             self._process = process
             yield
@@ -62,6 +61,16 @@ class Running:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        """Return what another command says of the project; it must succeed."""
+        done = subprocess.run(self._command(*arguments), env=ENVIRONMENT, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "strandline", *arguments, "--json", "--project", str(self.root)]
 
     def wait(self, seconds: float) -> None:
         """Wait, or fail if the process ends meanwhile."""
@@ -106,14 +115,11 @@ def through(running: Running, outage: Outage, seconds: float) -> set[str]:
         return {name for tick in running.ticks()[before:] for name in tick["problems"]}
 
 
-def proved(running: Running, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def proved(running: Running) -> None:
     """Prove that every order is there once, and that view and endpoint are right."""
-    project = ["--project", str(running.root), "--json"]
     for name in ("sales", "reports"):
-        assert main(["verify", name, *project], spark=spark) == 0
-    capsys.readouterr()
-    assert main(["query", "SELECT count(*) AS n, count(DISTINCT id) AS m FROM orders", *project], spark=spark) == 0
-    said = json.loads(capsys.readouterr().out)
+        running.ask("verify", name)
+    said = running.ask("query", "SELECT count(*) AS n, count(DISTINCT id) AS m FROM orders")
     assert said["rows"] == [{"n": running.orders, "m": running.orders}]
 
 
@@ -146,9 +152,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("seconds", [SHORT_S, pytest.param(LONG_S, marks=pytest.mark.slow)])
-def test_postgresql_stops(
-    tmp_path: Path, postgres_server: PostgresServer, spark: Any, capsys: pytest.CaptureFixture[str], seconds: int
-) -> None:
+def test_postgresql_stops(tmp_path: Path, postgres_server: PostgresServer, seconds: int) -> None:
     """Damage: after a restart of the database, views stand still and nothing says so."""
     running = Running(
         tmp_path, {"location": "data", "consensus": f"{postgres_server.url}?options=-csearch_path%3Dpublic"}
@@ -162,25 +166,21 @@ def test_postgresql_stops(
         ending.callback(postgres_server.revive)
         named = through(running, begin, seconds)
     assert {"orders", "products", "sales", "reports"} <= named
-    proved(running, spark, capsys)
+    proved(running)
 
 
 @pytest.mark.slow
-def test_a_disk_is_full(tmp_path: Path, disk: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_is_full(tmp_path: Path, disk: Path) -> None:
     """Damage: a full disk ends the process, or loses what was read while it was full."""
     running = Running(tmp_path, {"location": str(disk / "data")})
     named = through(running, full(disk), LONG_S)
     assert {"orders", "products", "sales", "reports"} <= named
-    proved(running, spark, capsys)
+    proved(running)
 
 
 @pytest.mark.slow
-def test_an_object_store_stops(
-    tmp_path: Path, s3_server: S3Server, spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_store_stops(tmp_path: Path, s3_server: S3Server) -> None:
     """Damage: a store that does not answer for minutes leaves a view behind for ever."""
-    monkeypatch.setenv("OUR_ID", ACCESS_KEY_ID)
-    monkeypatch.setenv("OUR_KEY", SECRET_ACCESS_KEY)
     secrets = {"access_key_id": "env:OUR_ID", "secret_access_key": "env:OUR_KEY"}
     storage = {"endpoint": s3_server.endpoint, "region": "us-east-1", **secrets}
     running = Running(tmp_path, {"location": "s3://strandline/outage", "storage": storage})
@@ -191,4 +191,4 @@ def test_an_object_store_stops(
 
     named = through(running, begin, LONG_S)
     assert {"orders", "products", "sales", "reports"} <= named
-    proved(running, spark, capsys)
+    proved(running)

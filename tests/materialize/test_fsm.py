@@ -146,7 +146,7 @@ def explored() -> tuple[dict[tuple[type, type], list[tuple[Machine, Machine, tup
 
 
 def test_every_conversation_is_grammatical_and_no_legal_answer_is_refused() -> None:
-    """Damage: some driver is sent what it must refuse, or is refused though it is right (law M1)."""
+    """Damage: a driver gets a message that it must refuse, or is refused although it is right (law M1)."""
     _, worlds = explored()
     assert worlds > 500
 
@@ -202,14 +202,14 @@ PAIRS = [
 
 @pytest.mark.parametrize(("state", "event"), PAIRS, ids=lambda each: each.__name__)
 def test_every_other_event_is_a_violation_that_names_both(state: type, event: type) -> None:
-    """Damage: a message of another moment is taken for one of this."""
+    """Damage: a message of another moment counts as one of this moment."""
     for sample in SAMPLES.get(event, ()) or (event(),):
         with pytest.raises(ProtocolViolation, match=rf"^{event.__name__} came in {state.__name__}$"):
             step(machines()[state], sample)
 
 
 def test_every_pair_is_either_in_the_table_or_refused() -> None:
-    """Damage: a pair that nobody thought of."""
+    """Damage: a pair of state and event without a decision."""
     heads, tails = len(EVENTS) - len(TAIL_EVENTS), len(TAIL_EVENTS)
     assert len(PAIRS) + len(RULES) == heads * len(HEADS) + tails * len(TAILS)
 

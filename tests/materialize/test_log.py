@@ -32,8 +32,8 @@ def log(consensus: Any, owner: str = "a", epoch: int = 1) -> RecoveryLog:
     return RecoveryLog(HandClock(), CountingIds(owner), consensus, KEY, epoch)
 
 
-def test_what_was_written_is_found_by_whoever_opens_next() -> None:
-    """Damage: a task forgets where it was."""
+def test_the_next_opener_finds_the_last_record() -> None:
+    """Damage: a task loses its position."""
 
     async def body() -> None:
         consensus = MemoryConsensus()
@@ -98,12 +98,12 @@ async def write_through(outcomes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("outcomes", OUTCOMES)
 def test_a_write_that_returns_is_durable_whatever_became_of_its_calls(outcomes: tuple[int, ...]) -> None:
-    """Damage: a commit is taken for failed, or for done, because an answer was lost."""
+    """Damage: a commit counts as failed, or as done, because an answer was lost."""
     asyncio.run(write_through(outcomes))
 
 
 def test_a_planted_guess_at_an_unknown_outcome_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: the test above would let a log pass that takes silence for consent."""
+    """Damage: the test above accepts a log that treats a lost answer as success."""
 
     async def trusting(self: Register, request: CompareAndSet, token: str) -> bool:
         with suppress(StoreError):
@@ -135,7 +135,7 @@ class LateConsensus(MemoryConsensus):
 
 
 def test_a_write_that_lands_late_is_recognised_by_its_token() -> None:
-    """Damage: the writer meets its own record, takes it for another's, and stops for ever."""
+    """Damage: the writer finds its own record, treats it as another's, and stops for ever."""
 
     async def body() -> None:
         consensus = LateConsensus()
@@ -168,7 +168,7 @@ def test_a_late_write_of_a_fenced_writer_changes_nothing() -> None:
 
 
 def test_a_store_that_never_answers_is_unavailable() -> None:
-    """Damage: the task hangs, or takes silence for consent."""
+    """Damage: the task hangs, or treats a lost answer as success."""
 
     async def body() -> None:
         consensus = MemoryConsensus()
@@ -227,6 +227,6 @@ def test_damaged_bytes_are_refused() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", encode(Record()).replace(b'"format":1', b'"format":9')])
 def test_what_is_no_record_of_this_format_is_refused(body: bytes) -> None:
-    """Damage: a newer version's log is taken for an empty one."""
+    """Damage: a newer version's log counts as empty."""
     with pytest.raises(CorruptionError, match=KEY):
         decode(KEY, body)

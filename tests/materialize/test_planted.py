@@ -108,7 +108,7 @@ def files(tmp_path: Path) -> Iterator[Callable[[type[DuckDBSession]], MakeEndpoi
 
 
 class LateSession(DuckDBSession):
-    """Right, but slow: it commits only when it is told that the log has, so the log is ahead of the endpoint."""
+    """Right, but slow: it commits only after the log has, so the log is ahead of the endpoint."""
 
     late: Checkpoint | None = None
 
@@ -204,7 +204,7 @@ def test_dropped_deletes_are_caught(files: Callable[..., MakeEndpoint]) -> None:
 def test_a_hold_moved_before_acknowledged_is_caught(
     files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage: a runtime lets history go that its endpoint needs again after a crash."""
+    """Damage: a runtime releases history that its endpoint needs again after a crash."""
     rules = dict(fsm._BY_PAIR)
     rule = rules[states.PersistingCommit, states.CommitPersisted]
 

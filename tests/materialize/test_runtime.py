@@ -1,4 +1,4 @@
-"""The runtime over endpoints whose commit is its recovery log, and what it tells people."""
+"""The runtime over endpoints whose commit is its recovery log, and its status."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ CRASHES = st.lists(st.builds(CrashPlan, st.integers(1, 60), after=st.booleans())
 @pytest.mark.parametrize("session", [KeyValueSession, StagingSession])
 @given(CRASHES)
 def test_any_sequence_of_crashes_loses_nothing(session: type[MemorySession], plans: list[CrashPlan]) -> None:
-    """Damage: what one recovery leaves behind is the trap of the next one (law M2)."""
+    """Damage: the leftovers of one recovery break the next one (law M2)."""
     world = World(MemoryEndpoint(session, fences=True))
     for plan in plans:
         asyncio.run(crash_once(world, CrashPlan(plan._at, after=plan._after)))
@@ -82,8 +82,8 @@ def world_of(session: type[MemorySession] = KeyValueSession) -> World:
     return World(MemoryEndpoint(session, fences=True))
 
 
-def test_status_tells_where_it_is_and_what_it_did() -> None:
-    """Damage: a person reads a time that the endpoint has not reached."""
+def test_status_shows_the_position_and_the_counts() -> None:
+    """Damage: the status shows a time that the endpoint has not reached."""
     world = world_of()
     orders, people = world.feeds
 
@@ -141,7 +141,7 @@ class Sizing(KeyValueSession):
         return super().answers(message)
 
 
-def test_a_first_sync_holds_few_batches_and_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_sync_holds_few_batches_and_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: the first sync of a large view needs more memory than the machine has, and says nothing meanwhile."""
     monkeypatch.setattr(Spool.__init__, "__defaults__", (1 << 20,))
     monkeypatch.setattr(Sizing, "sizes", [])
@@ -215,8 +215,8 @@ def test_quiet_time_costs_no_transaction_and_frees_history() -> None:
     asyncio.run(body())
 
 
-def test_an_error_is_told_and_the_next_advance_begins_anew() -> None:
-    """Damage: one locked file stops a task until somebody restarts the process."""
+def test_an_error_is_raised_and_the_next_advance_starts_again() -> None:
+    """Damage: one locked file stops a task until an operator restarts the process."""
     world = world_of()
 
     async def body() -> None:
@@ -285,7 +285,7 @@ def test_apply_is_repeated_until_it_has_no_state(rounds: int, monkeypatch: pytes
 
 
 def test_a_driver_that_breaks_the_protocol_is_stopped() -> None:
-    """Damage: rows that nobody asked for are taken for an answer."""
+    """Damage: unrequested rows count as an answer."""
 
     class Chatty(KeyValueSession):
         def answers(self, message: Request) -> list[Response]:

@@ -1,4 +1,4 @@
-"""Rows put aside come back as they were, from memory or from a file without a name."""
+"""Spooled rows come back unchanged, from memory or from a file without a name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_rows_come_back_in_order_as_often_as_they_are_asked_for(held_bytes_max: 
 
 
 def test_a_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: a process that is killed leaves a person's rows in a directory that all may read."""
+    """Damage: a killed process leaves a user's rows in a directory that all users may read."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spool = Spool(0)
     for table in tables(3):
@@ -49,12 +49,12 @@ def test_a_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: a full temporary directory ends the process, or is taken for a bug of the driver."""
+def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a full temporary directory ends the process, or looks like a bug of the driver."""
 
     def full(**how: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(Determinate, match=r"put aside in .*No space left on device"):
+    with pytest.raises(Determinate, match=r"spooled in .*No space left on device"):
         Spool(0).add(tables(2)[1])

@@ -92,7 +92,7 @@ def test_a_key_that_is_none_is_an_error_that_names_it(changes: list[Any], key: s
     ],
     ids=str,
 )
-def test_keys_of_every_type_are_told_apart(type_: pa.DataType, values: tuple[Any, ...]) -> None:
+def test_keys_of_every_type_are_distinguished(type_: pa.DataType, values: tuple[Any, ...]) -> None:
     """Damage: a view grouped by an unusual type cannot be materialized, or mixes its groups up."""
     binding = Binding("v", "t", ("k",), Schema((Column("k", "whatever"), Column("x", "int"))))
     old = [({"k": value, "x": 1}, -1) for value in values]
@@ -103,7 +103,7 @@ def test_keys_of_every_type_are_told_apart(type_: pa.DataType, values: tuple[Any
 
 
 def test_what_the_endpoint_answers_decides_which_rows_exist() -> None:
-    """Damage: after a crash an endpoint without transactions is told that rows are there which are not."""
+    """Damage: after a crash an endpoint without transactions gets an EXISTS flag for missing rows."""
     stores = to_store(BINDING, net([(row(1, 1.0), 1), (row(2, 2.0), 1), (row(3, 3.0), -1), (row(4, None, None), -1)]))
     loaded = stores.filter(pa.array([True, False, False, True])).select(list(SCHEMA.names))
     found = [(each["x"], each[EXISTS], each[DELETE]) for each in with_existence(BINDING, stores, loaded).to_pylist()]
@@ -162,13 +162,13 @@ def test_batches_say_the_same_as_the_whole(groups: list[Any], batch_rows: int) -
         last = stores.end()
         return found + ([] if last is None else last.to_pylist())
 
-    def told(call: Callable[[], list[dict[str, Any]]]) -> str:
+    def outcome(call: Callable[[], list[dict[str, Any]]]) -> str:
         try:
             return repr(call())
         except DefinitionError as error:
             return str(error)
 
-    assert told(in_batches) == told(lambda: to_store(BINDING, whole).to_pylist())
+    assert outcome(in_batches) == outcome(lambda: to_store(BINDING, whole).to_pylist())
 
 
 def test_a_key_with_far_too_many_rows_is_refused_at_once() -> None:

@@ -18,7 +18,7 @@ SCHEMA = Schema((Column("a", "int"), Column("b", "int")))
     [((), r"'v' .*'t'.*KEY \(column"), (("z",), "no column 'z'.*a, b"), (("a", "a"), "twice")],
 )
 def test_a_key_must_be_one(key: tuple[str, ...], said: str) -> None:
-    """Damage: rows that nothing tells apart overwrite each other."""
+    """Damage: rows without a key overwrite each other."""
     with pytest.raises(DefinitionError, match=said):
         Binding("v", "t", key, SCHEMA)
 
@@ -30,7 +30,7 @@ def test_two_bindings_never_fill_one_table() -> None:
 
 
 def test_a_task_without_bindings_is_none() -> None:
-    """Damage: the meet of no uppers is the empty frontier: the task would believe it is finished."""
+    """Damage: the meet of no uppers is the empty frontier, so the task counts as finished."""
     with pytest.raises(DefinitionError, match="no bindings"):
         MaterializationSpec("m", ())
 
@@ -44,7 +44,7 @@ def test_a_checkpoint_survives_its_encoding(times: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": "b"}', "null", '{"a": 1.5}'])
 def test_what_is_no_checkpoint_is_refused(text: str) -> None:
-    """Damage: a checkpoint that somebody edited is taken for the beginning, and the table is emptied."""
+    """Damage: a checkpoint that a person edited counts as empty, and the table is emptied."""
     with pytest.raises(CorruptionError):
         Checkpoint.decode(text)
 
@@ -53,7 +53,7 @@ WHICH = st.tuples(st.text("v.0-", max_size=4), st.integers(0, 11), st.sampled_fr
 
 
 @given(WHICH, WHICH)
-def test_state_keys_are_told_apart(one: tuple[str, int, str], other: tuple[str, int, str]) -> None:
+def test_state_keys_are_distinct(one: tuple[str, int, str], other: tuple[str, int, str]) -> None:
     """Damage: a new table takes over another's progress."""
     keys = [Binding("v", name, ("a",), SCHEMA, counter, data).state_key for name, counter, data in (one, other)]
     assert (keys[0] == keys[1]) == (one == other)
@@ -68,7 +68,7 @@ def test_an_incarnation_cannot_look_like_a_resource(incarnation: str) -> None:
 
 
 def test_a_removed_binding_is_remembered_and_a_bumped_one_forgets() -> None:
-    """Damage: a table that is taken up again is thought to be somebody else's; or old rows count as new."""
+    """Damage: a table that is bound again counts as another program's; or old rows count as new."""
     checkpoint = NOTHING.advance(("a.v0", "b.v0"), 3).advance(("b.v1",), 9)
     assert checkpoint.times == (("a.v0", 3), ("b.v1", 9))
     assert checkpoint.mentions("a")

@@ -1,4 +1,4 @@
-"""A place for shards in memory: compare-and-sets meet planned outcomes, and others act while somebody waits."""
+"""A place for shards in memory: compare-and-sets meet planned outcomes, and others act while a process waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = Schema((Column("k", "string"),))
 
 
 class PlannedConsensus(MemoryConsensus):
-    """The next changes meet the outcomes of ``plan``, then all is well.  What is late happens when `land` is called."""
+    """The next changes meet the outcomes of ``plan``, later ones succeed.  `land` makes late changes happen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class PlannedConsensus(MemoryConsensus):
         return await self._meet(each)
 
     async def land(self) -> None:
-        """Let everything late happen."""
+        """Make all late changes happen."""
         while self.late:
             await self.late.pop(0)()
 
@@ -69,7 +69,7 @@ class PlannedConsensus(MemoryConsensus):
 
 
 class BusyClock(HandClock):
-    """While somebody sleeps, the next of ``meanwhile`` is done."""
+    """Each sleep runs the next function of ``meanwhile``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,12 +96,12 @@ class Place:
 
     @property
     def plan(self) -> deque[Outcome]:
-        """What the next changes in Consensus meet."""
+        """The outcomes of the next changes in Consensus."""
         return self.consensus.plan
 
     @property
     def versions(self) -> dict[str, list[Any]]:
-        """What lies in Consensus."""
+        """The versions in Consensus."""
         return self.consensus._place
 
     def client(self, merger: Merger | None = None, **options: Any) -> PersistClient:

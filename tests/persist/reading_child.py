@@ -1,6 +1,7 @@
-"""Another process that reads a location: twice at once, told by push and told by nobody.  Started by `test_push.py`.
+"""Another process that reads a location twice at once: with push and by polling.  Started by `test_push.py`.
 
-Says a line for each version that either reader sees: who, the upper, and when by the machine's monotonic clock.
+It prints a line for each version that either reader sees: the reader, the upper, and the time by the machine's
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SCHEMA = Schema((Column("k", "string"),))
 
 
 def say(*words: object) -> None:
-    """Write a line, at once."""
+    """Print a line, flushed."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
@@ -35,7 +36,7 @@ def client_at(root: Path, notifier) -> PersistClient:
 
 
 async def follow(root: Path, name: str, notifier) -> None:
-    """Tell of each version until the shard is closed; then what all of it held."""
+    """Print each version until the shard is closed; then the contents."""
     client = client_at(root, notifier)
     reader = await client.reader("s", SCHEMA, "orders")
     engine, seen = ListEngine(client.blob), []
@@ -44,7 +45,7 @@ async def follow(root: Path, name: str, notifier) -> None:
         say(name, upper.at, time.monotonic())
         seen += [row["k"] for row in listed(await engine.read(contents)).rows]
     say(name, "saw", ",".join(sorted(seen)))
-    say(name, "told", client.metrics.notices)
+    say(name, "notices", client.metrics.notices)
 
 
 async def main(root: Path) -> None:

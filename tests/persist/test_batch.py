@@ -1,4 +1,4 @@
-"""Batches say what they hold, and refuse to say it wrongly."""
+"""Batches state their counts, and refuse wrong ones."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_a_batch_spans_some_time(lower, upper):
 
 
 def test_a_batch_has_as_many_rows_as_its_parts():
-    """Damage: a part of one worker is missing, and nobody notices."""
+    """Damage: a part of one worker is silently missing."""
     with pytest.raises(InvalidUsage, match="2 updates cannot lie in parts of"):
         Staged(MINIMUM, EMPTY, (InlinePart(b"", 1),), 2, 2, NOTHING, plain=True)
 
 
 def test_inline_bytes_are_those_of_inline_parts():
-    """Damage: the state's budget is spent on what lies in Blob."""
+    """Damage: parts in Blob count against the state's budget."""
     parts = (InlinePart(b"123", 1), BlobPart("k", 999, 1, 0, ""), InlinePart(b"4567", 1))
     assert Batch(MINIMUM, EMPTY, MINIMUM, parts, 3, 3, NOTHING, plain=True).inline_bytes == 7
 
@@ -60,7 +60,7 @@ def test_a_part_that_shows_less_than_it_holds_counts_for_less():
 
 
 def test_cutting_narrows_and_retiming_moves_on():
-    """Damage: what was cut off comes back with a later time; or what was moved is cut by where it was."""
+    """Damage: updates that were cut off return at a later time; or retimed updates are cut by their old times."""
     whole = staged(0, 9, InlinePart(b"", 1))
     assert [p.window for p in narrowed(whole, Frontier(2), Frontier(4))] == [Window(2, Frontier(4))]
     moved = retimed(whole, Frontier(4), Frontier(9))

@@ -1,4 +1,4 @@
-"""The door: handles of one process share, and many shards move in one flush."""
+"""The client: handles of one process share state, and many shards move in one flush."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_all_uppers_move_in_one_call(place):
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE_UNREPORTED, Outcome.LATE, Outcome.LOST, Outcome.REFUSED])
 def test_each_upper_moves_once_whatever_becomes_of_the_call(place, outcome):
-    """Damage: a shard that was advanced is told a mismatch, and its view is computed anew."""
+    """Damage: the append of an advanced shard returns a mismatch, and its view is computed anew."""
     client = place.client()
     open_writers = writers(place, client)
     place.plan.append(outcome)
@@ -47,7 +47,7 @@ def test_each_upper_moves_once_whatever_becomes_of_the_call(place, outcome):
 
 
 def test_the_outcomes_are_independent(place):
-    """Damage: one shard that moved on, or was taken over, stops the clock of all others."""
+    """Damage: one shard that another process advanced or took over stops the clock of all others."""
     client = place.client()
     open_writers = writers(place, client)
     place.append(place.writer("b"), 0, 3)
@@ -84,7 +84,7 @@ def test_shards_that_only_ever_tick_get_their_rollups(place):
     assert place.state("a") == writer.state
 
 
-def test_what_may_still_land_of_a_call_is_not_said_to_have_failed(place):
+def test_a_call_that_may_still_land_is_not_reported_as_failed(place):
     """Damage: a tick is reported as definitely failed, and happens a moment later."""
     client = place.client()
     (writer,) = writers(place, client, ["a"])
@@ -97,7 +97,7 @@ def test_what_may_still_land_of_a_call_is_not_said_to_have_failed(place):
     assert place.state("a").upper == Frontier(7)
 
 
-def test_a_shard_that_cannot_be_advanced_keeps_no_other_from_it(place):
+def test_a_shard_that_cannot_be_advanced_does_not_stop_others(place):
     """Damage: one damaged shard stops the clock of all idle views."""
     client = place.client()
     first, second = writers(place, client, ["a", "b"])
@@ -139,8 +139,8 @@ def test_handles_of_one_process_see_each_others_commits_at_once(place):
     assert two.state.upper == EMPTY
 
 
-def test_what_stands_in_the_way_of_a_collection_is_told_by_shard_until_it_is_gone(place):
-    """Damage: a shard grows for ever because of one damaged version, and nobody can find out why."""
+def test_a_problem_of_a_collection_is_reported_by_shard_until_it_is_gone(place):
+    """Damage: a shard grows for ever because of one damaged version, and no report says why."""
     client = place.client(grace_ms=0, rollup_every=10**6)
     writer, _ = writers(place, client, ["s", "t"])
     place.append(writer, 0, 1, [["k", 0, 1]])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 from strandline.errors import ConfigError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, Frontier, join
@@ -51,7 +52,7 @@ def parts(draw):
 
 @st.composite
 def commands(draw):
-    """What somebody may do to a shard: a function of the state."""
+    """A change of a shard: a function of the state."""
     kind = draw(
         st.sampled_from(
             ["append"] * 4
@@ -131,14 +132,14 @@ class Merging:
 
 
 def history(steps, *, start=FIRST):
-    """All versions of a shard to which this was done, and what was answered."""
+    """Apply the steps; return all versions of the shard, and the answers."""
     states, answers = [start], []
     for command in steps:
         before = states[-1]
         try:
             after, answer = command(before)
         except InvalidUsage:
-            continue  # nobody registered that reader
+            continue  # no reader of that name is registered
         answers.append((before, after, answer))
         if after is not before:
             states.append(replace(after, seqno=before.seqno + 1, walltime_ms=before.walltime_ms + 3))
@@ -178,7 +179,7 @@ def test_following_the_diffs_is_being_there(steps, data):
 
 @given(histories)
 def test_a_diff_names_only_what_changed_and_the_newest_rollup(steps):
-    """Damage: a commit costs what there is and not what it changes."""
+    """Damage: the cost of a commit grows with the state and not with the change."""
     states, _ = history(steps)
     for before, after in itertools.pairwise(states):
         diff = codec.difference(before, after)

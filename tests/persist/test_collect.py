@@ -1,4 +1,4 @@
-"""Garbage collection deletes what is dead, all of it, and nothing else, whenever and however often it is asked."""
+"""Garbage collection deletes all that is dead and nothing else, whenever and however often it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def named(place):
 
 
 def collector(place, **options):
-    """Who collects, in a process of its own."""
+    """A collector in a process of its own."""
     return run_sync(place.client(**{"grace_ms": 0} | options).collector("s"))
 
 
@@ -59,7 +59,7 @@ def test_a_shard_in_use_keeps_what_it_names_and_little_else(place):
 
 
 def test_collecting_twice_does_nothing_the_second_time(place):
-    """Damage: maintenance makes versions for ever."""
+    """Damage: maintenance creates versions for ever."""
     writer = busy(place)
     run_sync(writer._machine.roll_up())
     run_sync(collector(place).collect())
@@ -69,7 +69,7 @@ def test_collecting_twice_does_nothing_the_second_time(place):
 
 
 def test_a_survey_says_what_a_collection_would_do_and_does_nothing(place):
-    """Damage: a dry run deletes; or it shows something else than what is done."""
+    """Damage: a dry run deletes; or it shows something other than what the run does."""
     writer = busy(place, 2 * FAN, grace_ms=None)
     run_sync(writer._machine.roll_up())
     objects, versions = dict(place.objects), list(place.versions["s"])
@@ -186,8 +186,29 @@ def test_a_collection_that_stops_anywhere_is_finished_by_the_next(place, happens
     assert broken.changes == fails - 1 >= (3 if grace_ms else 2 * FAN)
 
 
+def test_a_collection_that_a_store_failed_is_finished_after_the_next_commit(place, monkeypatch):
+    """Damage: a problem stays in `status` for hundreds of ticks after the store answers again (found by a seed)."""
+    writer = busy(place)
+    truncate, failures = place.consensus.truncate, []
+
+    async def once(*asked):
+        if not failures:
+            failures.append(asked)
+            raise Determinate("refused")
+        return await truncate(*asked)
+
+    monkeypatch.setattr(place.consensus, "truncate", once)
+    at = 5 * FAN
+    while not failures:
+        append(place, writer, at)
+        at += 1
+    assert "refused" in writer._machine.upkeep.problems["collection"]
+    append(place, writer, at)
+    assert writer._machine.upkeep.problems == {}
+
+
 def test_what_dies_after_a_collection_stopped_before_its_end_is_found_by_the_next(place, monkeypatch):
-    """Damage: a crash before the truncation leaves to the sweep whatever dies until the next one (found by a seed)."""
+    """Damage: after a crash before the truncation only a sweep deletes later garbage (found by a seed)."""
     writer = busy(place, FAN, grace_ms=None)
     run_sync(writer._machine.roll_up())
     with monkeypatch.context() as stopped:
@@ -206,7 +227,7 @@ def test_what_dies_after_a_collection_stopped_before_its_end_is_found_by_the_nex
 
 
 def test_a_stale_request_of_a_slow_process_harms_nothing(place):
-    """Damage: materialize#14580: a collector that slept deletes or truncates behind what is alive now."""
+    """Damage: materialize#14580: a collector that was suspended deletes or truncates what is alive now."""
     writer = busy(place, 2 * FAN, grace_ms=None)
     slow = collector(place)
     run_sync(writer._machine.roll_up())
@@ -221,7 +242,7 @@ def test_a_stale_request_of_a_slow_process_harms_nothing(place):
 
 
 def test_a_damaged_old_rollup_stops_neither_appends_nor_collections(place):
-    """Damage: an append that is durable is reported as an error, because of an object that nobody reads any more."""
+    """Damage: a durable append is reported as an error, because of an object that no reader needs."""
     writer = busy(place, 4, rollup_every=10**6)
     place.objects[place.state().rollups[0].key] = b"damaged"
     for at in range(4, 8):
@@ -236,14 +257,14 @@ def test_a_damaged_old_rollup_stops_neither_appends_nor_collections(place):
 
 
 def leak(place, writer):
-    """Write a part that nobody will append."""
+    """Write a part that is never appended."""
     prefix = writer.stage_prefix()
     run_sync(place.blob.set(f"{prefix}part", b"leaked"))
     return f"{prefix}part"
 
 
 def holding(*keys):
-    """Return what tells a sweep that ``keys`` are named elsewhere."""
+    """Return the ``held`` function of a sweep: other objects name ``keys``."""
 
     async def held(_):
         return keys
@@ -251,8 +272,8 @@ def holding(*keys):
     return held
 
 
-def test_only_what_nobody_can_append_any_more_is_swept(place):
-    """Damage: the sweep deletes the part of an append that is under way; or leaks stay for ever."""
+def test_only_parts_that_can_no_longer_be_appended_are_swept(place):
+    """Damage: the sweep deletes the part of an append in flight; or leaks stay for ever."""
     writer = busy(place, 3)
     old = leak(place, writer)
     place.clock.now += LEAKED_AFTER_MS
@@ -306,7 +327,7 @@ def test_what_another_shard_names_is_not_swept_unasked(place):
 # ---- the end
 
 
-def test_a_shard_that_nobody_can_use_any_more_is_emptied_once(place):
+def test_a_shard_that_can_no_longer_be_used_is_emptied_once(place):
     """Damage: a dropped collection keeps its data; or its maintenance never ends."""
     writer = busy(place, 2 * FAN + 3)
     leak(place, writer)

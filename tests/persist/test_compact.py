@@ -1,10 +1,9 @@
-"""Compaction is invisible but for its cost: reads stay as they were, and nothing is left behind."""
+"""Compaction changes no read, and leaves nothing behind."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Determinate
 from strandline.frontier.antichain import Frontier
@@ -44,7 +43,7 @@ def parts_named_in(state):
 
 
 def compactor(place, merger=None):
-    """Who compacts, in a process of its own."""
+    """A compactor in a process of its own."""
     return run_sync(place.client(merger or place.engine).compactor("s"))
 
 
@@ -60,7 +59,7 @@ def test_appends_keep_the_trace_short_and_reads_as_they_were(place, inline):
     assert there.state().digest == plain.state().digest
 
 
-def test_history_that_nobody_holds_is_added_up(place):
+def test_history_without_a_hold_is_added_up(place):
     """Damage: a collection that changes all the time grows for ever."""
     client = place.client(place.engine)
     hold = run_sync(client.since("s", "h", 1))
@@ -76,8 +75,8 @@ def test_history_that_nobody_holds_is_added_up(place):
 
 @pytest.mark.parametrize("window", [0, 100])
 @pytest.mark.parametrize("live", [20, 300])
-def test_of_a_past_that_nobody_holds_no_more_than_twice_what_is_alive_is_kept(place, live, window):
-    """Damage: rows that change all the time are kept for as often as they changed, and each read goes through them."""
+def test_history_without_a_hold_is_at_most_twice_the_live_rows(place, live, window):
+    """Damage: the shard keeps every old version of rows that change often, and each read scans them."""
     client = place.client()
     records, hold = run_sync(client.records("log", 1)), run_sync(client.since("log", "h", 1))
     moves_every, kept = 16, []
@@ -103,7 +102,7 @@ def test_a_past_in_which_nothing_cancels_is_left_as_it_is(place):
 
 
 def test_no_commit_waits_for_a_large_merge_that_is_done_apart(place, monkeypatch):
-    """Damage: one append in some hundreds takes as long as rewriting the shard, and everything waits for it."""
+    """Damage: one append in some hundreds takes as long as rewriting the shard, and all other work waits for it."""
     monkeypatch.setattr(trace, "LARGE_UPDATES", 3 * FAN)
     client = place.client(merges_apart=True)
     records = run_sync(client.records("log", 1))
@@ -149,7 +148,7 @@ def test_a_record_shard_compacts_itself(place):
     assert run_sync(again.contents()) == wanted
 
 
-def test_what_was_cut_off_stays_away_and_what_was_moved_stays_moved(place):
+def test_compaction_keeps_cut_and_retimed_parts_as_they_are(place):
     """Damage: compaction brings back what an append cut off."""
     writer = place.writer()
     whole = place.stage("s", 0, 3, [["a", 0, 1], ["b", 1, 1], ["c", 2, 1]])
@@ -162,7 +161,7 @@ def test_what_was_cut_off_stays_away_and_what_was_moved_stays_moved(place):
 
 
 def test_a_result_that_came_too_late_is_deleted_at_once(place):
-    """Damage: two compactors of one shard fill the store with what neither uses."""
+    """Damage: two compactors of one shard fill the store with unused outputs."""
     filled(place, FAN, inline=0)
     one, other = compactor(place), compactor(place)
     plan = replace(due(place.state()), inline_bytes_max=0)
@@ -195,7 +194,7 @@ def test_a_result_of_unknown_fate_is_left_alone(place):
 
 
 def test_a_result_that_landed_unreported_and_was_merged_again_is_left_alone(place):
-    """Damage: a reader that holds the version in between loses the parts under its hands (found by a seed)."""
+    """Damage: a reader that holds the version in between loses its parts during a read (found by a seed)."""
     writer = filled(place, FAN, inline=0)
     one, other = compactor(place), compactor(place)
     named = set()
@@ -215,7 +214,7 @@ def test_a_result_that_landed_unreported_and_was_merged_again_is_left_alone(plac
 
 
 def test_a_result_that_never_happened_is_deleted(place):
-    """Damage: an hour without Consensus leaves a store full of nothing."""
+    """Damage: an hour without Consensus fills the store with unused outputs."""
     filled(place, FAN, inline=0)
     stored = parts_stored(place)
     place.plan.extend([Outcome.REFUSED] * CAS_RETRIES_MAX)
@@ -225,7 +224,7 @@ def test_a_result_that_never_happened_is_deleted(place):
 
 
 def test_compaction_that_fails_does_not_fail_the_append_and_is_tried_by_the_next_one(place):
-    """Damage: a shard whose store stutters takes no appends; or is never compacted again."""
+    """Damage: a shard whose store fails now and then takes no appends; or is never compacted again."""
 
     class Stuttering:
         def __init__(self):
@@ -263,7 +262,7 @@ def test_a_damaged_part_stops_compaction_and_not_appends(place):
         run_sync(compactor(place).whole())
 
 
-def test_nobody_compacts_what_nobody_can_read(place):
+def test_a_writer_without_an_engine_does_not_compact_rows(place):
     """Damage: a writer without an engine fails at its eighth append."""
     filled(place, 3 * FAN)
     assert len(place.state().batches) == 3 * FAN

@@ -29,7 +29,7 @@ BITS_MAX = 20_000
 
 @dataclass
 class Target:
-    """An object: its bytes, how to put others in its place, and who reads it."""
+    """An object: its bytes, how to replace them, and how to read it."""
 
     name: str
     data: bytes
@@ -97,7 +97,7 @@ def aimed(place, request):
 
 
 def is_refused(target, data):
-    """Put ``data`` in the object's place; tell whether reading raises `CorruptionError` that names the object."""
+    """Replace the object by ``data``; return whether reading raises `CorruptionError` that names the object."""
     target.put(data)
     try:
         target.read()
@@ -169,7 +169,7 @@ def test_zeros_are_refused(aimed):
 
 
 def test_a_writer_commits_nothing_on_a_damaged_history(place):
-    """Damage: a shard whose last version is damaged is written on from the one before."""
+    """Damage: a writer continues from the version before a damaged last version."""
     target, _, _ = targets(place)["diff"]
     before = len(place.versions["log"])
     target.put(target.data[:-1])

@@ -1,4 +1,4 @@
-"""Reading while others compact and collect: the right rows, or `AsOfError`; for whoever writes and holds nothing."""
+"""Reading during compaction and collection: a reader without writes and holds gets the right rows, or `AsOfError`."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class RefusingConsensus(MemoryConsensus):
 
 
 class Unconnectable(Polling):
-    """Fails the test whenever anybody is told anything."""
+    """Fails the test at any notice."""
 
     def publish(self, notice):
-        raise AssertionError(f"told {notice.shard}")
+        raise AssertionError(f"published a notice of {notice.shard}")
 
 
 def independent(place):
-    """A client over what is in ``place`` that may change nothing, and would be found out."""
+    """A client of ``place`` that may change nothing; any change fails the test."""
     blob, consensus = RefusingBlob(place.objects), RefusingConsensus(place.versions)
     client = PersistClient(place.clock, CountingIds("i"), blob, consensus, notifier=Unconnectable(place.clock))
     return client, ListEngine(blob)
@@ -92,12 +92,12 @@ def read(handle, engine, time):
 
 
 def upto(time):
-    """What there is at ``time``."""
+    """The contents at ``time``."""
     return [(f"row {n}", 1) for n in range(time + 1)]
 
 
 def test_an_independent_reader_reads_listens_and_looks_without_any_change_or_word(place):
-    """Damage: who was to be invisible holds the writer's garbage, fences it, or wakes it."""
+    """Damage: an independent reader holds the writer's garbage, fences it, or wakes it."""
     client, writer = filled(place)
     reading, engine = independent(place)
     handle = run_sync(reading.reader("s", place.schema, "orders"))
@@ -112,7 +112,7 @@ def test_an_independent_reader_reads_listens_and_looks_without_any_change_or_wor
 
 
 def test_parts_that_were_merged_and_collected_are_read_where_they_are_now(place):
-    """Damage: who holds nothing gets an error for rows that are there."""
+    """Damage: a reader without a hold gets an error for rows that exist."""
     client, _ = filled(place, place.engine, grace_ms=0)
     reading, engine = independent(place)
     handle = run_sync(reading.reader("s", place.schema, "orders"))
@@ -146,7 +146,7 @@ def collect(client, objects):
 
 
 def test_history_that_was_compacted_away_is_said_to_be_so(place):
-    """Damage: who holds nothing reads rows of another time."""
+    """Damage: a reader without a hold reads rows of another time."""
     client, _ = filled(place, place.engine, grace_ms=0)
     reading, engine = independent(place)
     handle = run_sync(reading.reader("s", place.schema, "orders"))
@@ -164,7 +164,7 @@ def test_history_that_was_compacted_away_is_said_to_be_so(place):
 
 
 def test_a_part_that_the_newest_state_names_and_that_is_missing_is_corruption(place):
-    """Damage: a lost part is taken for one that was collected, and asked for for ever."""
+    """Damage: a lost part counts as collected, and the reader replans for ever."""
     filled(place)
     reading, engine = independent(place)
     handle = run_sync(reading.reader("s", place.schema, "orders"))
@@ -175,7 +175,7 @@ def test_a_part_that_the_newest_state_names_and_that_is_missing_is_corruption(pl
     assert reading.metrics.corruption_errors == 1
 
 
-def test_who_is_overtaken_again_and_again_is_told_to_take_a_lease(place):
+def test_a_reader_that_is_overtaken_again_and_again_is_advised_to_take_a_lease(place):
     """Damage: a reader without a hold never ends."""
     filled(place)
     reading, _ = independent(place)
@@ -195,8 +195,8 @@ def test_who_is_overtaken_again_and_again_is_told_to_take_a_lease(place):
 
 
 @pytest.mark.parametrize("change", ["set", "delete", "compare_and_set", "compare_and_set_many", "truncate"])
-def test_what_may_only_read_cannot_change_anything(place, change):
-    """Damage: a bug in a reader's code changes what it must not."""
+def test_a_read_only_store_cannot_be_changed(place, change):
+    """Damage: a bug in a reader's code changes the location."""
     blob, consensus = ReadingBlob(place.blob), ReadingConsensus(place.consensus)
     request = CompareAndSet("k", None, Versioned(0, b""))
     call = {
@@ -206,7 +206,7 @@ def test_what_may_only_read_cannot_change_anything(place, change):
         "compare_and_set_many": lambda: consensus.compare_and_set_many([request]),
         "truncate": lambda: consensus.truncate("k", 0),
     }[change]
-    with pytest.raises(InvalidUsage, match="reads independently"):
+    with pytest.raises(InvalidUsage, match="only reads the location"):
         run_sync(call())
     assert place.objects == {}
     assert place.versions == {}
@@ -224,7 +224,7 @@ def test_beside_a_writer_that_compacts_and_collects_at_once_only_right_rows_are_
 
 
 def raced(seed):
-    """One writer that merges and collects with no grace, one reader that holds nothing; tell what each read gave."""
+    """Run a writer that merges and collects without grace and a reader without holds; return what each read gave."""
     simulation = Simulation(Seeded(random.Random(seed)), steps_max=20_000, calm_after=4_000, fates=())
     objects, versions, ids = {}, {}, SimIds()
     blob, consensus = MemoryBlob(objects), MemoryConsensus(versions)

@@ -1,12 +1,11 @@
-"""Schemas change where every stored part can still be read, and nowhere else."""
+"""A schema changes only if every stored part can still be read."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, InvalidUsage
@@ -31,8 +30,8 @@ def test_a_schema_is_read_as_it_was_written(columns):
     assert parse_schema(schema.ddl) == schema
 
 
-def test_what_is_no_schema_is_told_apart():
-    """Damage: a record shard is taken for one of rows."""
+def test_a_text_that_is_no_schema_is_recognised():
+    """Damage: a record shard counts as a shard of rows."""
     for text in ("records", "", "a,b", "`a"):
         assert parse_schema(text) is None
 
@@ -82,7 +81,7 @@ def test_a_dropped_name_does_not_come_back():
         evolve(state, "`k` int, `V` string")
 
 
-def test_what_cannot_evolve_says_so():
+def test_a_schema_that_cannot_evolve_is_refused():
     """Damage: records become rows."""
     with pytest.raises(InvalidUsage, match="cannot become"):
         evolve(replace(SHARD, schema="records"), "`k` int")

@@ -1,10 +1,9 @@
-"""A check of a location finds every damage that is planted, calls it by name, and calls nothing else damaged."""
+"""A check of a location finds and names every planted damage, and reports nothing else as damaged."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from strandline.frontier.antichain import Frontier
 from strandline.persist import machine
@@ -47,7 +46,7 @@ def checked(place):
 
 
 def test_a_sound_location_is_called_sound(place):
-    """Damage: an operator restores what is not broken."""
+    """Damage: an operator restores a sound location."""
     writer = filled(place)
     run_sync(writer._machine.commit(lambda state: evolve(state, "`k` string, `n` int")))
     pair = Pair(place.client().blob, place.consensus, "blob", "consensus")
@@ -95,8 +94,8 @@ def test_parts_that_were_exchanged_are_found(place):
     assert {f.key for f in checked(place).found} == {one, other}
 
 
-def test_leaks_and_strays_are_told_apart_from_damage(place):
-    """Damage: what is merely left over makes an alarm; or is never seen."""
+def test_leaks_and_strays_are_distinguished_from_damage(place):
+    """Damage: a leak gives an alarm; or is never reported."""
     writer = filled(place)
     leaked = f"{writer.stage_prefix()}part"
     run_sync(place.blob.set(leaked, b"leaked"))
@@ -111,7 +110,7 @@ def test_leaks_and_strays_are_told_apart_from_damage(place):
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_what_a_transaction_holds_is_no_leak(place, log):
+def test_the_parts_of_a_transaction_are_no_leak(place, log):
     """Damage: the rows of a committed transaction are swept before they are applied."""
     client = place.client()
     transactions = run_sync(open_transactions(client, 1, log))
@@ -122,14 +121,14 @@ def test_what_a_transaction_holds_is_no_leak(place, log):
     run_sync(writer.admit())
     assert [f for f in checked(place).found if f.shard == "t"] == []
     (part,) = staged.parts
-    run_sync(place.client().writer("t", 2, schema=place.schema.ddl, owner=log))  # moves the walltime on
+    run_sync(place.client().writer("t", 2, schema=place.schema.ddl, owner=log))  # advances the walltime
     assert [f for f in checked(place).found if f.shard == "t"] == []
     assert run_sync(check_shard(place.client(), "t", place.engine, held=())).found == (
         Finding(Fault.LEAKED, "t", part.key, f"{part.key} is named by nothing"),
     )
 
 
-def test_what_was_dropped_is_in_order(place):
+def test_a_dropped_shard_is_reported_as_sound(place):
     """Damage: every collection that was ever dropped is reported as damaged."""
     writer = filled(place)
     for client in (place.client(), place.client(place.engine, grace_ms=0)):  # closed only, and emptied
@@ -138,7 +137,7 @@ def test_what_was_dropped_is_in_order(place):
 
 
 def test_a_state_that_breaks_a_law_is_found(place, monkeypatch):
-    """Damage: a bug of ours that became durable is seen by nobody."""
+    """Damage: a durable effect of a bug stays unnoticed."""
     writer = filled(place)
     monkeypatch.setattr(machine, "check", lambda before, after: None)
     run_sync(writer._machine.commit(lambda state: (broken(state), None)))
@@ -154,8 +153,8 @@ def broken(state):
 
 
 @pytest.mark.parametrize("words", ["", "order v2", "`k` string"])
-def test_values_are_looked_at_by_who_keeps_them_whatever_the_codec_calls_them(place, words):
-    """Damage: a sound stream is called damaged, or the check ends with an error, for the words of its codec."""
+def test_values_are_checked_by_their_codec_even_if_its_words_look_like_columns(place, words):
+    """Damage: a sound stream is reported as damaged, or the check fails, because of the codec's schema text."""
     client = place.client()
     codec = ValueCodec(client.blob, "text", str.encode, bytes.decode, words=words)
     writer, _ = run_sync(StreamClient(client, 1).create_or_load("n", codec))
@@ -185,8 +184,8 @@ def committed(place):
     return transactions, staged.parts[0].key
 
 
-def test_what_is_committed_and_not_applied_is_checked_too(place):
-    """Damage: an acknowledged INSERT is gone, and every check says that all is well."""
+def test_committed_and_unapplied_writes_are_checked_too(place):
+    """Damage: an acknowledged INSERT is gone, and every check reports a sound location."""
     transactions, key = committed(place)
     assert checked(place).found == ()
     kept = place.objects.pop(key)
@@ -198,8 +197,8 @@ def test_what_is_committed_and_not_applied_is_checked_too(place):
     assert checked(place).found == ()
 
 
-def test_what_is_applied_and_compacted_and_not_yet_tidied_away_is_not_missed(place):
-    """Damage: a sound location makes an alarm after each compaction of a table."""
+def test_an_applied_and_compacted_write_that_is_not_tidied_is_not_reported_missing(place):
+    """Damage: a sound location gives an alarm after each compaction of a table."""
     transactions, key = committed(place)
     run_sync(transactions.apply())
     compactor = run_sync(place.client(place.engine).compactor("t"))
@@ -209,7 +208,7 @@ def test_what_is_applied_and_compacted_and_not_yet_tidied_away_is_not_missed(pla
 
 
 class Collecting:
-    """A Blob that a living writer changes by ``go`` right before the call of number ``at``."""
+    """A Blob that a concurrent writer changes by ``go`` right before call number ``at``."""
 
     def __init__(self, place, at, go):
         self.place, self.left, self.go = place, at, go
@@ -227,8 +226,8 @@ class Collecting:
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_what_a_living_writer_collects_meanwhile_is_not_called_missing(place, merge):
-    """Damage: a check of a busy location makes an alarm, and the operator restores what nobody needs."""
+def test_parts_that_a_writer_collects_meanwhile_are_not_reported_missing(place, merge):
+    """Damage: a check of a busy location gives a false alarm, and the operator restores sound data."""
     at = 0
     while True:
         at += 1

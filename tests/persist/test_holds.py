@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
 from strandline.persist.holds import (
@@ -25,7 +25,7 @@ def holding(*, seqno=9, walltime_ms=1_000, **readers):
 
 
 def test_a_reader_is_registered_once_at_since_and_the_newest_version():
-    """Damage: a reader that registers again after an unknown outcome holds twice, or later than it was told."""
+    """Damage: a reader that registers again after an unknown outcome has two holds, or a later one than reported."""
     state, held = register_leased(replace(FRESH, since=Frontier(3)), "r", 1_500)
     assert held == Leased(Frontier(3), 4, 1_500)
     later = replace(state, seqno=8, since=Frontier(3))
@@ -41,7 +41,7 @@ def test_a_clock_behind_the_shards_does_not_shorten_a_lease():
 
 
 def test_since_follows_the_meet_of_leased_and_critical_holds():
-    """Damage: a time that somebody holds is compacted away."""
+    """Damage: a time that a reader holds is compacted away."""
     state = replace(holding(a=(0, 4, 0), b=(5, 4, 0)), criticals={"c": Critical(Frontier(3), 0)})
     state, answer = downgrade_leased(state, "a", Frontier(9), 4, 0)
     assert (answer, state.since) == (Downgraded(Frontier(9)), Frontier(3))
@@ -50,17 +50,17 @@ def test_since_follows_the_meet_of_leased_and_critical_holds():
 
 
 def test_nothing_that_is_held_goes_back():
-    """Damage: a late request lets a reader believe that it holds what is gone."""
+    """Damage: after a late request a reader relies on a hold of history that is gone."""
     state = holding(a=(5, 8, 2_000))
     assert downgrade_leased(state, "a", Frontier(3), 6, 0) == (state, Downgraded(Frontier(5)))
 
 
-def test_a_reader_that_was_dropped_is_told_so():
-    """Damage: a reader that slept too long reads on as if it held anything."""
+def test_a_dropped_reader_gets_none_at_its_next_beat():
+    """Damage: a reader that was suspended too long reads on as if it still had its hold."""
     assert downgrade_leased(FRESH, "gone", Frontier(9), 4, 0) == (FRESH, None)
 
 
-def test_only_who_was_not_heard_of_for_a_whole_lease_is_dropped_and_since_stays():
+def test_only_a_reader_without_a_beat_for_a_whole_lease_is_dropped_and_since_stays():
     """Damage: a living reader's parts are collected; or a dead one's are kept for ever."""
     state = holding(walltime_ms=LEASE_MS + 11, late=(0, 4, 10), alive=(7, 4, 11))
     after, dropped = expire_overdue(state)
@@ -69,7 +69,7 @@ def test_only_who_was_not_heard_of_for_a_whole_lease_is_dropped_and_since_stays(
 
 
 def test_a_reader_that_leaves_moves_nothing():
-    """Damage: the last reader's leaving lets go of everything, though the next one is about to come."""
+    """Damage: when the last reader leaves, all history is released, although the next reader may need it."""
     state = holding(a=(7, 4, 0))
     after, _ = expire_leased(state, "a")
     assert (after.leased, after.since) == ({}, MINIMUM)
@@ -82,8 +82,8 @@ def test_versions_are_held_from_the_oldest_on():
     assert seqno_held(FRESH) == FRESH.seqno
 
 
-def test_where_nothing_is_readable_nothing_is_held():
-    """Damage: readers of a dropped collection make versions of it for ever."""
+def test_an_unreadable_shard_has_no_holds():
+    """Damage: readers of a dropped collection create versions of it for ever."""
     for state in (replace(FRESH, since=EMPTY), replace(FRESH, since=EMPTY, upper=EMPTY)):
         assert register_leased(state, "r", 0) == (state, Leased(EMPTY, 4, 1_000))
         assert downgrade_leased(state, "r", Frontier(3), 4, 0) == (state, Downgraded(EMPTY))

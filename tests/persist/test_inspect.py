@@ -1,4 +1,4 @@
-"""What is shown of a shard is what there is."""
+"""An inspection shows a shard as it is."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def looked_at(place, **options):
 
 
 def test_a_shard_that_does_not_exist_is_not_shown(place):
-    """Damage: looking creates."""
+    """Damage: an inspection creates the shard."""
     assert run_sync(place.client().inspect("s")) is None
     assert place.versions == {}
 
 
-def test_who_holds_since_is_named_the_furthest_back_first(place):
-    """Damage: nobody can find out why a collection's history is kept."""
+def test_the_holders_of_since_are_listed_the_furthest_back_first(place):
+    """Damage: an operator cannot find out why a collection's history is kept."""
     writer = place.writer()
     place.append(writer, 0, 9)
     reader = run_sync(place.client().leased_reader("s", place.schema, "s"))

@@ -1,10 +1,9 @@
-"""Each law sees the state that it is there to stop."""
+"""Each law refuses the states that it forbids."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
 from strandline.persist.batch import NOTHING, Batch, Digest, InlinePart, Staged
@@ -95,7 +94,7 @@ def test_every_law_has_a_state_that_breaks_it():
 
 @pytest.mark.parametrize(("name", "after"), [(name, after) for name, states in BROKEN.items() for after in states])
 def test_a_law_stops_the_state_that_breaks_it(name, after):
-    """Damage: a bug of ours becomes durable."""
+    """Damage: the effect of a bug becomes durable."""
     law = next(law for law in LAWS if law.name == name)
     assert not law.holds(GOOD, after)
     with pytest.raises(AssertionError, match="is broken in shard 's'"):
@@ -104,7 +103,7 @@ def test_a_law_stops_the_state_that_breaks_it(name, after):
 
 @pytest.mark.parametrize(("name", "after"), [(name, after) for name, states in BROKEN.items() for after in states])
 def test_the_message_of_a_broken_law_shows_no_row(name, after):
-    """Damage: the users' rows lie in the log of every process that met a bug of ours, and in what they send us."""
+    """Damage: logs and bug reports contain the users' rows."""
     canary = b"canary: Ann, 1 Main Street"
 
     def filled(state):
@@ -128,7 +127,7 @@ def test_a_good_step_breaks_none(after):
 
 
 def test_a_whole_state_is_checked_against_an_empty_one():
-    """Damage: what is read back cannot be checked, since nobody knows what was before."""
+    """Damage: a state that is read back cannot be checked, because its predecessor is not known."""
     blank = ShardState("s", seqno=GOOD.seqno - 1)
     check(blank, GOOD)
     with pytest.raises(AssertionError, match="contiguous"):

@@ -1,4 +1,4 @@
-"""A reader keeps its lease by being used, holds what it handed out, and is told when it has lost it."""
+"""A reader renews its lease by each use, holds the contents it handed out, and raises once the lease is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def the_hold(place):
 
 
 def test_a_shard_that_does_not_exist_has_no_reader(place):
-    """Damage: reading creates."""
+    """Damage: a read creates the shard."""
     assert leased(place) is None
 
 
@@ -66,7 +66,7 @@ def test_a_clock_that_goes_back_does_not_silence_a_reader(place):
 
 
 def test_a_reader_that_was_dropped_says_so_at_its_next_beat(place):
-    """Damage: it reads on, believing that what it reads is held."""
+    """Damage: it reads on, relying on a hold that is gone."""
     writer = place.writer()
     reader = leased(place)
     place.clock.now += LEASE_MS + 1
@@ -100,7 +100,7 @@ def test_what_is_handed_out_is_held_until_it_is_given_back(place):
 
 
 def test_a_downgrade_moves_since_and_a_closed_reader_holds_nothing(place):
-    """Damage: history is kept that nobody wants; or let go of that somebody reads."""
+    """Damage: history that no reader needs is kept; or history that a reader needs is released."""
     place.append(place.writer(), 0, 9)
     one, other = leased(place), leased(place)
     run_sync(one.downgrade_since(Frontier(5)))
@@ -114,19 +114,19 @@ def test_a_downgrade_moves_since_and_a_closed_reader_holds_nothing(place):
 
 
 def test_a_listen_keeps_the_time_before_its_frontier(place):
-    """Damage: a listener can no longer tell what is new from what it was told before."""
+    """Damage: a listener can no longer distinguish new updates from those that it has yielded."""
     writer = place.writer()
     place.append(writer, 0, 6, [["a", 1, 1]])
     reader = leased(place)
     listening = reader.listen(2)
 
-    async def told():
+    async def window():
         return await anext(listening)
 
-    run_sync(told())
+    run_sync(window())
     assert run_sync(reader.downgrade_since(Frontier(99))) == Frontier(2)
     place.append(writer, 6, 8, [["b", 6, 1]])
-    contents, _ = run_sync(told())
+    contents, _ = run_sync(window())
     assert place.rows(contents) == [["b", 6, 1]]
     assert run_sync(reader.downgrade_since(Frontier(99))) == Frontier(5)
     run_sync(listening.aclose())
@@ -162,7 +162,7 @@ def test_a_reader_writes_leases_and_nothing_else(place):
 
 
 def test_a_lease_that_two_coroutines_move_stands_where_it_was_moved_furthest(place):
-    """Damage: the next beat asks for what was let go of, and a reader is told that it holds what is gone."""
+    """Damage: the next beat requests released history, and a reader relies on a hold of history that is gone."""
     place.append(place.writer(), 0, 9)
     shared = leased(place)
 
@@ -176,7 +176,7 @@ def test_a_lease_that_two_coroutines_move_stands_where_it_was_moved_furthest(pla
 
 
 def test_what_one_coroutine_gives_back_is_held_for_as_long_as_another_reads_it(place):
-    """Damage: two queries read one version under one lease; the first one that ends lets go of it for both."""
+    """Damage: two queries read one version under one lease; the first to end releases it for both."""
     writer = place.writer()
     place.append(writer, 0, 2, [["a", 0, 1]])
     shared = leased(place)

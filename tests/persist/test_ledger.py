@@ -1,4 +1,4 @@
-"""The ledger: what is live of the transactions shard, however its records were compacted; and when tokens expire."""
+"""The ledger: the live records of the transactions shard, however they were compacted; and when tokens expire."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ HISTORY = [
 ]
 
 
-def test_it_says_who_takes_part_what_is_committed_and_what_waits():
-    """Damage: an acknowledged write is never applied, or is applied to a shard that left."""
+def test_the_ledger_has_the_registered_shards_the_commits_and_the_unapplied_writes():
+    """Damage: an acknowledged write is never applied, or is applied to an unregistered shard."""
     known = Ledger().after(HISTORY, Frontier(10))
     left = write_record("x", 5, 1, staged(5))
     assert known.shards == {"x": "a int", "y": "c int"}
@@ -59,10 +59,10 @@ def test_it_is_the_same_in_any_order_in_any_portions_and_with_times_advanced(see
     assert Ledger().after(first, Frontier(9)).after(advanced, Frontier(10)) == whole
 
 
-def test_what_is_withdrawn_twice_is_a_bug():
+def test_a_record_that_is_withdrawn_twice_is_a_bug():
     """Damage: tidying twice would hide the next write that looks the same."""
     twice = [Record(shard_record("x", "a int"), 1, -1)] * 2
-    with pytest.raises(AssertionError, match="-2 times more"):
+    with pytest.raises(AssertionError, match="changed by -2"):
         Ledger().after(twice, Frontier(2))
 
 

@@ -1,4 +1,4 @@
-"""A location's two stores are known to belong together, whatever crashed while they were marked."""
+"""The two stores of a location are recognised as a pair, whatever crashed while they were marked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def settle(blob, consensus, *, writes=True, name="one"):
 
 
 def mark_of(blob):
-    """What the blob says."""
+    """The mark in the blob."""
     return asyncio.run(read_mark(blob, SystemClock()))
 
 
@@ -42,7 +42,7 @@ def stores_of_an_earlier_version():
 
 
 def test_the_other_consensus_is_refused_and_the_one_it_was_made_with_is_named():
-    """Damage: an empty twin of the location is opened, and written to, and every view seems to be gone."""
+    """Damage: an empty location opens in its place and takes writes, and every view seems to be gone."""
     blob, consensus = MemoryBlob(), MemoryConsensus()
     use(blob, consensus)
     for writes in (True, False):
@@ -88,7 +88,7 @@ def test_no_crash_between_the_writes_lets_two_consensuses_share_a_location(after
             try:
                 settle(blob, other)
             except ConfigError:
-                settle(blob, consensus)  # the first had come so far that only it fits
+                settle(blob, consensus)  # the first process had already decided the id
             else:
                 with pytest.raises(ConfigError):
                     settle(blob, consensus)
@@ -115,7 +115,7 @@ def test_two_that_open_a_new_location_at_once_agree_on_its_id():
 
 
 def test_a_location_of_an_earlier_version_is_taken_as_it_is_and_marked_when_it_is_written():
-    """Damage: an upgrade locks everybody out of what they have stored."""
+    """Damage: after an upgrade no existing location can be opened."""
     blob, consensus = stores_of_an_earlier_version()
     settle(blob, consensus, writes=False)
     assert mark_of(blob) is None
@@ -126,16 +126,16 @@ def test_a_location_of_an_earlier_version_is_taken_as_it_is_and_marked_when_it_i
 
 
 def test_objects_of_an_earlier_version_are_not_given_to_an_empty_consensus():
-    """Damage: just the locations that are in use today could still be opened as their empty twin."""
+    """Damage: a location that is in use today opens as an empty one."""
     blob, _ = stores_of_an_earlier_version()
     for writes in (True, False):
-        with pytest.raises(ConfigError, match="holds objects, and consensus two knows nothing of them"):
+        with pytest.raises(ConfigError, match="holds objects, and consensus two has no record of them"):
             settle(blob, MemoryConsensus(), writes=writes, name="two")
     assert mark_of(blob) is None
 
 
-def test_who_only_reads_writes_no_mark():
-    """Damage: looking at a copy changes it."""
+def test_a_reader_writes_no_mark():
+    """Damage: opening a copy for reading changes it."""
     blob, consensus = MemoryBlob(), MemoryConsensus()
     settle(blob, consensus, writes=False)
     assert asyncio.run(blob.list("")) == []
@@ -151,8 +151,8 @@ def test_who_only_reads_writes_no_mark():
         (seal(Kind.MARK, KEY, b'{"id":"l","consensus":"c","format":2}'), ConfigError),
     ],
 )
-def test_a_mark_that_cannot_be_read_is_no_mark_of_ours(data, error):
-    """Damage: a damaged mark counts as none, and the location is marked as another's."""
+def test_an_unreadable_mark_is_an_error(data, error):
+    """Damage: a damaged mark counts as no mark, and the location is marked as another's."""
     blob, consensus = MemoryBlob(), MemoryConsensus()
     use(blob, consensus)
     asyncio.run(blob.delete(KEY))
@@ -162,12 +162,12 @@ def test_a_mark_that_cannot_be_read_is_no_mark_of_ours(data, error):
 
 
 def test_the_message_says_what_to_do():
-    """Damage: a person learns that something is wrong, and not which of two texts to change."""
+    """Damage: an operator learns that the pair is wrong, but not which of the two settings to change."""
     blob = MemoryBlob()
     settle(blob, MemoryConsensus(), name="PostgreSQL (db/shop, schema strand)")
-    told = str(another_consensus("/data", "consensus.db (SQLite, inside the location)", mark_of(blob)))
-    assert told == (
+    message = str(another_consensus("/data", "consensus.db (SQLite, inside the location)", mark_of(blob)))
+    assert message == (
         "location /data was made with consensus PostgreSQL (db/shop, schema strand), and is opened with consensus "
-        "consensus.db (SQLite, inside the location), which knows nothing of it: open it with the consensus that it "
+        "consensus.db (SQLite, inside the location), which has no record of it: open it with the consensus that it "
         "was made with"
     )

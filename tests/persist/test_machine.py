@@ -1,14 +1,15 @@
-"""The commit path: what is committed is known, what is unknown is said, and a refusal has fresh grounds."""
+"""The commit path: commits are recognised, doubts are reported, and a refusal follows from a fresh state."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Determinate, Indeterminate, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist import codec, machine
+from strandline.persist import codec
 from strandline.persist.machine import CAS_RETRIES_MAX, Machine
 from strandline.persist.state import Appended, Rollup, UpperMismatch, admit, compare_and_downgrade, register_critical
 from strandline.store.consensus import CompareAndSet, Mismatch, Versioned
@@ -77,7 +78,7 @@ def test_opening_again_fetches_only_what_is_new(place):
 
 
 def test_a_missing_rollup_is_corruption_that_names_it(place):
-    """Damage: the operator is not told which object to restore; or the shard is taken for empty."""
+    """Damage: the operator does not learn which object to restore; or the shard counts as empty."""
     place.writer()
     (key,) = place.objects
     del place.objects[key]
@@ -99,7 +100,7 @@ def test_a_missing_version_is_corruption_that_names_it(place):
 
 
 class SlowBlob:
-    """While the first object is fetched, somebody does something."""
+    """A Blob that runs a function during its first read."""
 
     def __init__(self, place, meanwhile):
         self._place = place
@@ -173,7 +174,7 @@ def test_an_unknown_outcome_that_stays_unknown_is_said(place):
 
 
 def test_an_append_that_lands_at_the_last_attempt_permitted_is_recognised(place):
-    """Damage: the caller is told that nothing happened, and deletes parts that the shard names (found by a seed)."""
+    """Damage: the error says that nothing happened, and the caller deletes live parts (found by a seed)."""
     writer = place.writer()
     place.plan.extend([REFUSED] * (ALWAYS - 1) + [UNREPORTED])
     assert place.append(writer, 0, 1, [["a", 0, 1]]) == Appended(Frontier(1))
@@ -181,7 +182,7 @@ def test_an_append_that_lands_at_the_last_attempt_permitted_is_recognised(place)
 
 
 def test_what_may_have_landed_stays_unknown_when_the_next_read_is_damaged(place):
-    """Damage: the caller takes an error of reading for a refusal, and deletes the parts that the shard names by now."""
+    """Damage: the caller treats a read error as a refusal, and deletes parts that the shard names by now."""
     writer = place.writer()
     place.plan.append(UNREPORTED)
     versions = place.versions["s"]
@@ -207,7 +208,7 @@ def test_refusals_alone_leave_nothing_unknown(place):
 
 
 def test_what_was_unknown_is_settled_once_its_version_is_taken(place):
-    """Damage: an append that another one has overtaken for ever counts as unknown, and its parts leak."""
+    """Damage: an append that lost its race for good counts as unknown, and its parts leak."""
     writer, other = place.writer(), place.writer()
     place.plan.append(LATE)
     place.clock.meanwhile.append(lambda: other.compare_and_append([], Frontier(0), Frontier(4)))
@@ -217,7 +218,7 @@ def test_what_was_unknown_is_settled_once_its_version_is_taken(place):
 
 
 def test_a_refusal_counts_only_on_a_state_fetched_after_the_call(place):
-    """Damage: a caller is refused because its process had not looked for a while."""
+    """Damage: a caller is refused because its process had a stale state."""
     stale, writer = place.writer(), place.writer()
     place.append(writer, 0, 3)
     assert place.append(stale, 3, 4) == Appended(Frontier(4))
@@ -254,12 +255,12 @@ def test_coroutines_that_share_a_machine_all_get_through(place):
 
 
 def test_a_law_that_would_break_stops_the_commit(place):
-    """Damage: a bug of ours becomes durable."""
+    """Damage: the effect of a bug becomes durable."""
     writer = place.writer()
     place.append(writer, 0, 1, [["a", 0, 1]])
     before = seqno(place)
     with pytest.raises(AssertionError, match="law P2"):
-        run_sync(writer._machine.commit(lambda state: (machine.replace(state, upper=Frontier(0)), None)))
+        run_sync(writer._machine.commit(lambda state: (replace(state, upper=Frontier(0)), None)))
     assert seqno(place) == before
 
 
@@ -311,7 +312,7 @@ def test_a_rollup_every_version_would_never_end(place):
 
 
 @pytest.mark.parametrize("outcome", [1, 2, 3])
-def test_a_rollup_that_cannot_be_written_harms_nobody_and_is_made_up_for(place, outcome):
+def test_a_rollup_that_cannot_be_written_fails_no_commit_and_is_written_later(place, outcome):
     """Damage: an append that is durable is reported as failed; or no rollup is ever written again."""
     fail = [True]
     blob = UnreliableBlob(place.blob, lambda label, n: outcome if fail[0] and label == "blob.set" else 0)
@@ -335,11 +336,9 @@ def test_an_unnamed_rollup_is_deleted_after_a_definite_refusal(place):
         place.append(fast, at, at + 1)
     run_sync(slow.refresh())
     state = slow.state
-    run_sync(
-        fast._machine.commit(lambda s: (machine.replace(s, rollups=(*s.rollups, Rollup(s.seqno, "elsewhere"))), 1))
-    )
+    run_sync(fast._machine.commit(lambda s: (replace(s, rollups=(*s.rollups, Rollup(s.seqno, "elsewhere"))), 1)))
     before = set(place.objects)
-    slow._machine._state = state  # as if it had not heard of it
+    slow._machine._state = state  # as if it had not seen the newer version
     run_sync(slow._machine.maintain())
     assert set(place.objects) == before
 
@@ -357,6 +356,6 @@ def test_a_store_that_never_answers_is_unavailable(place):
 
 
 def test_admitting_through_a_machine_is_durable(place):
-    """Damage: a fence that only its own process knows of."""
+    """Damage: only its own process knows a fence."""
     run_sync(place.writer()._machine.commit(lambda state: admit(state, 7)))
     assert place.state().epoch == 7

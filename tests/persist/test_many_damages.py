@@ -35,7 +35,7 @@ SIZES = (0, 40, 4 << 10, 64 << 10)
 
 @dataclass(frozen=True)
 class Sealed:
-    """An object: what it is called, its bytes, and how it is read."""
+    """An object: its name, its bytes, and how to read it."""
 
     name: str
     data: bytes
@@ -105,7 +105,7 @@ def damaged(data: bytes, many: int) -> Iterator[bytes]:
 
 
 def refused(sealed: Sealed, data: bytes) -> bool:
-    """Tell whether reading ``data`` in the object's place is refused, naming the object and what was expected."""
+    """Return whether reading ``data`` in the object's place is refused, naming the object and what was expected."""
     try:
         sealed.read(data)
     except CorruptionError as error:
@@ -138,5 +138,5 @@ def test_every_damaged_object_is_refused_by_name(record_property) -> None:
 
 @pytest.mark.slow
 def test_very_many_damaged_objects_are_refused_by_name(record_property) -> None:
-    """Damage: the same, every bit of what has four KiB."""
+    """Damage: the same, for every bit of objects of four KiB."""
     damage_all(record_property, "long", 33_500, LONG_DAMAGES_MIN)

@@ -1,4 +1,4 @@
-"""What persist met is counted: each counter has something that makes it move, and nothing moves on a good day."""
+"""Each counter of persist has an event that moves it, and no counter moves without a failure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_refused_call_is_a_retry(place, opened):
 
 
 def test_an_unknown_outcome_that_had_happened_is_a_witness_hit(place, opened):
-    """Damage: nobody knows how often the witness was all that prevented a second append."""
+    """Damage: no figure shows how often only the witness prevented a second append."""
     writer, metrics = opened
     place.plan.append(Outcome.DONE_UNREPORTED)
     place.append(writer, 0, 1, [["a", 0, 1]])
@@ -51,7 +51,7 @@ def test_an_unknown_outcome_that_had_happened_is_a_witness_hit(place, opened):
 
 
 def test_an_unknown_outcome_that_had_not_happened_is_none(place, opened):
-    """Damage: the counter says that landed which did not."""
+    """Damage: the counter counts a commit that never landed."""
     writer, metrics = opened
     place.plan.append(Outcome.LOST)
     place.append(writer, 0, 1, [["a", 0, 1]])
@@ -101,6 +101,6 @@ def test_merges_and_collections_are_counted_and_so_is_what_they_delete(place):
 
 
 def test_every_counter_is_explained():
-    """Damage: a number that nobody can act upon."""
-    told = Path(__file__).parents[2].joinpath("docs", "operations.md").read_text()
-    assert [field.name for field in fields(Metrics) if field.name.replace("_", " ") not in told] == []
+    """Damage: an operator cannot act on an unexplained counter."""
+    page = Path(__file__).parents[2].joinpath("docs", "operations.md").read_text()
+    assert [field.name for field in fields(Metrics) if field.name.replace("_", " ") not in page] == []

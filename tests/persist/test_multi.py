@@ -1,4 +1,4 @@
-"""Several collections, one write: whole in all of them or in none, on every Consensus."""
+"""One write to several collections is atomic, on every Consensus."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(handle, word, at=0, **options):
 
 
 def read(handle, as_of):
-    """What both hold, without waiting."""
+    """The contents of both, without waiting."""
     words, table = (run_sync(handle.reader(name).snapshot(as_of, timeout_s=0)) for name in ("words", "table"))
     return sorted((u.value, u.diff) for u in words), sorted((u.value["k"], u.diff) for u in table)
 
@@ -56,7 +56,7 @@ def test_a_write_is_whole_and_sealed_in_all_collections_when_it_returns(place):
 
 
 def test_sealing_seals_all_of_them(place):
-    """Damage: a collection to which nobody writes holds those who read both back for ever."""
+    """Damage: a collection without writes holds back readers of both for ever."""
     handle = multi(place)
     run_sync(handle.seal(20))
     assert read(handle, 19) == ([], [])
@@ -94,7 +94,7 @@ def test_a_write_of_unknown_outcome_is_asked_for_again_by_its_token(place, monke
     assert read(again, 9 if late is False else 5) == ([("a", 1)], [("a", 1)])
 
 
-def test_two_who_write_at_once_are_at_different_times_and_leave_nothing_behind(place):
+def test_two_concurrent_writes_are_at_different_times_and_leave_nothing_behind(place):
     """Damage: under contention a write is lost, or its refused parts fill the disk."""
     one, two = multi(place), multi(place)
     place.plan.append(Outcome.LOST)
@@ -105,8 +105,8 @@ def test_two_who_write_at_once_are_at_different_times_and_leave_nothing_behind(p
     assert {key for key in place.objects if "/parts/" in key} == named
 
 
-def test_what_cannot_be_written_is_refused_whole(place):
-    """Damage: the half that could be written is."""
+def test_a_write_with_one_bad_value_is_refused_whole(place):
+    """Damage: half of the write is stored."""
     handle = multi(place)
     for changes in ({"words": [("a", 1)], "other": []}, {"words": [("a", 1)], "table": [({"nonsense": 1}, 1)]}):
         with pytest.raises(InvalidUsage, match="other|nonsense"):
@@ -116,7 +116,7 @@ def test_what_cannot_be_written_is_refused_whole(place):
 
 
 def test_an_empty_or_cancelled_write_is_a_write_of_nothing(place):
-    """Damage: a program that has nothing to say to one collection cannot use the handle."""
+    """Damage: a program that has nothing to write to one collection cannot use the handle."""
     handle = multi(place)
     time = run_sync(handle.write({"words": [("a", 1), ("a", -1)], "table": []}))
     assert read(handle, time) == ([], [])
@@ -135,7 +135,7 @@ def test_a_stream_cannot_be_written_with_others_nor_the_other_way_round(place):
 
 
 def test_an_older_epoch_is_fenced(place):
-    """Damage: an environment that was succeeded goes on writing."""
+    """Damage: an environment that was replaced goes on writing."""
     old = multi(place)
     new = multi(place, epoch=2)
     with pytest.raises(FencedError):
@@ -144,7 +144,7 @@ def test_an_older_epoch_is_fenced(place):
 
 
 @pytest.mark.parametrize(("at", "diff"), [(5.5, 1), ("5", 1), (-1, 1), (5, 1.5), (5, None)])
-def test_what_is_no_time_or_diff_is_refused_and_never_committed(place, at, diff):
+def test_an_invalid_time_or_diff_is_refused_and_never_committed(place, at, diff):
     """Damage: one number makes all transactions of the location unreadable, those of the environment too."""
     handle = multi(place)
     with pytest.raises(InvalidUsage, match="(time|diff) "):
@@ -156,7 +156,7 @@ def test_what_is_no_time_or_diff_is_refused_and_never_committed(place, at, diff)
 
 
 @pytest.mark.parametrize("applier", ["itself", "an environment"])
-def test_what_is_written_often_stays_in_few_batches(place, applier):
+def test_a_collection_that_is_written_often_stays_in_few_batches(place, applier):
     """Damage: the state of each collection, and so every write, open and read, grows with every write."""
     multi(place)
     handle = multi(place)
@@ -203,8 +203,8 @@ def test_programs_and_the_environment_have_epochs_and_times_of_their_own(place):
         run_sync(tables.register(handle._members["table"].writer.shard, place.schema.ddl))
 
 
-def test_the_past_is_kept_until_it_is_given_up(place):
-    """Damage: what nobody asks for any more is kept for ever; or what somebody still reads is merged away."""
+def test_the_past_is_kept_until_it_is_released(place):
+    """Damage: history that no reader needs is kept for ever; or history that a reader needs is merged away."""
     handle = multi(place)
     for time, word in enumerate("abc", 5):
         write(handle, word, at=time)
@@ -228,7 +228,7 @@ def parts(place, shard):
 
 @pytest.mark.parametrize("dies", ["", "forget", "drop"])
 def test_what_is_dropped_is_closed_and_deleted_and_the_others_go_on(place, monkeypatch, dies):
-    """Damage: one collection less stops all of them; or it is paid for, for ever."""
+    """Damage: dropping one collection stops all of them; or its parts are kept for ever."""
     process = place.client(grace_ms=0)
     handle = run_sync(open_multi(process, 1, codecs(place)))
     write(handle, "a" * 20_000)
@@ -257,8 +257,8 @@ async def killed(*_given):
     raise KeyboardInterrupt
 
 
-def test_who_still_has_open_what_was_dropped_is_told_and_loses_nothing(place):
-    """Damage: a write is acknowledged, and is in a collection that is closed: nobody ever reads it."""
+def test_a_handle_that_has_a_dropped_collection_open_gets_an_error_and_loses_nothing(place):
+    """Damage: a write is acknowledged, but its collection is closed, so no reader ever sees it."""
     one, two = multi(place), multi(place)
     write(one, "a", at=5)
     run_sync(two.drop("words"))
@@ -268,8 +268,8 @@ def test_who_still_has_open_what_was_dropped_is_told_and_loses_nothing(place):
     assert [u.value["k"] for u in run_sync(one.reader("table").snapshot(time))] == ["a", "c"]
 
 
-def test_what_is_dropped_while_it_is_opened_is_opened_as_what_the_name_means_then(place, monkeypatch):
-    """Damage: the same, for who opened it in the moment in which it was dropped."""
+def test_a_collection_that_is_dropped_while_it_is_opened_is_opened_anew_by_its_name(place, monkeypatch):
+    """Damage: the same, for a process that opens the collection at the moment of the drop."""
     two = multi(place)
     old = two._members["words"].writer.shard
     register = Transactions.register

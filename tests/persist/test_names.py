@@ -1,4 +1,4 @@
-"""Names: one shard for one name, whoever asks at once; another one after it was dropped."""
+"""Names: one shard for one name, for concurrent processes too; another one after a drop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def create(place, name, owner="a", codec="rows", schema="a int"):
 
 
 def test_a_name_means_one_shard_for_everybody(place):
-    """Damage: two processes write to two collections that they take for one."""
+    """Damage: two processes write to two different collections under one name."""
     first = create(place, "flights")
     assert create(place, "flights", "b") == first
     assert create(place, "airlines", "b").shard != first.shard
@@ -35,8 +35,8 @@ def test_a_name_means_one_shard_for_everybody(place):
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.LOST, Outcome.DONE_UNREPORTED, Outcome.LATE])
-def test_two_that_create_a_name_at_once_are_given_one_shard(place, outcome):
-    """Damage: the loser of the race writes to a shard that nobody reads."""
+def test_two_processes_that_create_a_name_at_once_get_one_shard(place, outcome):
+    """Damage: the loser of the race writes to a shard that no reader reads."""
     place.plan.append(outcome)
     other = []
 
@@ -50,7 +50,7 @@ def test_two_that_create_a_name_at_once_are_given_one_shard(place, outcome):
     assert all(each == mine for each in other)
 
 
-def test_a_name_whose_creation_is_unknown_is_found_or_made_when_it_is_asked_for_again(place):
+def test_a_name_whose_creation_is_in_doubt_is_found_or_created_by_the_retry(place):
     """Damage: after an error a name means nothing for ever, or two things."""
     place.plan.extend([Outcome.LATE, *[Outcome.LOST] * (RETRIES_MAX - 1)])
     with pytest.raises(Indeterminate):
@@ -67,8 +67,8 @@ def test_a_dropped_name_gets_another_shard(place):
     assert create(place, "n", "c").shard != first.shard
 
 
-def test_what_was_named_anew_since_it_was_dropped_stays_named(place):
-    """Damage: who is slow to drop the old collection takes the name from the new one, and what is in it is lost."""
+def test_a_name_that_was_created_anew_after_a_drop_stays(place):
+    """Damage: a slow drop of the old collection takes the name from the new one, whose rows are lost."""
     first = create(place, "n")
     run_sync(names(place, "b").drop("n", first, closed=True))
     second = create(place, "n", "c")
@@ -92,7 +92,7 @@ def test_any_text_is_a_name_and_no_two_are_taken_for_one(place):
 
 
 def test_names_of_a_version_that_we_do_not_know_are_refused(place):
-    """Damage: names that cannot be read are taken for none, and everything is created anew."""
+    """Damage: unreadable names count as no names, and everything is created anew."""
     register = Register(KEY, place.clock, CountingIds("x"), place.consensus)
     run_sync(register.update(lambda _: b'{"names": [1]}'))
     with pytest.raises(CorruptionError, match="names cannot be read"):
@@ -100,7 +100,7 @@ def test_names_of_a_version_that_we_do_not_know_are_refused(place):
 
 
 def test_names_of_a_newer_format_are_neither_read_nor_written_back(place):
-    """Damage: an older version beside a newer one takes away what only that one knows of a name."""
+    """Damage: an older version beside a newer one drops fields of a name that only the newer one knows."""
     register = Register(KEY, place.clock, CountingIds("x"), place.consensus)
     body = b'{"format": 2, "names": {"m": {"shard": "s1", "codec": "rows", "schema": "a int", "kept_by": "new"}}}'
     run_sync(register.update(lambda _: body))
@@ -110,12 +110,12 @@ def test_names_of_a_newer_format_are_neither_read_nor_written_back(place):
 
 
 def test_owners_of_named_shards_are_those_that_name_shards():
-    """Damage: nobody asks by which codec a shard was written, and its values are merged as rows."""
+    """Damage: a merge does not look up the codec of a shard, and merges its values as rows."""
     assert {unsealed.OWNER, transactions.MULTI} == OWNERS
 
 
-def test_what_was_dropped_and_is_not_closed_is_known_until_it_is(place):
-    """Damage: whoever dies over a drop leaves a shard that nobody knows of any more."""
+def test_a_shard_that_was_dropped_and_not_closed_is_listed_until_it_is_closed(place):
+    """Damage: a process that dies during a drop leaves a shard that no command finds."""
     of = names(place, "a")
     first = run_sync(of.create_or_load("n", codec="text", schema=""))
     run_sync(names(place, "b").drop("n", first, closed=False))

@@ -1,4 +1,4 @@
-"""Notices make readers see sooner, and nothing else: whatever happens to them, the answers are the same."""
+"""Notices only reduce latency: whatever happens to them, the answers are the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = 300
 
 
 class Recording:
-    """A notifier that keeps what it is given and tells nobody."""
+    """A notifier that records notices and delivers none."""
 
     def __init__(self):
         self.published = []
@@ -38,7 +38,7 @@ class Recording:
         self.published.append(notice)
 
     async def subscribe(self, shard):
-        raise AssertionError("nobody listens in this test")
+        raise AssertionError("no reader listens in this test")
 
 
 # ---- one process
@@ -50,46 +50,46 @@ def reading(place):
     return reader, run_sync(reader.reader("s", SCHEMA, "orders")), reader._machines["s"]
 
 
-def test_exactly_the_committed_versions_are_told_in_order_with_what_consensus_holds(place):
-    """Damage: a reader believes a version that never was, or learns of none."""
-    told = Recording()
-    client = place.client(notifier=told)
+def test_exactly_the_committed_versions_are_published_in_order_with_their_diffs(place):
+    """Damage: a reader applies a version that never existed, or receives none."""
+    recording = Recording()
+    client = place.client(notifier=recording)
     writer = place.writer(client=client)
     place.append(writer, 0, 1, [["a", 0, 1]])
     assert place.append(place.writer(), 0, 5).actual == Frontier(1)  # a refusal changes nothing, by another process
     place.append(writer, 1, 2, [["b", 1, 1]])
     run_sync(client.advance_many([(writer, Frontier(9), "")]))
-    assert told.published == [
+    assert recording.published == [
         Notice("s", version.seqno, version.data)
-        for version in run_sync(place.consensus.scan("s", told.published[0].seqno, 100))
-        if version.seqno in {notice.seqno for notice in told.published}
+        for version in run_sync(place.consensus.scan("s", recording.published[0].seqno, 100))
+        if version.seqno in {notice.seqno for notice in recording.published}
     ]
-    assert [notice.seqno for notice in told.published][-1] == place.state().seqno
+    assert [notice.seqno for notice in recording.published][-1] == place.state().seqno
 
 
-def test_a_commit_that_is_refused_or_unknown_is_not_told(place):
-    """Damage: a notice of a version that is not in Consensus makes its reader's state another than everybody's."""
-    told = Recording()
-    writer = place.writer(client=place.client(notifier=told))
-    before = len(told.published)
+def test_a_commit_that_is_refused_or_unknown_is_not_published(place):
+    """Damage: a notice of a version that is not in Consensus gives its reader a different state."""
+    recording = Recording()
+    writer = place.writer(client=place.client(notifier=recording))
+    before = len(recording.published)
     place.consensus.plan.extend([Outcome.LOST] * 200)
     with pytest.raises(Indeterminate):
         place.append(writer, 0, 1, [["a", 0, 1]])
-    assert len(told.published) == before
+    assert len(recording.published) == before
 
 
-def test_a_reader_applies_what_it_is_told_and_asks_consensus_for_nothing(place):
+def test_a_reader_applies_notices_without_asking_consensus(place):
     """Damage: push saves no request, so a thousand readers are a thousand polls a version."""
-    told = Recording()
-    writer = place.writer(client=place.client(notifier=told))
+    recording = Recording()
+    writer = place.writer(client=place.client(notifier=recording))
     reader, handle, machine = reading(place)
-    del told.published[:]
+    del recording.published[:]
     place.append(writer, 0, 3, [["a", 0, 1]])
     scans = []
     place.consensus.scan = lambda *a: scans.append(a)
-    assert all(machine.heard(notice) for notice in told.published)
+    assert all(machine.heard(notice) for notice in recording.published)
     assert handle.state == writer.state
-    assert reader.metrics.notices == len(told.published)
+    assert reader.metrics.notices == len(recording.published)
     assert place.rows(run_sync(handle.snapshot(2))) == [["a", 2, 1]]
     assert scans == []
 
@@ -97,18 +97,18 @@ def test_a_reader_applies_what_it_is_told_and_asks_consensus_for_nothing(place):
 @pytest.mark.parametrize("wrong", ["damaged", "of another version", "of another shard", "ahead", "without a diff"])
 def test_a_notice_that_does_not_apply_changes_nothing_and_asks_to_fetch(place, wrong):
     """Damage: one damaged packet makes a reader's state wrong for ever."""
-    told = Recording()
-    client = place.client(notifier=told)
+    recording = Recording()
+    client = place.client(notifier=recording)
     writer = place.writer(client=client)
     other = place.writer("t", client=client)
     _, handle, machine = reading(place)
     before = handle.state
-    del told.published[:]
+    del recording.published[:]
     place.append(writer, 0, 3, [["a", 0, 1]])
     place.append(writer, 3, 4)
     place.append(other, 0, 1)
-    first, second = [notice for notice in told.published if notice.shard == "s"][:2]
-    elsewhere = next(notice for notice in told.published if notice.shard == "t")
+    first, second = [notice for notice in recording.published if notice.shard == "s"][:2]
+    elsewhere = next(notice for notice in recording.published if notice.shard == "t")
     notice = {
         "damaged": Notice("s", first.seqno, first.diff[:-1] + bytes([first.diff[-1] ^ 1])),
         "of another version": Notice("s", first.seqno, second.diff),
@@ -121,14 +121,14 @@ def test_a_notice_that_does_not_apply_changes_nothing_and_asks_to_fetch(place, w
     assert run_sync(handle.refresh()) == writer.state
 
 
-def test_a_notice_of_what_is_known_is_no_news(place):
-    """Damage: a doubled notice is fetched for, or takes the reader back."""
-    told = Recording()
-    writer = place.writer(client=place.client(notifier=told))
+def test_a_notice_of_a_known_version_changes_nothing(place):
+    """Damage: a repeated notice causes a fetch, or moves the reader back."""
+    recording = Recording()
+    writer = place.writer(client=place.client(notifier=recording))
     _, handle, machine = reading(place)
     place.append(writer, 0, 3)
     run_sync(handle.refresh())
-    for notice in told.published:
+    for notice in recording.published:
         assert machine.heard(notice) is True
     assert handle.state == writer.state
 
@@ -138,14 +138,14 @@ def test_a_listener_that_is_behind_loses_the_oldest_notices_alone():
 
     async def body():
         notifier = LocalNotifier()
-        told = await notifier.subscribe("s")
+        notices = await notifier.subscribe("s")
         for seqno in range(NOTICES_WAITING_MAX + 10):
             notifier.publish(Notice("s", seqno, b""))
             notifier.publish(Notice("other", seqno, b""))
-        found = [await told.next(60) for _ in range(NOTICES_WAITING_MAX)]
+        found = [await notices.next(60) for _ in range(NOTICES_WAITING_MAX)]
         assert [notice.seqno for notice in found] == list(range(10, NOTICES_WAITING_MAX + 10))
-        assert await told.next(0) is None
-        told.close()
+        assert await notices.next(0) is None
+        notices.close()
         notifier.publish(Notice("s", 1, b""))
         assert notifier._listening == {}
 
@@ -153,7 +153,7 @@ def test_a_listener_that_is_behind_loses_the_oldest_notices_alone():
 
 
 def test_in_one_process_a_reader_is_woken_by_the_commit_and_does_not_wait_for_its_poll():
-    """Damage: what was written here is seen here a poll later."""
+    """Damage: a process sees its own write only at its next poll."""
 
     async def body():
         blob, consensus = MemoryBlob(), MemoryConsensus()
@@ -175,7 +175,7 @@ def test_in_one_process_a_reader_is_woken_by_the_commit_and_does_not_wait_for_it
     asyncio.run(body())
 
 
-def test_who_is_told_nothing_asks_by_itself_less_and_less_often(place):
+def test_a_reader_without_notices_polls_less_and_less_often(place):
     """Damage: without push a reader never sees anything, or asks all the time."""
     place.writer()
     asked = []
@@ -196,10 +196,10 @@ def test_who_is_told_nothing_asks_by_itself_less_and_less_often(place):
 # ---- the lossy network, simulated
 
 
-def told_of(seed, *, push):
+def answers_of(seed, *, push):
     """One writer and two listening readers, each a process.
 
-    Return what each reader told, the sum of the moments at which it saw each row, how the push fared, and the trace.
+    Return each reader's answers, the sum of the times at which it saw each row, the counters of push, and the trace.
     """
     simulation = Simulation(Seeded(random.Random(seed)), [*Fate][:5], calm_after=3_000)
     notices = SimNotices(simulation)
@@ -242,12 +242,12 @@ def told_of(seed, *, push):
 
 
 def test_losing_doubling_damaging_delaying_and_reordering_notices_changes_no_answer(record_property):
-    """Damage: push, which exists to be fast, makes readers wrong or deaf."""
+    """Damage: push makes readers return wrong rows, or stop seeing versions."""
     expected = [[(time, f"row {time}", 1) for time in range(1, VERSIONS)]] * 2
     carried = heard = 0
     traces = set()
     for seed in range(SEEDS):
-        answers, _, notices, trace = told_of(seed, push=True)
+        answers, _, notices, trace = answers_of(seed, push=True)
         assert answers == expected, f"seed {seed}"
         carried, heard = carried + notices.carried, heard + notices.heard
         traces.add(trace)
@@ -257,11 +257,11 @@ def test_losing_doubling_damaging_delaying_and_reordering_notices_changes_no_ans
 
 
 def test_without_faults_push_is_seen_sooner_than_by_polling_with_the_same_answers():
-    """Damage: push costs and gives nothing."""
+    """Damage: push has a cost and no benefit."""
     quiet = 2  # a seed whose faults are switched off
     while Seeded(random.Random(quiet))._rate:
         quiet += 1
-    pushed, sooner, *_ = told_of(quiet, push=True)
-    polled, later, *_ = told_of(quiet, push=False)
+    pushed, sooner, *_ = answers_of(quiet, push=True)
+    polled, later, *_ = answers_of(quiet, push=False)
     assert pushed == polled
     assert sooner < later

@@ -1,4 +1,4 @@
-"""A store that fails is asked again, for as long as its caller is willing to wait, and what became of it is said."""
+"""A failing store is retried for as long as the caller waits, and the error states the outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.testing.simulation import run_sync
 
 
 def down(place):
-    """Let Consensus refuse whatever it is asked from now on."""
+    """Make Consensus refuse every call from now on."""
 
     async def refuse(*_):
         raise Determinate("an outage")
@@ -25,21 +25,21 @@ def down(place):
 
 @pytest.mark.parametrize("wait_s", [0, 0.3, 5, 20])
 @pytest.mark.parametrize("lease", [False, True])
-def test_a_read_waits_no_longer_than_it_was_told_also_for_a_store_that_is_down(place, wait_s, lease):
+def test_a_read_ends_at_its_timeout_even_if_a_store_is_down(place, wait_s, lease):
     """Damage: a query with a timeout of a second hangs for a minute in an outage."""
     place.append(place.writer(), 0, 2)
     client = place.client()
     opening = client.leased_reader if lease else client.reader
     reader = run_sync(opening("s", place.schema, "orders"))
     down(place)
-    place.clock.now += 10**9  # a beat is due, too
+    place.clock.now += 10**9  # so that a beat is due too
     begun = place.clock.now
     with pytest.raises(Unavailable, match="in the time that was given"):
         run_sync(reader.snapshot(5, timeout_s=wait_s))
     assert place.clock.now - begun <= 1000 * max(wait_s, STUTTER_S)
 
 
-def test_a_store_that_stutters_is_asked_again_by_who_does_not_wait(place):
+def test_a_failing_store_is_retried_even_for_a_caller_that_does_not_wait(place):
     """Damage: each refused call to a store is an error of a query."""
     place.append(place.writer(), 0, 2, [["a", 0, 1]])
     reader = run_sync(place.client().reader("s", place.schema, "orders"))
@@ -58,8 +58,8 @@ def test_a_store_that_stutters_is_asked_again_by_who_does_not_wait(place):
 
 
 @pytest.mark.parametrize(("outcome", "error"), [(Outcome.REFUSED, Unavailable), (Outcome.LOST, Indeterminate)])
-def test_an_append_gives_up_when_it_is_told_to_and_says_whether_it_may_have_happened(place, outcome, error):
-    """Damage: a caller with a deadline waits a minute; or takes what may have happened for what has not."""
+def test_an_append_ends_at_its_timeout_and_reports_whether_it_may_have_happened(place, outcome, error):
+    """Damage: a caller with a deadline waits a minute; or treats a possible commit as one that did not happen."""
     writer = place.writer()
     place.plan.extend([outcome] * ATTEMPTS_MAX)
     begun = place.clock.now
@@ -83,7 +83,7 @@ def test_a_clock_that_is_set_back_makes_no_deadline_later(place):
 
 
 def stuttering(place, client, index, count):
-    """Let the client's Blob fail so many calls in a row, each as `AT_ONCE` says."""
+    """Make the client's Blob fail ``count`` calls in a row, each with outcome ``AT_ONCE[index]``."""
     left = [count]
 
     def choose(label, _):
@@ -114,7 +114,7 @@ def test_records_are_written_and_read_though_blob_stutters(place, index):
 
 @pytest.mark.parametrize("index", [1, 2, 3])
 def test_a_part_that_cannot_be_written_leaves_nothing_in_doubt(place, index):
-    """Damage: a caller must find out whether rows are there which nothing can name."""
+    """Damage: a caller must look for rows that nothing can name."""
     client = place.client()
     run_sync(client.records("log", 1))
     stuttering(place, client, index, 10**6)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
@@ -54,7 +54,7 @@ def made(inputs, lower, upper, rows, since):
 
 
 class Stage:
-    """One shard, and who acts on it."""
+    """One shard, and the handles that act on it."""
 
     def __init__(self, place):
         self.place = place
@@ -95,7 +95,7 @@ class Stage:
         )
         outcome = self.outcome(run_sync(append))
         assert not self.place.plan, "an attempt that the case names was not made"
-        assert not self.place.clock.meanwhile, "nobody waited while the other writer acted"
+        assert not self.place.clock.meanwhile, "no call waited while the other writer acted"
         return outcome
 
     def meanwhile(self, step):
@@ -240,13 +240,13 @@ class Stage:
         return self.place.rows(run_sync(self.reader().changes(step["lower"], step["upper"])))
 
     def listen(self, step):
-        async def told():
+        async def listened():
             contents, _ = await anext(self.listening)
             return contents
 
         if self.listening is None:
             self.listening = self.reader().listen(step["as_of"])
-        return self.place.rows(run_sync(told()))
+        return self.place.rows(run_sync(listened()))
 
     def compact_small(self, step):
         compactor = run_sync(self.place.client(self.place.engine).compactor("s"))
@@ -282,7 +282,7 @@ class Stage:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_each_step_of_the_known_cases_is_answered_as_it_must(place, case):
-    """Damage: persist differs where others lost data before."""
+    """Damage: persist gives a wrong answer in a case in which another system lost data."""
     stage = Stage(place)
     for step in case["steps"]:
         before = stage.versions
@@ -292,6 +292,6 @@ def test_each_step_of_the_known_cases_is_answered_as_it_must(place, case):
 
 
 def test_no_case_is_lost():
-    """Damage: a case is not run, and nobody notices."""
+    """Damage: a case is silently not run."""
     assert len(CASES) == 26
     assert "waiting" not in FILE

@@ -1,4 +1,4 @@
-"""Push between processes: only for who may, never in anybody's way, and much sooner than polling."""
+"""Push between processes: for authorised readers only, never blocking, and much sooner than polling."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def serving(file, **counters):
 
 
 def listening(file, clock=None):
-    """A client of whoever serves at ``file``."""
+    """A client of the server at ``file``."""
     return PushClient(file, clock or HandClock(), CountingIds("client"))
 
 
@@ -73,19 +73,19 @@ async def until(condition):
 # ---- one machine, one loop -------------------------------------------------------------------------------------------
 
 
-def test_a_listener_is_told_what_is_published_and_what_the_server_has_met(tmp_path):
+def test_a_listener_gets_the_notices_and_the_servers_counters(tmp_path):
     """Damage: readers in other processes learn of a version when they next poll."""
 
     async def body():
         server = await serving(tmp_path / "push", retries=3)
         client = listening(tmp_path / "push")
-        told = await client.subscribe("s")
+        subscription = await client.subscribe("s")
         assert client.connected
         assert client.counters == {"retries": 3}
         server.publish(Notice("other", 1, b""))
         server.publish(NOTICE)
-        assert await told.next(LONG) == NOTICE
-        told.close()
+        assert await subscription.next(LONG) == NOTICE
+        subscription.close()
         client.close()
         server.close()
 
@@ -112,7 +112,7 @@ def test_the_address_is_its_users_own_and_goes_with_the_server(tmp_path):
 
 
 def test_an_address_that_others_may_have_written_is_not_believed(tmp_path):
-    """Damage: another user makes our readers connect to him, and tells them versions that never were."""
+    """Damage: another user makes our readers connect to his server, which sends versions that never existed."""
 
     async def body():
         file = tmp_path / "push"
@@ -135,15 +135,15 @@ def test_an_address_that_leads_nowhere_is_no_push_and_no_error(tmp_path, text):
         file.write_text(text)
         file.chmod(0o600)
         client = listening(file)
-        told = await client.subscribe("s")
-        assert await told.next(0) is None
+        subscription = await client.subscribe("s")
+        assert await subscription.next(0) is None
         assert not client.connected
 
     asyncio.run(body())
 
 
-def test_who_does_not_know_the_token_is_told_nothing(tmp_path):
-    """Damage: any process of the machine reads along."""
+def test_a_client_without_the_token_gets_no_notice(tmp_path):
+    """Damage: any process of the machine receives the notices."""
 
     async def body():
         file = tmp_path / "push"
@@ -160,7 +160,7 @@ def test_who_does_not_know_the_token_is_told_nothing(tmp_path):
 
 
 def test_a_server_that_does_not_know_the_token_is_not_believed(tmp_path):
-    """Damage: whoever got the port of a dead server tells our readers versions that never were."""
+    """Damage: a process that took over a dead server's port sends our readers versions that never existed."""
 
     async def body():
         file = tmp_path / "push"
@@ -178,9 +178,9 @@ def test_a_server_that_does_not_know_the_token_is_not_believed(tmp_path):
         right = json.loads(file.read_text())
         file.write_text(json.dumps({**right, "port": other.sockets[0].getsockname()[1]}))
         client = listening(file)
-        told = await client.subscribe("s")
+        subscription = await client.subscribe("s")
         assert not client.connected
-        assert await told.next(0) is None
+        assert await subscription.next(0) is None
         assert right["token"] not in str(answers)  # it never travels
         other.close()
         server.close()
@@ -200,8 +200,8 @@ def test_a_server_that_does_not_know_the_token_is_not_believed(tmp_path):
         frame(Answer("n", b"x" * 32)),
     ],
 )
-def test_whoever_says_anything_but_the_right_answer_is_cut_off(tmp_path, said):
-    """Damage: a stray client holds memory or confuses the process that writes."""
+def test_a_client_that_sends_anything_but_the_right_answer_is_disconnected(tmp_path, said):
+    """Damage: a stray client uses memory of the writer's process, or confuses it."""
 
     async def body():
         server = await serving(tmp_path / "push")
@@ -233,16 +233,16 @@ def test_frames_come_whole_however_they_are_cut():
         Frames().feed(struct.pack(">I", FRAME_BYTES_MAX + 1))
 
 
-def test_a_lost_connection_wakes_who_waits_and_is_tried_again_with_back_off(tmp_path):
-    """Damage: readers are deaf for ever after the writer was restarted, or dial a dead port without pause."""
+def test_a_lost_connection_wakes_waiting_readers_and_is_retried_with_back_off(tmp_path):
+    """Damage: after a restart of the writer readers get no notices for ever, or dial a dead port without pause."""
 
     async def body():
         file, clock = tmp_path / "push", HandClock()
         server = await serving(file)
         client = listening(file, clock)
-        told = await client.subscribe("s")
+        subscription = await client.subscribe("s")
         server.close()
-        assert await told.next(LONG) is None  # at once: whoever waited fetches
+        assert await subscription.next(LONG) is None  # at once: waiting readers fetch
         await until(lambda: not client.connected)
         tries = []
         dial = client._dial
@@ -257,22 +257,22 @@ def test_a_lost_connection_wakes_who_waits_and_is_tried_again_with_back_off(tmp_
         clock.now += 1
         while len(tries) < 6:
             clock.now += 100
-            await told.next(0)
+            await subscription.next(0)
         pauses = [(after - before) / 1000 for before, after in pairwise(tries)]
         assert pauses == [RETRY_S_MIN, RETRY_S_MIN * 2, RETRY_S_MIN * 4, RETRY_S_MIN * 8, RETRY_S_MAX]
         file.unlink()
         again = await serving(file)
         clock.now += round(RETRY_S_MAX * 1000)
-        assert await told.next(LONG) is None  # connected anew: whoever waited fetches
+        assert await subscription.next(LONG) is None  # connected anew: waiting readers fetch
         again.publish(NOTICE)
-        assert await told.next(LONG) == NOTICE
+        assert await subscription.next(LONG) == NOTICE
         client.close()
         again.close()
 
     asyncio.run(body())
 
 
-def test_a_listener_that_does_not_read_is_told_no_more_and_slows_nobody_down(tmp_path):
+def test_a_listener_that_does_not_read_gets_no_more_notices_and_slows_nothing_down(tmp_path):
     """Damage: one stopped reader makes the writer's memory grow until it is killed."""
 
     class Full:
@@ -329,7 +329,7 @@ class Writer:
 
 @pytest.mark.kill
 def test_another_process_sees_each_version_many_times_sooner_by_push_than_by_polling(tmp_path, record_property):
-    """Damage: what is written is seen a second later everywhere else, or never."""
+    """Damage: other processes see a write a second later, or never."""
 
     async def write(child):
         writer = Writer(tmp_path)
@@ -355,7 +355,7 @@ def test_another_process_sees_each_version_many_times_sooner_by_push_than_by_pol
     begun, said = asyncio.run(write(child))
     rows = ",".join(f"{number:03}" for number in range(1, 10))
     assert {name: rest for name, what, *rest in said if what == "saw"} == {"push": [rows], "poll": [rows]}
-    assert {name: int(rest[0]) > 0 for name, what, *rest in said if what == "told"} == {"push": True, "poll": False}
+    assert {name: int(rest[0]) > 0 for name, what, *rest in said if what == "notices"} == {"push": True, "poll": False}
     took = {}
     for name in ("push", "poll"):
         seen = [(int(upper), float(at)) for who, upper, *rest in said if who == name and upper.isdigit() for at in rest]
@@ -373,7 +373,7 @@ def test_another_process_sees_each_version_many_times_sooner_by_push_than_by_pol
 
 @pytest.mark.kill
 def test_readers_of_a_killed_writer_go_on_by_polling(tmp_path):
-    """Damage: a crash of the process that pushes stops everybody who reads."""
+    """Damage: a crash of the process that serves push stops all readers."""
 
     async def body():
         writer = Writer(tmp_path)

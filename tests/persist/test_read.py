@@ -1,4 +1,4 @@
-"""Readers: a snapshot waits until it is complete, a listener tells each update once, and nothing unreadable is read."""
+"""Readers: a snapshot waits until it is complete, a listener yields each update once, and reads before since fail."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def hold_at(place, frontier):
     run_sync(run_sync(place.client().since("s", "hold", 1)).downgrade(frontier))
 
 
-def told(place, listening, count):
-    """The next windows that a listener gives."""
+def windows(place, listening, count):
+    """The next windows that a listener yields."""
 
     async def some():
         windows = []
@@ -56,7 +56,7 @@ def later(place, writer):
     return lambda: writer.compare_and_append([staged], Frontier(2), Frontier(4))
 
 
-def test_a_snapshot_gives_up_when_it_is_told_to(place):
+def test_a_snapshot_gives_up_at_its_timeout(place):
     """Damage: a client hangs on a source that is down."""
     place.append(place.writer(), 0, 2)
     with pytest.raises(AsOfError, match="not complete at 5 yet: its upper is \\[2\\]"):
@@ -68,8 +68,8 @@ def test_a_snapshot_gives_up_when_it_is_told_to(place):
 
 
 @pytest.mark.parametrize("time", [-1, TIME_MAX, TIME_MAX + 1])
-def test_a_time_that_is_none_is_refused(place, time):
-    """Damage: a usage error is reported as a crash of ours."""
+def test_an_invalid_time_is_refused(place, time):
+    """Damage: a usage error looks like a bug of Strandline."""
     place.append(place.writer(), 0, None)
     with pytest.raises(AsOfError):
         run_sync(reader(place).snapshot(time))
@@ -94,8 +94,8 @@ def test_a_clock_that_is_set_back_does_not_prolong_a_wait(place):
         run_sync(waiting.snapshot(5, timeout_s=0.2))
 
 
-def test_before_since_nothing_is_read_and_nobody_waits(place):
-    """Damage: wrong rows after compaction; or a wait for what can never come."""
+def test_a_read_before_since_is_refused_at_once(place):
+    """Damage: wrong rows after compaction; or a wait that can never end."""
     place.append(place.writer(), 0, 9, [["a", 1, 1]])
     hold_at(place, Frontier(4))
     with pytest.raises(AsOfError, match=r"since \[4\]"):
@@ -107,7 +107,7 @@ def test_before_since_nothing_is_read_and_nobody_waits(place):
 
 
 def test_changes_are_the_updates_between(place):
-    """Damage: a feed gives a row twice, or not at all, at the edge of two windows."""
+    """Damage: a listener yields a row twice, or not at all, at the edge of two windows."""
     writer = place.writer()
     for at in range(6):
         place.append(writer, at, at + 1, [[str(at), at, 1]])
@@ -117,13 +117,13 @@ def test_changes_are_the_updates_between(place):
     assert place.rows(run_sync(read.changes(2, 2))) == []
 
 
-def test_changes_of_a_time_that_is_not_known_or_gone_are_refused(place):
-    """Damage: a feed takes what it was given for everything there is."""
+def test_changes_of_a_time_that_is_unknown_or_compacted_are_refused(place):
+    """Damage: a listener treats partial changes as complete."""
     place.append(place.writer(), 0, 6, [["a", 1, 1]])
     hold_at(place, Frontier(3))
     with pytest.raises(AsOfError, match="not known yet"):
         run_sync(reader(place).changes(2, 7))
-    with pytest.raises(AsOfError, match="compacted"):  # what is at 3 cannot be told from what was before
+    with pytest.raises(AsOfError, match="compacted"):  # updates at 3 cannot be distinguished from earlier ones
         run_sync(reader(place).changes(3, 6))
     run_sync(reader(place).changes(4, 6))
     with pytest.raises(AsOfError, match="compacted"):
@@ -132,7 +132,7 @@ def test_changes_of_a_time_that_is_not_known_or_gone_are_refused(place):
 
 
 def test_a_history_begins_with_the_contents_at_since(place):
-    """Damage: what is told of a shard's past depends on whether it was compacted already."""
+    """Damage: a history depends on whether the shard was compacted already."""
     place.append(place.writer(), 0, 6, [["a", 1, 1], ["b", 3, 1], ["c", 5, 1]])
     hold_at(place, Frontier(3))
     assert place.rows(run_sync(reader(place).history(6))) == [["a", 3, 1], ["b", 3, 1], ["c", 5, 1]]
@@ -142,26 +142,26 @@ def test_a_history_begins_with_the_contents_at_since(place):
         run_sync(reader(place).history(3))
 
 
-def test_a_listener_is_told_each_update_after_its_time_once(place):
+def test_a_listener_gets_each_update_after_its_time_once(place):
     """Damage: a subscriber counts a row twice or misses it."""
     writer = place.writer()
     place.append(writer, 0, 3, [["a", 0, 1], ["b", 1, 1], ["c", 2, 1]])
     listening = reader(place).listen(0)
-    assert told(place, listening, 1) == [([["b", 1, 1], ["c", 2, 1]], 3)]
+    assert windows(place, listening, 1) == [([["b", 1, 1], ["c", 2, 1]], 3)]
     place.append(writer, 3, 4, [["d", 3, 1]])
     place.append(writer, 4, 5, [["e", 4, -1]])
-    assert told(place, listening, 1) == [([["d", 3, 1], ["e", 4, -1]], 5)]
+    assert windows(place, listening, 1) == [([["d", 3, 1], ["e", 4, -1]], 5)]
     place.append(writer, 5, None, [["f", 5, 1]])
-    assert told(place, listening, 3) == [([["f", 5, 1]], None)]
+    assert windows(place, listening, 3) == [([["f", 5, 1]], None)]
 
 
-def test_a_listener_whose_times_nobody_held_is_told_so(place):
+def test_a_listener_whose_times_were_compacted_gets_an_error(place):
     """Damage: a subscriber silently misses updates that were compacted before it came."""
     place.append(place.writer(), 0, 9, [["a", 1, 1]])
     hold_at(place, Frontier(5))
     with pytest.raises(AsOfError, match="compacted"):
-        told(place, reader(place).listen(4), 1)
-    assert told(place, reader(place).listen(5), 1) == [([], 9)]
+        windows(place, reader(place).listen(4), 1)
+    assert windows(place, reader(place).listen(5), 1) == [([], 9)]
 
 
 def test_contents_name_the_batches_that_overlap_and_no_others(place):
@@ -191,15 +191,15 @@ def test_a_reader_shares_what_its_process_commits(place):
     assert read.state.upper == Frontier(4)
 
 
-def test_a_listen_remembers_nothing_of_what_it_told(place):
-    """Damage: a reader that listens for months grows by an entry with every time it is told of."""
+def test_a_listen_keeps_nothing_of_the_updates_that_it_returned(place):
+    """Damage: the memory of a reader that listens for months grows with every time that it yields."""
     writer = place.writer()
     handle = reader(place)
     listening = handle.listen(0)
     for at in range(20):
         place.append(writer, at, at + 1)
         if at:
-            told(place, listening, 1)
+            windows(place, listening, 1)
     assert len(handle._listening) == 1
     run_sync(listening.aclose())
     assert len(handle._listening) == 0

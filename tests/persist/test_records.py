@@ -31,7 +31,7 @@ def append(log, records, lower, upper, **options):
 
 @pytest.mark.parametrize("size", [1, INLINE_PART_BYTES_MAX + 1])
 def test_what_is_appended_is_read_by_others_inline_or_not(place, size):
-    """Damage: a binding of a source is lost, and its rows are read twice."""
+    """Damage: a source loses a binding, and reads its rows twice."""
     log = shard(place)
     record = Record(b"x" * size, 1, 2)
     assert append(log, [record], 0, 3) == Appended(Frontier(3))
@@ -42,7 +42,7 @@ def test_what_is_appended_is_read_by_others_inline_or_not(place, size):
 
 
 def test_records_that_cancel_are_never_written(place):
-    """Damage: what was withdrawn at once costs a part."""
+    """Damage: a record that is inserted and withdrawn at one time costs a part."""
     log = shard(place)
     append(log, [Record(b"a", 0, 1), Record(b"a", 0, -1)], 0, 1)
     assert (log.state.batches[0].parts, log.state.digest) == ((), NOTHING)
@@ -50,7 +50,7 @@ def test_records_that_cancel_are_never_written(place):
 
 @pytest.mark.parametrize(("lower", "upper", "time"), [(2, 5, 1), (2, 5, 5), (2, 5, 9), (2, None, 1)])
 def test_a_record_outside_the_bounds_is_refused(place, lower, upper, time):
-    """Damage: an update appears at a time that readers took for complete."""
+    """Damage: an update appears at a time that readers consider complete."""
     log = shard(place)
     append(log, [], 0, 2)
     with pytest.raises(InvalidUsage, match=f"a record at {time} does not lie in"):
@@ -77,7 +77,7 @@ def test_the_part_of_a_refused_append_is_deleted_and_of_a_fenced_one_left(place)
 
 
 def test_the_same_token_is_the_same_append_after_a_restart(place):
-    """Damage: an item is handed out twice."""
+    """Damage: an item is assigned twice."""
     append(shard(place), [Record(b"a", 0, 1)], 0, 1, token="one")
     again = shard(place)
     assert append(again, [Record(b"a", 0, 1)], 0, 1, token="one") == Appended(Frontier(1))
@@ -85,7 +85,7 @@ def test_the_same_token_is_the_same_append_after_a_restart(place):
 
 
 def test_contents_of_a_version_are_those_of_that_version(place):
-    """Damage: a decision is made on an upper and on records that do not belong together."""
+    """Damage: a decision uses an upper and records of different versions."""
     log = shard(place)
     append(log, [Record(b"a", 0, 1)], 0, 1)
     state = log.state
@@ -95,7 +95,7 @@ def test_contents_of_a_version_are_those_of_that_version(place):
 
 
 def test_refreshing_shows_what_others_appended(place):
-    """Damage: two processes hand out the same."""
+    """Damage: two processes assign the same item."""
     one, two = shard(place), shard(place)
     append(one, [Record(b"a", 0, 1)], 0, 1)
     assert two.upper == MINIMUM
@@ -106,8 +106,8 @@ def test_refreshing_shows_what_others_appended(place):
 @pytest.mark.parametrize(
     "record", [Record("text", 0, 1), Record(b"a", 0.0, 1), Record(b"a", 0, 1.0), Record(b"a", 0, 2**64)]
 )
-def test_what_nobody_could_read_again_is_not_written(place, record):
-    """Damage: a shard is committed to that cannot be opened any more."""
+def test_a_record_that_could_not_be_read_again_is_not_written(place, record):
+    """Damage: after the commit the shard can no longer be opened."""
     log = shard(place)
     before = list(place.objects)
     with pytest.raises(InvalidUsage, match="is no record"):
@@ -117,7 +117,7 @@ def test_what_nobody_could_read_again_is_not_written(place, record):
 
 @pytest.mark.parametrize("size", [1, INLINE_PART_BYTES_MAX])
 def test_a_part_that_holds_no_records_is_named(place, size, monkeypatch):
-    """Damage: what another program wrote ends in an error that says neither which shard nor which part."""
+    """Damage: bytes of another program raise an error that names neither the shard nor the part."""
     log = shard(place)
     with monkeypatch.context() as patched:
         patched.setattr(records, "_encoder", msgspec.json.Encoder())
@@ -129,7 +129,7 @@ def test_a_part_that_holds_no_records_is_named(place, size, monkeypatch):
 
 
 def test_a_missing_part_is_named(place):
-    """Damage: the operator is not told which object to restore."""
+    """Damage: the operator does not learn which object to restore."""
     log = shard(place)
     append(log, [Record(b"x" * (INLINE_PART_BYTES_MAX + 1), 0, 1)], 0, 1)
     key = log.state.batches[0].parts[0].key
@@ -161,7 +161,7 @@ def test_consolidation_keeps_every_sum_and_nothing_else(records):
 
 
 def test_what_was_merged_and_collected_meanwhile_is_read_as_what_took_its_place(place):
-    """Damage: a process that was slow takes an orderly shard for a damaged one, and stops (found by a seed)."""
+    """Damage: a slow process calls a sound shard damaged, and stops (found by a seed)."""
     log, data = shard(place), b"x" * (INLINE_PART_BYTES_MAX + 1)
     wanted = [Record(data + b"%d" % time, time, 1) for time in range(3)]
     for record in wanted:

@@ -1,4 +1,4 @@
-"""Registers: every change is applied once, whatever becomes of the attempts."""
+"""Registers: every change is applied once, whatever the outcomes of its attempts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_fresh_register_holds_nothing_and_then_what_was_written(place):
 
 
 def test_a_change_to_none_leaves_it_alone(place):
-    """Damage: looking changes."""
+    """Damage: a read changes the register."""
     run_sync(register(place).update(add(b"a")))
     assert run_sync(register(place).update(lambda body: None)) == b"a"
     assert len(place.versions["catalog"]) == 1
@@ -53,7 +53,7 @@ def test_a_change_is_made_once_whatever_becomes_of_its_attempts(place, outcomes)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE_UNREPORTED, Outcome.LOST, Outcome.LATE])
-def test_a_change_and_somebody_elses_are_both_made_once(place, outcome):
+def test_a_change_and_a_concurrent_one_are_both_made_once(place, outcome):
     """Damage: of two statements at once, one is lost or done twice."""
     place.plan.append(outcome)
     place.clock.meanwhile.append(lambda: register(place, "b").update(add(b"b")))

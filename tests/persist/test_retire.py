@@ -1,4 +1,4 @@
-"""Dropping a shard: closed for good, held by nobody by name, and emptied once nobody reads it."""
+"""Dropping a shard: closed for good, its critical holds released, and emptied once no reader has a lease."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.testing.simulation import run_sync
 
 
 def collecting(place):
-    """A process that collects garbage, and spares nobody who holds nothing."""
+    """A process that collects garbage without a grace period."""
     return place.client(place.engine, grace_ms=0)
 
 
@@ -34,8 +34,8 @@ def parts_of(place):
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_what_is_dropped_is_closed_and_deleted_whoever_held_it_by_name(place, outcome):
-    """Damage: every table that was ever dropped stays in the location, and is paid for."""
+def test_a_dropped_shard_is_closed_and_deleted_although_readers_held_it_by_name(place, outcome):
+    """Damage: dropped tables stay in the location for ever, and cost storage."""
     client = collecting(place)
     writer = filled(place, client)
     place.plan.append(outcome)
@@ -48,7 +48,7 @@ def test_what_is_dropped_is_closed_and_deleted_whoever_held_it_by_name(place, ou
     assert len(place.versions["s"]) == versions
 
 
-def test_a_shard_that_nobody_held_is_dropped_too(place):
+def test_a_shard_without_holds_is_dropped_too(place):
     """Damage: the shards of a view's stages, which no hold keeps, are never deleted."""
     client = collecting(place)
     filled(place, client, held=False)
@@ -56,7 +56,7 @@ def test_a_shard_that_nobody_held_is_dropped_too(place):
     assert parts_of(place) == []
 
 
-def test_a_lease_keeps_what_is_dropped_until_it_ends(place):
+def test_a_lease_keeps_a_dropped_shard_until_it_ends(place):
     """Damage: a query of another process loses its rows in the middle."""
     client = collecting(place)
     filled(place, client)
@@ -71,7 +71,7 @@ def test_a_lease_keeps_what_is_dropped_until_it_ends(place):
 
 
 def test_an_older_epoch_drops_nothing(place):
-    """Damage: an environment that was succeeded throws away what its successor writes."""
+    """Damage: an environment that was replaced deletes what its successor writes."""
     client = collecting(place)
     filled(place, client)
     place.writer(epoch=2)

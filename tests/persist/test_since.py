@@ -17,7 +17,7 @@ def hold(place, epoch=1, reader="r", client=None):
 
 
 def test_a_hold_keeps_since_back_until_it_moves(place):
-    """Damage: history that somebody reads is compacted away."""
+    """Damage: history that a reader needs is compacted away."""
     one, two = hold(place, reader="one"), hold(place, reader="two")
     assert run_sync(one.downgrade(Frontier(5))) == Frontier(5)
     assert place.state().since == Frontier(0)
@@ -36,7 +36,7 @@ def test_a_hold_never_goes_back(place):
 
 
 def test_a_newer_epoch_takes_over_and_the_older_is_fenced(place):
-    """Damage: a zombie lets go of what its successor reads."""
+    """Damage: a zombie releases history that its successor reads."""
     old, new = hold(place, 1), hold(place, 2)
     with pytest.raises(FencedError, match="is epoch 2's, not 1's"):
         run_sync(old.downgrade(Frontier(9)))
@@ -49,7 +49,7 @@ def test_a_newer_epoch_takes_over_and_the_older_is_fenced(place):
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE_UNREPORTED, Outcome.LATE, Outcome.LOST, Outcome.REFUSED])
 def test_a_downgrade_whose_answer_was_lost_is_recognised(place, outcome):
-    """Damage: an owner takes itself for fenced and stops."""
+    """Damage: an owner concludes that it is fenced, and stops."""
     one = hold(place)
     place.plan.append(outcome)
     assert run_sync(one.downgrade(Frontier(5))) == Frontier(5)
@@ -60,7 +60,7 @@ def test_a_downgrade_whose_answer_was_lost_is_recognised(place, outcome):
 
 
 def test_taking_over_succeeds_though_an_older_epoch_was_faster(place):
-    """Damage: the newest owner is told that it is fenced, by one that it fences."""
+    """Damage: the newest owner gets `FencedError` because of an owner that it fences."""
     hold(place, 1)
     machine = place.writer()._machine
     place.plan.extend([Outcome.LOST])
@@ -87,7 +87,7 @@ def test_an_expired_hold_holds_nothing_and_can_be_taken_anew(place):
 
 
 def test_a_hold_that_two_coroutines_move_stands_where_it_was_moved_furthest(place):
-    """Damage: who asks where the hold stands is told less than was let go of, and reads what is gone."""
+    """Damage: a coroutine gets a since before the one that was released, and reads history that is gone."""
     shared = hold(place)
 
     async def meanwhile():

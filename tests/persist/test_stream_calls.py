@@ -124,7 +124,7 @@ def test_a_write_that_straddles_a_seal_is_cut(place, codec, fresh):
 
 
 def test_a_write_that_cancels_out_or_holds_nothing_is_done_and_changes_nothing(place):
-    """Damage: a client that has nothing to say is told an error, or costs a version."""
+    """Damage: a client with nothing to write gets an error, or costs a version."""
     write, _ = opened(place, "n")
     before = versions(place, write)
     resolved(write.write([]))

@@ -1,4 +1,4 @@
-"""A call is done once, whatever the store answers, and whoever was forgotten meanwhile."""
+"""A call is done once, whatever the store answers, and even if the state has forgotten its writer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_a_call_is_done_once_whatever_becomes_of_its_attempts(place, outcome):
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("sealed_meanwhile", [False, True])
-def test_awaiting_a_call_of_unknown_outcome_again_tells_what_became_of_it(place, monkeypatch, late, sealed_meanwhile):
-    """Damage: a client that is not told whether it wrote has no way to learn it, or learns something wrong."""
+def test_awaiting_a_call_of_unknown_outcome_again_returns_its_outcome(place, monkeypatch, late, sealed_meanwhile):
+    """Damage: a client in doubt whether it wrote cannot find out, or gets a wrong answer."""
     write, reader = opened(place, "n")
     other, _ = opened(place, "n")
     monkeypatch.setattr(machine, "CAS_RETRIES_MAX", 2)
@@ -52,7 +52,7 @@ def test_awaiting_a_call_of_unknown_outcome_again_tells_what_became_of_it(place,
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_lost_race_after_many_writers_is_no_doubt(place, sealed):
-    """Damage: after 65 short processes nobody can write to a stream any more, for ever."""
+    """Damage: after 65 short processes no process can write to a stream, for ever."""
     for _ in range(WRITERS_MAX + 1):
         write, _ = opened(place, "n")
         resolved(write.write([("many", 5, 1)]))
@@ -94,7 +94,7 @@ def test_an_attempt_in_doubt_after_many_writers_is_found_by_what_it_wrote(place,
 
 
 def cancelled_after(call):
-    """Do it, and be cancelled before it is told."""
+    """Run the call, and cancel it before it gets the answer."""
 
     async def cancelled(*given):
         await call(*given)

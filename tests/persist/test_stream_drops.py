@@ -1,4 +1,4 @@
-"""A stream that is dropped is closed, and deleted once nobody reads it any more."""
+"""A dropped stream is closed, and deleted once no reader holds it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streams_in_use import client, opened, read, resolved, rows, words
 
 
 def test_a_dropped_collection_is_closed_and_its_name_means_another_one(place):
-    """Damage: who has the old one open writes into the new one, or into nothing without being told."""
+    """Damage: a process that has the old one open writes into the new one, or loses its writes silently."""
     process = client(place)
     old, reader = opened(place, "n", process=process)
     resolved(old.write([("a", 1, 1)]))
@@ -28,7 +28,7 @@ def test_a_dropped_collection_is_closed_and_its_name_means_another_one(place):
     assert read(reader, 2) == []
 
 
-def test_who_drops_slowly_does_not_drop_what_was_created_anew(place, monkeypatch):
+def test_a_slow_drop_does_not_drop_a_collection_that_was_created_anew(place, monkeypatch):
     """Damage: a living collection loses its name, and with it all that was acknowledged."""
     opened(place, "n")
     slow, new = client(place), []
@@ -59,8 +59,8 @@ def parts_of(place):
 
 
 @pytest.mark.parametrize("grace_ms", [0, 1_000])
-def test_what_is_dropped_is_deleted(place, grace_ms):
-    """Damage: a location keeps for ever all that was ever dropped in it."""
+def test_a_dropped_collection_is_deleted(place, grace_ms):
+    """Damage: a location keeps dropped collections for ever."""
     one = collecting(place, grace_ms)
     process = StreamClient(one, 1)
     write, _ = opened(place, "n", process=process)
@@ -71,7 +71,7 @@ def test_what_is_dropped_is_deleted(place, grace_ms):
     run_sync(process.drop("n"))
     shard = write._writer.shard
     if grace_ms:
-        assert parts_of(place), "who holds nothing may still be reading"
+        assert parts_of(place), "a reader without a hold may still be reading"
         assert not run_sync(gc(one, shard)).parts
         place.clock.now += grace_ms
         assert run_sync(gc(one, shard)).parts
@@ -81,7 +81,7 @@ def test_what_is_dropped_is_deleted(place, grace_ms):
 
 
 async def gc(process, shard):
-    """Collect as `strandline gc --apply` does; what it would do is what it does."""
+    """Collect as `strandline gc --apply` does, and check that its preview is right."""
     expected = await (await process.collector(shard)).preview()
     done = await (await process.collector(shard)).collect()
     assert (expected.parts, expected.doomed) == (done.parts, done.doomed)
@@ -89,7 +89,7 @@ async def gc(process, shard):
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_what_is_dropped_stays_while_a_lease_holds_it_and_no_longer(place, dies):
+def test_a_dropped_collection_stays_as_long_as_a_lease_holds_it(place, dies):
     """Damage: a query loses its rows in the middle; or one reader that crashed keeps them for ever."""
     one = collecting(place)
     process = StreamClient(one, 1)
@@ -111,7 +111,7 @@ def test_what_is_dropped_stays_while_a_lease_holds_it_and_no_longer(place, dies)
         run_sync(leased.refresh()), run_sync(leased.snapshot(1))
 
 
-def test_who_does_not_collect_drops_and_deletes_nothing(place):
+def test_a_process_that_does_not_collect_garbage_drops_and_deletes_nothing(place):
     """Damage: parts are deleted under readers that the collector of the location spares."""
     process = client(place)
     write, _ = opened(place, "n", process=process)

@@ -1,4 +1,4 @@
-"""Whoever stops, or is cancelled, leaves nothing undone and nothing untold."""
+"""Stopping or cancelling leaves no call undone and no refusal unreported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from strandline.errors import FencedError, Indeterminate, InvalidUsage, Stopped, Unavailable
 from strandline.persist.client import PersistClient
-from strandline.persist.line import UNTOLD_MAX
+from strandline.persist.line import UNRAISED_MAX
 from strandline.persist.stream import StreamClient
 from strandline.persist.updates import ValueCodec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -19,7 +19,7 @@ from strandline.testing.simulation import Fate, IoPoint, SimBlob, SimClock, SimC
 from streams_in_use import client, opened, read, resolved, words
 
 
-def test_stopping_finishes_what_was_called_and_refuses_what_comes(place):
+def test_stopping_finishes_earlier_calls_and_refuses_later_ones(place):
     """Damage: the last writes of a process that ends in order are lost."""
     process = client(place)
     write, reader = opened(place, "n", process=process)
@@ -36,8 +36,8 @@ def test_stopping_finishes_what_was_called_and_refuses_what_comes(place):
 
 
 @pytest.mark.parametrize("leave", ["stop", "async with"])
-def test_who_stops_is_told_what_was_refused_and_nobody_awaited(place, leave):
-    """Damage: a program ends well, and what it wrote last is not there."""
+def test_stop_raises_refusals_of_calls_that_were_never_awaited(place, leave):
+    """Damage: a program ends without an error, and its last writes are lost."""
 
     async def run(process, *steps):
         async with process:
@@ -49,9 +49,9 @@ def test_who_stops_is_told_what_was_refused_and_nobody_awaited(place, leave):
 
     run_sync(run(client(place), lambda write: write.seal(5)))
     late = [lambda write, n=n: write.write([(f"late {n}", n, 1)]) for n in range(3)]
-    with pytest.raises(InvalidUsage, match=r"nothing is written at \[0\]") as told:
+    with pytest.raises(InvalidUsage, match=r"cannot write at \[0\]") as raised:
         run_sync(run(client(place), *late, lambda write: write.write([("good", 5, 1)])))
-    assert told.value.__notes__ == ["3 calls that nobody awaited were refused; this is one of them"]
+    assert raised.value.__notes__ == ["3 refused calls were never awaited; this is the refusal of one"]
     old = client(place)
     write, reader = opened(place, "n", process=old)
     write.write([("late", 1, 1)])
@@ -65,8 +65,8 @@ def test_who_stops_is_told_what_was_refused_and_nobody_awaited(place, leave):
     assert read(reader, 6) == [("good", 1)]
 
 
-def test_who_stops_is_not_told_again_what_somebody_awaited(place):
-    """Damage: a program that handles its refusals cannot end well."""
+def test_stop_does_not_raise_a_refusal_that_was_awaited(place):
+    """Damage: a program that handles its refusals cannot stop without an error."""
     process = client(place)
     write, _ = opened(place, "n", process=process)
     write.seal(5)
@@ -75,7 +75,7 @@ def test_who_stops_is_not_told_again_what_somebody_awaited(place):
     run_sync(process.close())
 
 
-def test_an_error_in_the_block_is_not_replaced_by_what_leaving_it_tells(place):
+def test_an_error_in_the_block_is_not_replaced_by_the_error_of_closing(place):
     """Damage: the error that ended a program is hidden behind another."""
 
     async def run():
@@ -84,20 +84,20 @@ def test_an_error_in_the_block_is_not_replaced_by_what_leaving_it_tells(place):
             write.seal(5), write.write([("late", 1, 1)])
             raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="mine") as told:
+    with pytest.raises(KeyError, match="mine") as raised:
         run_sync(run())
-    assert "could not be closed in order: shard" in told.value.__notes__[0]
+    assert "could not be closed in order: shard" in raised.value.__notes__[0]
 
 
-def test_only_the_newest_refusals_are_kept_for_who_stops(place):
-    """Damage: a program that knows that some of its writes are late grows for ever, or never learns it is fenced."""
+def test_only_the_newest_refusals_are_kept_for_stop(place):
+    """Damage: the memory of a program with late writes grows for ever, or it never learns that it is fenced."""
     process = client(place)
     write, _ = opened(place, "n", process=process)
     write.seal(5)
-    for _ in range(UNTOLD_MAX + 9):
+    for _ in range(UNRAISED_MAX + 9):
         write.write([("late", 1, 1)])
     run_sync(process._line.drive())
-    assert len(process._line._untold) == UNTOLD_MAX
+    assert len(process._line._unraised) == UNRAISED_MAX
     opened(place, "n", process=client(place, epoch=2))
     write.write([("lost", 6, 1)])
     with pytest.raises(FencedError):
@@ -105,7 +105,7 @@ def test_only_the_newest_refusals_are_kept_for_who_stops(place):
 
 
 def test_the_last_clone_to_leave_stops_and_all_clones_share_one_order(place):
-    """Damage: one user of a client stops the others, or nobody stops it."""
+    """Damage: one user of a client stops the others, or the client is never stopped."""
     one = client(place)
     two = one.clone()
     a, reader = opened(place, "n", process=one)
@@ -125,20 +125,20 @@ ACTORS = 4
 
 
 def together(seed, fates):
-    """Actors of one process share a client and await calls at once; return what each was told, and what is there."""
+    """Actors of one process share a client and await calls at once; return the answers, and the contents."""
     simulation = Simulation(Seeded(random.Random(seed)), fates, calm_after=400)
     blob, consensus, ids = MemoryBlob(), MemoryConsensus(), SimIds()
     codec = ValueCodec(SimBlob(blob), "text", str.encode, bytes.decode)
     process = StreamClient(PersistClient(SimClock(simulation), ids, SimBlob(blob), SimConsensus(consensus)), 1)
     opening = Simulation(Listed([]))
-    told = []
+    acknowledged = []
 
     async def open_it():
-        told.append(await process.create_or_load("n", codec))
+        acknowledged.append(await process.create_or_load("n", codec))
 
     opening.spawn("open", lambda _: open_it())
     opening.drive()
-    write, _ = told.pop()
+    write, _ = acknowledged.pop()
 
     async def act(name):
         for n in range(3):
@@ -149,7 +149,7 @@ def together(seed, fates):
                     with suppress(Indeterminate, Unavailable, InvalidUsage):
                         await call
             if calls[0].refusal is None:
-                told.append(f"{name}.{n}")
+                acknowledged.append(f"{name}.{n}")
 
     for number in range(ACTORS):
         simulation.spawn(f"a{number}", lambda crashes, name=f"a{number}": None if crashes else act(name))
@@ -157,23 +157,23 @@ def together(seed, fates):
     after = StreamClient(PersistClient(HandClock(), CountingIds("after"), blob, consensus), 2)
     last, reader = run_sync(after.create_or_load("n", ValueCodec(blob, "text", str.encode, bytes.decode)))
     resolved(last.seal(999))
-    return told, read(reader, 998)
+    return acknowledged, read(reader, 998)
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_all_who_await_at_once_are_told_and_when_one_is_gone_the_next_drives(seed):
-    """Damage: of two who wait one waits for ever; one that is cancelled takes others' writes along, or repeats them."""
+def test_all_concurrent_awaits_return_and_after_a_cancellation_the_next_task_drives(seed):
+    """Damage: one of two tasks waits for ever; or a cancelled task loses other tasks' writes, or repeats them."""
     fates = (Fate.DONE,) if seed % 3 == 0 else tuple(Fate)
-    told, there = together(seed, fates)
+    acknowledged, there = together(seed, fates)
     values = [value for value, diff in there for _ in range(diff)]
     assert len(set(values)) == len(values), "nothing is done twice"
-    assert set(told) <= set(values), "what was acknowledged is there"
+    assert set(acknowledged) <= set(values), "acknowledged writes are stored"
     if seed % 3 == 0:
-        assert sorted(told) == values
-        assert len(told) > 2 * ACTORS, "all got something done"
+        assert sorted(acknowledged) == values
+        assert len(acknowledged) > 2 * ACTORS, "all actors completed some writes"
 
 
-def test_who_is_cancelled_while_it_drives_leaves_the_line_to_the_next(place):
+def test_a_task_that_is_cancelled_while_it_drives_leaves_the_queue_to_the_next(place):
     """Damage: a request that is cancelled blocks all others for ever."""
     write, reader = opened(place, "n")
     first, second = write.write([("a", 1, 1)]), write.seal(2)

@@ -1,4 +1,4 @@
-"""Whoever reads a stream, in any process, reads what is sealed, and each update once."""
+"""Readers of a stream, in any process, see sealed updates only, and each update once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from streams_in_use import as_rows, client, opened, read, resolved, rows, words
 
 
 @pytest.mark.parametrize("lease", [True, False])
-def test_another_process_reads_and_fences_nobody(place, lease):
-    """Damage: whoever only wants to read has to write, under an epoch, and stops the writer."""
+def test_another_process_reads_and_fences_no_writer(place, lease):
+    """Damage: a reader must write under an epoch, and fences the writer."""
     write, _ = opened(place, "n", process=client(place, epoch=3))
     reader = run_sync(read_stream(place.client(), "n", words(place), lease=lease))
     resolved(write.write([("a", 1, 1)]))
@@ -29,7 +29,7 @@ def test_another_process_reads_and_fences_nobody(place, lease):
 
 
 def test_a_reader_with_a_lease_holds_what_it_may_still_read(place):
-    """Damage: who reads slowly is told that it came too late; or a reader that left is waited for."""
+    """Damage: a slow reader loses its history; or a reader that left holds history for ever."""
     write, _ = opened(place, "n")
     reader = run_sync(read_stream(place.client(), "n", words(place), lease=True))
     resolved(write.write([("a", 1, 1), ("a", 2, -1)]))
@@ -47,7 +47,7 @@ def test_a_reader_with_a_lease_holds_what_it_may_still_read(place):
 
 
 def test_a_reader_without_a_lease_writes_nothing(place):
-    """Damage: an audit changes what it looks at."""
+    """Damage: an audit changes the shard."""
     write, _ = opened(place, "n")
     resolved(write.write([("a", 1, 1)]))
     resolved(write.seal(2))
@@ -56,8 +56,8 @@ def test_a_reader_without_a_lease_writes_nothing(place):
     assert read(run_sync(read_stream(process, "n", words(place), lease=False)), 1) == [("a", 1)]
 
 
-def test_what_nobody_created_is_not_read_and_nothing_is_read_as_something_else(place):
-    """Damage: a mistyped name is an empty collection; or bytes are decoded by a codec that never wrote them."""
+def test_a_missing_name_and_another_codec_are_refused(place):
+    """Damage: a mistyped name becomes an empty collection; or a codec decodes bytes of another codec."""
     assert run_sync(read_stream(place.client(), "n", words(place), lease=False)) is None
     opened(place, "n")
     with pytest.raises(InvalidUsage, match="cannot be opened as"):
@@ -65,8 +65,8 @@ def test_what_nobody_created_is_not_read_and_nothing_is_read_as_something_else(p
 
 
 @pytest.mark.parametrize("codec", [words, rows])
-def test_what_is_there_less_than_no_times_is_an_error_at_that_time(place, codec):
-    """Damage: a mistake of whoever writes is read as data; or it spoils times at which all is well."""
+def test_a_negative_count_is_an_error_at_that_time(place, codec):
+    """Damage: a writer's mistake is read as data; or makes sound times unreadable."""
     value, other = ("tea", "coffee") if codec is words else as_rows("tea", "coffee")
     write, reader = opened(place, "n", codec=codec)
     resolved(write.write([(other, 1, 1), (value, 2, -1), (value, 3, 1)]))
@@ -76,18 +76,18 @@ def test_what_is_there_less_than_no_times_is_an_error_at_that_time(place, codec)
     assert [count for _, count in read(reader, 1)] == [count for _, count in read(reader, 3)] == [1]
 
 
-def test_a_listener_is_told_each_update_once(place):
-    """Damage: who follows a stream misses or doubles what comes."""
+def test_a_listener_gets_each_update_once(place):
+    """Damage: a listener misses updates, or gets them twice."""
     write, reader = opened(place, "n")
     resolved(write.write([("a", 1, 1), ("b", 2, 1), ("c", 3, 1)]))
 
     async def follow():
-        told, listen = [], reader.listen(0)
+        seen, listen = [], reader.listen(0)
         for upper in (2, 4):
             await write.seal(upper)
             updates, frontier = await anext(listen)
-            told.append(([u.value for u in updates], frontier.at))
+            seen.append(([u.value for u in updates], frontier.at))
         await listen.aclose()
-        return told
+        return seen
 
     assert run_sync(follow()) == [(["a"], 2), (["b", "c"], 4)]

@@ -1,4 +1,4 @@
-"""What a stream refuses changes nothing, and costs the calls behind it nothing."""
+"""A refused call of a stream changes nothing, and does not affect later calls."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from strandline.testing.simulation import run_sync
 from streams_in_use import as_rows, client, opened, read, resolved, rows, words
 
 
-def test_a_write_at_a_sealed_time_is_refused_whole_and_the_calls_behind_it_go_on(place):
-    """Damage: what was complete changes, half a write is there, or one mistake blocks a client for ever."""
+def test_a_write_at_a_sealed_time_is_refused_whole_and_later_calls_go_on(place):
+    """Damage: a complete time changes, half a write is stored, or one mistake blocks a client for ever."""
     write, reader = opened(place, "n")
     resolved(write.seal(5))
     late, good = write.write([("late", 4, 1), ("also", 9, 1)]), write.write([("good", 5, 1)])
     resolved(write.seal(10))
-    with pytest.raises(InvalidUsage, match=r"nothing is written at \[4\] any more: it is sealed up to \[5\]"):
+    with pytest.raises(InvalidUsage, match=r"cannot write at \[4\]: the collection is sealed up to \[5\]"):
         resolved(late)
     resolved(good)
     assert read(reader, 9) == [("good", 1)]
 
 
 class Cursed:
-    """Raises whatever is asked of it."""
+    """A value whose every method raises."""
 
     def __arrow_array__(self, **_):
         raise KeyError("k")
 
 
 def numbers(place):
-    """A codec of small numbers, whose functions refuse in ways of their own."""
+    """A codec of small numbers, whose functions raise errors of different types."""
     raised = {"key": KeyError("no such thing"), "own": RuntimeError("not today")}
 
     def encode(n):
@@ -44,7 +44,7 @@ def numbers(place):
 
 
 @pytest.mark.parametrize("bad", [2**40, -1, "key", "own", None, "text"])
-def test_what_is_no_value_is_refused_and_the_calls_behind_it_go_on(place, bad):
+def test_a_value_that_the_codec_refuses_is_refused_and_later_calls_go_on(place, bad):
     """Damage: one bad value blocks a client for ever, or is stored and cannot be read."""
     process = client(place)
     write, reader = opened(place, "n", codec=numbers, process=process)
@@ -60,7 +60,7 @@ def test_what_is_no_value_is_refused_and_the_calls_behind_it_go_on(place, bad):
     "bad",
     [{"nonsense": 1}, {1: "a"}, {"k": 2**70}, {"k": 1}, {"k": Cursed()}, {"k": "\ud800"}, "k", None, {"k": object()}],
 )
-def test_what_is_no_row_is_refused_and_the_calls_behind_it_go_on(place, bad):
+def test_a_malformed_row_is_refused_and_later_calls_go_on(place, bad):
     """Damage: one bad row blocks a client for ever, all its collections, and its end."""
     process = client(place)
     write, reader = opened(place, "n", codec=rows, process=process)
@@ -77,8 +77,8 @@ def test_what_is_no_row_is_refused_and_the_calls_behind_it_go_on(place, bad):
     ("time", "diff"),
     [(-1, 1), (2**63 - 1, 1), (5.0, 1), ("5", 1), (None, 1), (True, 1), (5, 1.5), (5, None), (5, False), (5, 2**41)],
 )
-def test_what_is_no_time_or_diff_is_refused_at_once_and_never_stored(place, codec, time, diff):
-    """Damage: a write that was acknowledged makes the collection unreadable for everybody, for ever."""
+def test_an_invalid_time_or_diff_is_refused_at_once_and_never_stored(place, codec, time, diff):
+    """Damage: an acknowledged write makes the collection unreadable for all readers, for ever."""
     write, reader = opened(place, "n", codec=codec)
     good, bad = ("good", "bad") if codec is words else as_rows("good", "bad")
     with pytest.raises(InvalidUsage, match=f"'n': (time|diff) {time if diff == 1 else diff!r}|'n': time '5'"):
@@ -93,7 +93,7 @@ def test_what_is_no_time_or_diff_is_refused_at_once_and_never_stored(place, code
 
 @pytest.mark.parametrize("codec", [words, rows])
 def test_numbers_of_other_types_are_times_and_diffs_if_they_are_whole(place, codec):
-    """Damage: what a data frame holds cannot be written, or only until somebody reads it."""
+    """Damage: numbers from a data frame cannot be written, or make the collection unreadable."""
     write, reader = opened(place, "n", codec=codec)
     (a,) = ("a",) if codec is words else as_rows("a")
     resolved(write.write([(a, np.int64(5), np.int32(2))]))
@@ -103,8 +103,8 @@ def test_numbers_of_other_types_are_times_and_diffs_if_they_are_whole(place, cod
         read(reader, 5.5)
 
 
-def test_a_schema_that_cannot_be_kept_is_told_and_the_calls_behind_go_on(place, monkeypatch):
-    """Damage: one collection of a type that has no order blocks all collections of a client."""
+def test_a_schema_that_cannot_be_stored_is_refused_and_later_calls_go_on(place, monkeypatch):
+    """Damage: one collection with a type that has no order blocks all collections of a client."""
     process = client(place)
     write, _, text, reader = *opened(place, "n", codec=rows, process=process), *opened(place, "text", process=process)
 
@@ -121,14 +121,14 @@ def test_a_schema_that_cannot_be_kept_is_told_and_the_calls_behind_go_on(place, 
 
 
 def test_a_collection_is_opened_as_what_it_was_created(place):
-    """Damage: bytes are read by another codec than wrote them."""
+    """Damage: a codec reads bytes that another codec wrote."""
     opened(place, "n")
     with pytest.raises(InvalidUsage, match="'n' holds"):
         opened(place, "n", codec=rows)
 
 
 def test_a_stream_is_not_appended_to_and_an_appended_shard_is_no_stream(place):
-    """Damage: an append passes what is unsealed, which is then in no read for ever."""
+    """Damage: an append passes unsealed updates, which no read ever shows."""
     write, _ = opened(place, "n")
     with pytest.raises(InvalidUsage, match="owner 'stream'"):
         place.writer(write._writer.shard, schema="")

@@ -1,4 +1,4 @@
-"""What docs/streams.md shows is what happens."""
+"""The examples of docs/streams.md do what the page says."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Which batches are merged, how many there can be, and what a result must be to take their place."""
+"""Which batches are merged, how many there can be, and which output may replace them."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import EMPTY, MINIMUM, TIME_MAX, Frontier
@@ -60,7 +60,7 @@ def many(lower, *prefixes, inline=0):
 
 @pytest.mark.parametrize("made_of", [many(0, *"abcdefgh"), many(0, inline=FAN), many(0, *"abcd", inline=4)])
 def test_a_batch_of_many_writes_is_merged_once(made_of):
-    """Damage: a stream's seal makes one batch of a thousand parts, and nothing ever joins them."""
+    """Damage: a stream's seal makes one batch of a thousand parts, and no merge ever joins them."""
     assert len(made_of.parts) == FAN
     state = replace(shard(1), batches=(made_of,), digest=made_of.digest)
     plan = due(state)
@@ -71,7 +71,7 @@ def test_a_batch_of_many_writes_is_merged_once(made_of):
 
 
 def test_a_batch_of_few_writes_waits_for_others():
-    """Damage: every seal rewrites what it sealed; or `compact --apply` says that there is nothing to join."""
+    """Damage: every seal rewrites its batch; or `compact --apply` reports that there is nothing to merge."""
     few = many(0, "a", "b", inline=1)
     state = replace(shard(1), batches=(few,), digest=few.digest)
     assert due(state) is None
@@ -173,12 +173,12 @@ def test_a_dropped_shard_is_not_merged():
     assert dropped.tombstone
     assert due(dropped) is None
     assert everything(dropped) is None
-    after, outcome = apply_merge(dropped, merge)  # it was under way when the shard was dropped
+    after, outcome = apply_merge(dropped, merge)  # the merge was in flight when the shard was dropped
     assert (after, type(outcome)) == (dropped, Stale)
 
 
-def test_all_is_merged_for_who_asks_and_only_if_it_changes_something():
-    """Damage: `compact` rewrites a compacted shard each time it is asked."""
+def test_a_requested_merge_of_all_batches_is_made_only_if_it_changes_something():
+    """Damage: each `compact` rewrites a shard that is compacted already."""
     state = shard(5, 0, 3, 0, since=2)
     plan = everything(state)
     assert (plan.inputs, plan.since) == (state.batches[:3], Frontier(2))
@@ -197,7 +197,7 @@ def test_a_result_lands_once_and_only_in_the_place_of_its_inputs():
     assert (outcome, len(after.batches), after.digest) == (Merged(), 1, state.digest)
     assert apply_merge(after, merge) == (after, Merged())
     other = Merge(merge.inputs, replace(merge.output, parts=(BlobPart("other", 1, FAN, 0, ""),)))
-    assert apply_merge(after, other) == (after, Stale("not all of " + bounds(merge.inputs) + " are there any more"))
+    assert apply_merge(after, other) == (after, Stale("not all of " + bounds(merge.inputs) + " are still in the trace"))
     grown = replace(state, batches=(replace(state.batches[0], diffs=5), *state.batches[1:]))
     assert isinstance(apply_merge(grown, merge)[1], Stale)
 
@@ -217,7 +217,7 @@ def test_a_result_that_does_not_add_up_is_corruption(change):
 
 
 def test_everything_may_cancel():
-    """Damage: a shard whose rows were all withdrawn keeps parts of nothing."""
+    """Damage: a shard whose rows were all withdrawn keeps empty parts."""
     state = shard(*[1] * FAN)
     state = replace(state, batches=tuple(replace(b, diffs=0, digest=NOTHING) for b in state.batches), digest=NOTHING)
     plan = due(state)

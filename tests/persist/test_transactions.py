@@ -1,4 +1,4 @@
-"""Transactions: all or nothing at one time, whoever applies them, however often, and whatever fails meanwhile."""
+"""Transactions: atomic at one time, whichever process applies them, however often, and whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_transaction_is_seen_whole_or_not_at_all(place):
     time = txns.upper.at
     assert commit(place, txns, time, "one", x="a", y="b") == CommittedAt(time)
     for shard in "xy":
-        assert place.state(shard).upper <= Frontier(time)  # nobody can read at its time yet
+        assert place.state(shard).upper <= Frontier(time)  # its time is not readable yet
     assert run_sync(txns.apply()) == 2
     assert (content(place, "x", time), content(place, "y", time)) == ([("a", 1)], [("b", 1)])
 
@@ -40,7 +40,7 @@ def test_a_time_that_is_past_is_refused_with_the_next_one(place):
 
 
 def test_the_same_token_is_the_same_commit_also_at_a_later_time_and_in_another_process(place):
-    """Damage: an INSERT that was asked for once is done twice."""
+    """Damage: an INSERT that was issued once is done twice."""
     txns = opened(place, "x")
     assert commit(place, txns, 4, "one", x="a") == CommittedAt(4)
     assert commit(place, txns, 9, "one", x="a") == CommittedAt(4)
@@ -81,7 +81,7 @@ def test_a_commit_and_its_application_happen_once_whatever_becomes_of_a_call(pla
 
 
 def test_a_commit_that_stays_unknown_is_found_by_its_token(place):
-    """Damage: the client retries, and its rows are there twice."""
+    """Damage: the client retries, and its rows are stored twice."""
     txns = opened(place, "x")
     place.plan.extend([Outcome.LOST] * (CAS_RETRIES_MAX - 1) + [Outcome.LATE])
     with pytest.raises(Indeterminate):
@@ -107,7 +107,7 @@ def test_time_taken_is_never_said_of_a_commit_that_landed(place):
 
 
 def test_coroutines_of_one_process_do_not_commit_behind_each_others_back(place):
-    """Damage: records are appended at a time that is past, which readers of the log took for complete."""
+    """Damage: records are appended at a past time, which readers of the log consider complete."""
     txns = opened(place, "x")
     place.plan.append(Outcome.LOST)
     staged = place.stage("x", 5, 6, [["b", 5, 1]])
@@ -118,15 +118,15 @@ def test_coroutines_of_one_process_do_not_commit_behind_each_others_back(place):
 
 
 def test_every_known_case_is_a_test_of_transactions():
-    """Damage: a case that others met is known to us, and tried by nobody."""
+    """Damage: a known failure of another system is not tested here."""
     here = Path(__file__).parent
     cases = json.loads((here.parent / "cases" / "transactions.json").read_text())["cases"]
-    told = "".join(file.read_text() for file in sorted(here.glob("test_transactions*.py")))
-    assert [case["name"] for case in cases if f'"""Case {case["name"]}.' not in told] == []
+    tests = "".join(file.read_text() for file in sorted(here.glob("test_transactions*.py")))
+    assert [case["name"] for case in cases if f'"""Case {case["name"]}.' not in tests] == []
 
 
-def test_an_unregistered_shard_is_refused_unless_somebody_else_registered_it(place):
-    """Case unregistered.  Damage: rows are committed that nobody will ever apply."""
+def test_an_unregistered_shard_is_refused_unless_another_process_registered_it(place):
+    """Case unregistered.  Damage: rows are committed and never applied."""
     txns, other = transactions(place), transactions(place)
     with pytest.raises(InvalidUsage, match="'x' is not registered"):
         commit(place, txns, 5, "one", x="a")
@@ -148,7 +148,7 @@ def test_a_direct_append_to_a_registered_shard_is_a_usage_error(place):
         place.writer("x")
 
 
-def test_whoever_opens_applies_what_is_committed(place):
+def test_opening_applies_committed_transactions(place):
     """Damage: after a crash an acknowledged INSERT is not there."""
     commit(place, opened(place, "x"), 5, "one", x="a")
     transactions(place, epoch=2)
@@ -166,7 +166,7 @@ def test_a_fenced_process_commits_and_applies_nothing(place):
 
 
 def test_registering_again_or_late_changes_no_content(place):
-    """Damage: a table created next to others starts with their past, or blocks their clock."""
+    """Damage: a table that is created later starts with the past of others, or blocks their clock."""
     txns = opened(place, "x")
     commit(place, txns, 5, "one", x="a")
     run_sync(txns.register("y", place.schema.ddl))
@@ -178,14 +178,14 @@ def test_registering_again_or_late_changes_no_content(place):
 
 
 def test_advancing_seals_every_registered_shard(place):
-    """Damage: a table to which nobody writes holds all views back."""
+    """Damage: a table without writes holds all views back."""
     txns = opened(place, "x", "y")
     run_sync(txns.advance(41))
     assert [place.state(shard).upper.at for shard in "xy"] == [42, 42]
     assert commit(place, txns, 41, "one", x="a") == TimeTaken(42)
 
 
-def test_what_is_applied_is_withdrawn_once_whoever_tidies(place):
+def test_an_applied_write_is_withdrawn_once_if_two_processes_tidy(place):
     """Case tidy_race.  Damage: a write is withdrawn twice, and the next one like it is never applied."""
     one = opened(place, "x")
     commit(place, one, 5, "one", x="a")
@@ -195,7 +195,7 @@ def test_what_is_applied_is_withdrawn_once_whoever_tidies(place):
     run_sync(two.apply())
     run_sync(two.advance(8))  # withdraws both
     assert live_records(two) == 0
-    run_sync(one.advance(9))  # has both to withdraw, as far as it knows
+    run_sync(one.advance(9))  # by its own state, it still has both to withdraw
     assert live_records(one) == 0
     run_sync(one.advance(10))
     assert content(place, "x", 10) == [("a", 1), ("b", 1)]

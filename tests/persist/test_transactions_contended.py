@@ -1,4 +1,4 @@
-"""Of all who commit at once each is there exactly once, or is told that it is not."""
+"""Each of several concurrent commits happens exactly once, or its caller gets a refusal."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_transaction_that_finds_its_time_taken_commits_later_with_more_in_it(p
     assert content(place, "d1", 4) == [("other", 1)]
 
 
-def test_a_transaction_that_read_is_refused_when_anybody_committed_since(place):
+def test_a_transaction_that_read_is_refused_if_another_committed_since(place):
     """Damage: two UPDATEs of one row both take the old value, and one of them is lost."""
     one, two = opened(place, "x"), transactions(place)
     read = one.upper.at
@@ -144,7 +144,7 @@ class Draft:
 
 
 def overtaken(place, txns, draft, **options):
-    """Let somebody else commit to ``x`` between staging and committing of the draft, twice."""
+    """Let another process commit to ``x`` between staging and committing of the draft, twice."""
     others = iter(["a", "b"])
     stage = draft.stage
 
@@ -160,15 +160,15 @@ def overtaken(place, txns, draft, **options):
     return run_sync(txns.transact(draft, token="mine"))
 
 
-def test_what_reads_is_read_again_when_somebody_was_faster(place):
-    """Damage: an UPDATE is computed from rows that are gone, and takes back what another one wrote."""
+def test_a_draft_that_reads_is_staged_anew_when_another_commit_was_faster(place):
+    """Damage: an UPDATE is computed from old rows, and reverts what another one wrote."""
     txns, draft = opened(place, "x"), Draft(place, reads=True)
     time = overtaken(place, txns, draft)
     assert content(place, "x", time) == [("2 before", 1), ("a", 1), ("b", 1)]
     assert (len(draft.asked), len(draft.given_back)) == (3, 2)
 
 
-def test_what_does_not_read_is_written_once_and_given_a_later_time(place):
+def test_a_draft_that_does_not_read_is_staged_once_and_retimed(place):
     """Damage: under contention every retry costs a job; or rows are read at the time that was refused."""
     txns, draft = opened(place, "x"), Draft(place)
     time = overtaken(place, txns, draft)
@@ -177,7 +177,7 @@ def test_what_does_not_read_is_written_once_and_given_a_later_time(place):
     assert ("blind", 1) not in content(place, "x", time - 1)
 
 
-def test_what_is_refused_for_good_is_given_back(place):
+def test_staged_batches_that_are_refused_for_good_are_discarded(place):
     """Damage: the parts of a statement that failed fill the disk."""
     txns, draft = opened(place, "x"), Draft(place)
     run_sync(txns.advance(2 * TOKEN_LIFE_MS))
@@ -208,7 +208,7 @@ def test_what_is_committed_is_not_reported_as_failed_because_it_could_not_be_app
 
 
 def test_what_was_merged_and_collected_while_a_process_slept_is_read_as_what_took_its_place(place):
-    """Damage: a laptop that was closed for a day calls its own store damaged, and stops (found by a seed)."""
+    """Damage: a process that was suspended for a day calls its store damaged, and stops (found by a seed)."""
     sleeper = transactions(place)
     awake = transactions(place)
     with mock.patch.object(records, "INLINE_PART_BYTES_MAX", 0):

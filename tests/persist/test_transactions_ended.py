@@ -1,4 +1,4 @@
-"""What is over is forgotten, and nothing else: tokens, shards that left, an outage of days."""
+"""Expired tokens and unregistered shards are forgotten, and nothing else, even after an outage of days."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_shard_that_was_forgotten_is_refused_and_stands_still(place):
     assert content(place, "y", 25) == [("b", 1), ("e", 1)]
 
 
-def test_a_commit_to_a_shard_that_somebody_else_forgot_meanwhile_is_refused(place):
+def test_a_commit_to_a_shard_that_another_process_forgot_meanwhile_is_refused(place):
     """Case unregistered.  Damage: the commit was checked against a version that was gone, and is never applied."""
     one, two = opened(place, "x", "y"), transactions(place)
     time = one.upper.at + 3
@@ -63,7 +63,7 @@ def test_a_commit_to_a_shard_that_somebody_else_forgot_meanwhile_is_refused(plac
     assert content(place, "x", time) == []
 
 
-def test_a_shard_that_somebody_else_forgot_is_registered_again(place):
+def test_a_shard_that_another_process_forgot_is_registered_again(place):
     """Damage: a table is opened for writing, and every write to it is refused."""
     one, two = opened(place, "x"), transactions(place)
     run_sync(two.forget("x"))
@@ -71,7 +71,7 @@ def test_a_shard_that_somebody_else_forgot_is_registered_again(place):
     assert commit(place, one, one.upper.at, "one", x="a") == CommittedAt(one.upper.at - 1)
 
 
-def test_forgetting_applies_what_others_commit_at_the_last_moment(place):
+def test_forgetting_applies_transactions_that_others_commit_at_the_last_moment(place):
     """Damage: a transaction that was acknowledged is in one table, and never in the one that left."""
     one, two = opened(place, "x", "y"), transactions(place)
     time = one.upper.at + 1
@@ -96,13 +96,13 @@ def test_a_retry_in_time_is_the_same_commit_and_one_too_late_is_an_error(place):
         run_sync(process.advance(last))
         process._tidied_at -= TIDY_EVERY  # the first to tidy after its life withdraws it
         run_sync(process.advance(last + 1))
-        with pytest.raises(InvalidUsage, match="too late: tokens are remembered for 15 minutes"):
+        with pytest.raises(InvalidUsage, match="too late: tokens are kept for 15 minutes"):
             commit(place, process, last + 9, token, x="a")
     assert content(place, "x", last) == [("a", 1)]
 
 
 def test_a_token_without_a_date_is_the_same_commit_for_ever(place):
-    """Damage: what a caller named once is done twice a year later."""
+    """Damage: a retry a year later is a second commit."""
     txns = opened(place, "x")
     commit(place, txns, 5, "order-7", x="a")
     run_sync(txns.advance(10 * TOKEN_LIFE_MS))
@@ -124,8 +124,8 @@ def test_what_is_live_is_bounded_however_long_it_goes_on(place):
     assert Ledger().after(run_sync(txns._log.contents()), txns.upper) == known, "read from scratch it is the same"
 
 
-def test_letting_go_of_the_past_fails_no_commit(place):
-    """Damage: a commit that is durable is reported as failed, because housekeeping after it was."""
+def test_a_failure_to_release_the_past_fails_no_commit(place):
+    """Damage: a durable commit is reported as failed, because housekeeping after it failed."""
     txns = opened(place, "x")
     txns._tidied_at -= TIDY_EVERY
     place.plan.extend([Outcome.DONE, *[Outcome.LOST] * CAS_RETRIES_MAX])
@@ -139,7 +139,7 @@ def staged_with_a_part(place, writer, time):
 
 
 def test_what_was_committed_before_an_outage_of_days_can_be_applied_after_a_sweep(place):
-    """Damage: an acknowledged transaction can never be applied, and nobody can open the location any more."""
+    """Damage: an acknowledged transaction can never be applied, and the location can no longer be opened."""
     client = place.client()
     txns = transactions(place, client=client)
     writer = run_sync(txns.register("x", place.schema.ddl))
@@ -160,12 +160,12 @@ def test_what_was_committed_before_an_outage_of_days_can_be_applied_after_a_swee
 
 
 async def nothing(_):
-    """What a log without transactions holds."""
+    """The held parts of a log without transactions."""
     return ()
 
 
 def swept_around(place, sweeper, shard, meanwhile):
-    """Sweep ``shard``; what ``meanwhile`` does, it does between the sweep's look at the transactions and its mark."""
+    """Sweep ``shard``; run ``meanwhile`` between the sweep's read of the transactions and its mark."""
 
     async def asked(mark_ms):
         held = await held_by_transactions(sweeper, mark_ms)
@@ -197,7 +197,7 @@ def test_a_sweep_that_sleeps_between_its_looks_leaves_what_is_committed_meanwhil
 
 
 def test_a_commit_that_sleeps_between_its_check_and_its_write_is_refused_if_it_was_swept(place):
-    """Damage: a process that sleeps for days in the middle of a commit commits what is gone: acknowledged, and lost."""
+    """Damage: a process that is suspended for days during a commit commits deleted parts: acknowledged, and lost."""
     txns = transactions(place)
     writer = run_sync(txns.register("x", place.schema.ddl))
     staged = staged_with_a_part(place, writer, 5)
@@ -222,7 +222,7 @@ def test_a_commit_that_sleeps_between_its_check_and_its_write_is_refused_if_it_w
 
 
 def test_a_part_of_any_age_is_committed_unless_it_may_be_swept(place):
-    """Damage: a clock that is wrong refuses what is there, and what a writer staged for long is staged for ever."""
+    """Damage: with a wrong clock, appends of existing parts are refused, and a slow writer never succeeds."""
     txns = transactions(place)
     writer = run_sync(txns.register("x", place.schema.ddl))
     staged = staged_with_a_part(place, writer, 5)

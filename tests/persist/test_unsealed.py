@@ -1,10 +1,9 @@
-"""Unsealed batches: durable before they are complete, in no read before they are sealed, in one batch afterwards."""
+"""Unsealed batches: durable at once, in no read before they are sealed, and in one batch afterwards."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from strandline.errors import Indeterminate, InvalidUsage
 from strandline.frontier.antichain import EMPTY, Frontier
@@ -76,7 +75,7 @@ class Shard:
 
 
 def test_what_is_written_is_in_no_batch_until_it_is_sealed():
-    """Damage: a reader takes for complete what is still growing."""
+    """Damage: a reader treats an incomplete time as complete."""
     shard = Shard()
     assert shard.pour(write("a", 5, 6)) == Poured()
     assert (shard.bounds, list(shard.state.unsealed)) == ([], ["a"])
@@ -118,7 +117,7 @@ def test_a_batch_across_the_seal_is_cut_first_and_then_only_its_pieces_are_there
 
 
 def test_pieces_of_a_batch_that_is_written_and_cut_in_one_pour_may_be_cut_again():
-    """Damage: somebody else seals meanwhile, and the write is lost with its first pieces."""
+    """Damage: another process seals meanwhile, and the write is lost with its first pieces."""
     shard = Shard()
     again = {"a": (write("a.0", 0, 4, 2), write("a.1", 4, 9, 3)), "a.1": (write("a.2", 4, 6), write("a.3", 6, 9, 2))}
     assert shard.pour(write("a", 0, 9, 5), seal(6), pieces=again) == Poured()
@@ -126,7 +125,7 @@ def test_pieces_of_a_batch_that_is_written_and_cut_in_one_pour_may_be_cut_again(
 
 
 def test_pieces_that_are_not_the_batch_are_a_bug():
-    """Damage: cutting loses an update, and nobody can tell."""
+    """Damage: cutting loses an update silently."""
     shard = Shard()
     shard.pour(write("a", 2, 9, 5))
     with pytest.raises(AssertionError, match="'a' is not its pieces"):
@@ -134,7 +133,7 @@ def test_pieces_that_are_not_the_batch_are_a_bug():
 
 
 def test_the_same_pour_again_changes_nothing_whatever_came_meanwhile():
-    """Damage: a write whose answer was lost is there twice once it is sealed."""
+    """Damage: a write whose answer was lost is in the collection twice once it is sealed."""
     shard = Shard()
     shard.pour(write("a", 2, 3), token="one")
     shard.pour(seal(3), token="two")
@@ -144,7 +143,7 @@ def test_the_same_pour_again_changes_nothing_whatever_came_meanwhile():
 
 
 def crowd(shard, at=5):
-    """So many others write that nobody before them is remembered."""
+    """Let so many others write that the state forgets all earlier writers."""
     for n in range(WRITERS_MAX + 1):
         shard.pour(write(f"{at}.{n}", at, at + 1), writer=f"w{n}")
 
@@ -152,7 +151,7 @@ def crowd(shard, at=5):
 @pytest.mark.parametrize("landed", [False, True])
 @pytest.mark.parametrize("crowded", [False, True])
 def test_a_write_whose_token_is_forgotten_is_known_by_its_name_until_it_is_sealed(landed, crowded):
-    """Damage: after many others came, a write whose answer was lost is there twice, or nobody can write any more."""
+    """Damage: after many other writers, a write whose answer was lost is stored twice, or all writes fail."""
     shard = Shard()
     shard.pour(seal(3))
     if crowded:
@@ -171,7 +170,7 @@ def test_a_write_whose_token_is_forgotten_is_known_by_its_name_until_it_is_seale
 
 @pytest.mark.parametrize("landed", [False, True])
 def test_a_write_that_may_be_forgotten_is_not_done_again(landed):
-    """Damage: after many others came, a write whose answer was lost is there twice, or is said to be refused."""
+    """Damage: after many other writers, a write whose answer was lost is stored twice, or reported as refused."""
     shard = Shard()
     shard.pour(seal(3))
     lost = write("a", 5, 6)
@@ -180,14 +179,14 @@ def test_a_write_that_may_be_forgotten_is_not_done_again(landed):
         shard.pour(lost)
     crowd(shard)
     shard.pour(seal(7))
-    with pytest.raises(Indeterminate, match="not known any more"):
+    with pytest.raises(Indeterminate, match="no longer known"):
         shard.pour(lost, writer="late", doubt=doubt)
     assert shard.pour(lost, writer="late") == Refused(0, Frontier(7)), "a first request needs no memory"
     assert shard.pour(seal(6), writer="late", doubt=doubt) == Poured(), "to seal again does no harm"
 
 
-def test_sealing_and_letting_go_never_go_back_and_say_so_by_doing_nothing():
-    """Damage: two that seal the same stream fail each other, or take back what was complete."""
+def test_sealing_and_releasing_again_or_less_changes_nothing():
+    """Damage: two processes that seal one stream make each other fail, or reopen complete times."""
     shard = Shard()
     shard.pour(seal(7), Allow(Frontier(4)))
     before = shard.state
@@ -196,7 +195,7 @@ def test_sealing_and_letting_go_never_go_back_and_say_so_by_doing_nothing():
 
 
 def test_an_older_epoch_does_nothing():
-    """Damage: an environment that was succeeded goes on writing."""
+    """Damage: an environment that was replaced goes on writing."""
     shard = Shard()
     shard.pour(write("a", 1, 2), epoch=3)
     before = shard.state
@@ -214,8 +213,8 @@ def test_a_closed_stream_has_sealed_everything_and_takes_no_more():
     assert shard.pour(seal(99)) == Poured()
 
 
-def test_since_waits_for_the_stream_to_let_go():
-    """Damage: another reader's progress compacts what the writer still asks about."""
+def test_since_waits_for_the_stream_to_release_its_past():
+    """Damage: another reader's progress compacts history that the stream still needs."""
     shard = Shard()
     assert shard.state.criticals[HOLD].since == Frontier(0)
     shard.pour(Allow(Frontier(9)))
@@ -224,7 +223,7 @@ def test_since_waits_for_the_stream_to_let_go():
 
 
 def test_a_plain_writer_cannot_append_to_a_stream():
-    """Damage: an append passes unsealed updates, which are then in no read for ever."""
+    """Damage: an append passes unsealed updates, which no read ever shows."""
     shard = Shard()
     with pytest.raises(InvalidUsage, match="by 'stream', not by 'a plain writer'"):
         append(shard.state, Append("w", "t", 1, (), Frontier(0), Frontier(1)))

@@ -1,11 +1,11 @@
-"""Upkeep is nobody's error: what fails after a commit is noted, tried again, and never told to the committer."""
+"""A failure of upkeep after a commit is noted and retried, and the committer never gets it as an error."""
 
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Determinate
 from strandline.frontier.antichain import Frontier
@@ -38,7 +38,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 @pytest.mark.parametrize("error", [FULL, MemoryError(), RuntimeError("An executor was lost")])
 def test_a_merge_that_fails_in_any_way_fails_no_append(place, error):
-    """Damage: a durable append is reported as failed, and whoever writes it again has its rows twice."""
+    """Damage: a durable append is reported as failed, and the caller appends its rows a second time."""
     writer = place.writer(client=place.client(Failing(place, error)))
     for at in range(2 * FAN):
         assert place.append(writer, at, at + 1, [[f"k{at}", at, 1]]) == Appended(Frontier(at + 1))
@@ -46,14 +46,14 @@ def test_a_merge_that_fails_in_any_way_fails_no_append(place, error):
 
 
 def test_a_shard_whose_merges_fail_can_be_opened(place):
-    """Damage: a full disk or a lost executor makes a location that nobody can open."""
+    """Damage: after a full disk or a lost executor a location can no longer be opened."""
     filled = place.writer()
     for at in range(FAN):
         place.append(filled, at, at + 1, [["a", at, 1]])
     assert place.writer(epoch=2, client=place.client(Failing(place, FULL))).epoch == 2
 
 
-def test_what_fails_for_its_own_reason_is_tried_less_and_less_and_is_made_up_for(place):
+def test_a_job_that_fails_for_its_own_reason_is_tried_less_often_and_caught_up_later(place):
     """Damage: each append runs a Spark job that fails; or the shard is never compacted again."""
     merger = Failing(place, FULL)
     client = place.client(merger)
@@ -100,8 +100,8 @@ def test_a_merge_that_is_in_the_shard_is_not_deleted_for_what_failed_after_it(pl
     assert named <= set(place.objects)
 
 
-def test_a_failed_assertion_is_kept_from_nobody():
-    """Damage: a bug of ours is noted in a counter; the simulation sees no law broken during upkeep."""
+def test_a_failed_assertion_of_a_job_is_raised():
+    """Damage: a bug only moves a counter; the simulation sees no broken law during upkeep."""
     upkeep = Upkeep(Metrics())
 
     async def wrong():
@@ -140,8 +140,8 @@ def test_a_job_waits_for_no_other_and_a_store_that_fails_is_asked_at_every_commi
     assert done.count("damaged") == asked + 1
 
 
-def test_a_problem_is_told_until_the_job_has_looked_again():
-    """Damage: what stands in the way of a collection is seen for one commit in hundreds, and never by a person."""
+def test_a_problem_is_reported_until_the_job_has_checked_again():
+    """Damage: `status` shows a problem of a collection only for one commit in hundreds."""
     upkeep, answers = Upkeep(Metrics()), iter([CorruptionError("damaged"), False, True])
 
     async def do():
@@ -151,15 +151,15 @@ def test_a_problem_is_told_until_the_job_has_looked_again():
         return answer
 
     upkeep.add("collection", do)
-    told = []
+    reported = []
     for _ in range(4):  # the second is left out
         run_sync(upkeep.run())
-        told.append(upkeep.problems.get("collection"))
-    assert told == ["damaged", "damaged", "damaged", None]
+        reported.append(upkeep.problems.get("collection"))
+    assert reported == ["damaged", "damaged", "damaged", None]
 
 
 def test_a_job_may_be_added_while_the_others_are_done():
-    """Damage: a commit fails because somebody opened a writer meanwhile (found by a seed)."""
+    """Damage: a commit fails because another task opened a writer meanwhile (found by a seed)."""
     upkeep, done = Upkeep(Metrics()), []
 
     async def last():

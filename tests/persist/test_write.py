@@ -1,4 +1,4 @@
-"""Write handles: three outcomes, one append for each request, however many share the handle."""
+"""Write handles: three outcomes, and one append for each request, even if coroutines share the handle."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_token_is_recognised_after_a_restart_of_its_writer(place):
 
 
 def test_an_append_whose_answer_was_lost_finds_it_though_others_used_the_handle(place):
-    """Damage: an append that landed is told a mismatch, and its caller deletes parts that the shard names."""
+    """Damage: an append that landed returns a mismatch, and its caller deletes parts that the shard names."""
     writer = place.writer()
 
     async def others():
@@ -132,7 +132,7 @@ def test_inline_room_shrinks_to_nothing_and_no_further(place):
     assert writer.state.inline_bytes >= INLINE_SHARD_BYTES_MAX
 
 
-def test_a_history_starts_where_it_is_told_even_if_somebody_holds_the_beginning(place):
+def test_a_history_starts_at_as_of_even_if_a_reader_holds_the_beginning(place):
     """Damage: a materialization that is created before its view's first step makes that step fail for ever."""
     hold = run_sync(place.client().since("s", "task", 1))
     writer = place.writer()
@@ -150,7 +150,7 @@ def redundantly(place, writer, lower, upper, *batches):
     return run_sync(writer.append(batches, Frontier(lower), Frontier(upper), trim))
 
 
-def test_definite_data_that_two_write_is_there_once(place):
+def test_definite_data_that_two_writers_append_is_stored_once(place):
     """Damage: two replicas of one ingestion double every row; or the slower one can never go on."""
     one, other = place.writer(), place.writer()
     rows = [[f"k{at}", at, 1] for at in range(6)]
@@ -175,21 +175,21 @@ def test_a_shard_gets_another_schema_from_its_newest_writer_only(place):
 
 
 def test_definite_data_leaves_no_gap(place):
-    """Damage: what was never written counts as complete."""
+    """Damage: times that were never written count as complete."""
     with pytest.raises(InvalidUsage, match="leaves a gap after"):
         redundantly(place, place.writer(), 2, 4)
 
 
 def test_a_gap_counts_only_on_a_state_fetched_after_the_call(place):
-    """Damage: a replica is refused because its process had not looked for a while."""
+    """Damage: a replica is refused because its process had a stale state."""
     stale, other = place.writer(), place.writer()
     place.append(other, 0, 5)
     assert redundantly(place, stale, 5, 7, place.stage("s", 5, 7, [["a", 5, 1]])) == Written(Frontier(7), ())
     assert place.snapshot(6) == [["a", 6, 1]]
 
 
-def test_a_fenced_writer_of_definite_data_is_told_so(place):
-    """Damage: a zombie believes that somebody else wrote its rows."""
+def test_a_fenced_writer_of_definite_data_gets_fenced(place):
+    """Damage: a zombie concludes that another writer appended its rows."""
     writer = place.writer()
     place.writer(epoch=2)
     assert redundantly(place, writer, 0, 4) == Fenced(2)

@@ -31,7 +31,7 @@ def content(place, shard, as_of):
 
 
 def live_records(txns):
-    """What the log sums up to: never less than nothing."""
+    """The net records of the log; no count is negative."""
     sums = {}
     for record in run_sync(txns._log.contents()):
         sums[record.data] = sums.get(record.data, 0) + record.diff

@@ -12,7 +12,8 @@ import pytest
 from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
 from worlds.campaign import deal, seeds
 from worlds.outside import AT_ONCE
-from worlds.whole import STEPS_MAX, play
+from worlds.system import STEPS_MAX
+from worlds.whole import play
 
 HISTORIES: Final = 10_000
 LONG_BASE: Final = 2_000_000
@@ -59,6 +60,10 @@ MARKS: Final = (
     "defined",
     "defined: unknown",
     "dropped",
+    "read",
+    "read: refused",
+    "upstream: lost",
+    "caught up: but for what cannot follow",
 )
 """What instances meet: each must come up, or the laws were not tried where it matters."""
 

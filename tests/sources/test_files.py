@@ -385,6 +385,67 @@ def test_without_retain_a_durable_file_may_vanish_and_no_other(tmp_path):
     asyncio.run(body())
 
 
+def test_without_retain_a_probe_costs_the_same_after_ten_thousand_files_that_are_gone():
+    """Damage: a directory that is cleaned up makes each tick slower for ever, with every file that was ever read."""
+
+    class Counting(FileSequence):
+        asked = 0
+
+        def __getitem__(self, number):
+            self.asked += 1
+            return super().__getitem__(number)
+
+        def number_of(self, name):
+            self.asked += 1
+            return super().number_of(name)
+
+    async def asked_after(gone):
+        """Let so many files come, become durable and go; return what a probe that finds two more asks for."""
+        client = PersistClient(HandClock(NOW_MS), CountingIds("p"), MemoryBlob(), MemoryConsensus())
+        sequence = await Counting.open(await client.records("files", 1), 1)
+        folder, options = MemoryFolder(), parse("/in/*.csv", {"settle": "0", "retain": "false"})
+        reader = FileReader(HandClock(NOW_MS), folder, sequence, LineDecoder(), SCHEMA, options)
+        for number in range(gone):
+            folder.write(f"{number}.csv", b"1\n", mtime_ms=NOW_MS)
+        await reader.upstream_frontier()
+        await reader.commit(up_to(gone))
+        folder.files.clear()
+        await reader.upstream_frontier()
+        for name in ("x.csv", "y.csv"):
+            folder.write(name, b"1\n", mtime_ms=NOW_MS)
+        sequence.asked = 0
+        folder.opened.clear()
+        assert await reader.upstream_frontier() == up_to(gone + 2)
+        assert reader._same.keys() <= {"x.csv", "y.csv"}
+        return sequence.asked, len(folder.opened)
+
+    assert run_sync(asked_after(10_000)) == run_sync(asked_after(10))
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["the same process", "another one"])
+def test_without_retain_the_name_of_a_file_that_is_gone_stays_taken(tmp_path, restarted):
+    """Damage: a file that is delivered twice counts twice; or another file takes the place of one that was read."""
+    place = Directory(tmp_path, retain="false")
+
+    async def body():
+        reader = await place.reader()
+        place.write("a.csv", "1\n2\n")
+        await reader.upstream_frontier()
+        await reader.commit(up_to(1))
+        (place.root / "a.csv").unlink()
+        await reader.upstream_frontier()
+        if restarted:
+            reader = await place.reader()
+            await reader.commit(up_to(1))
+        place.write("a.csv", "1\n2\n", age_ms=4_000)
+        assert await reader.upstream_frontier() == up_to(1)
+        place.write("a.csv", "1\n3\n")
+        with pytest.raises(SourceError, match=r"'a\.csv' changed after it was made durable"):
+            await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
 def test_a_missing_directory_is_named(place):
     """Damage: a mistyped path is an empty source for ever."""
 

@@ -27,7 +27,7 @@ class TestCachedBlob(BlobContract):
 
 
 class CountingBlob(MemoryBlob):
-    """Counts how often it is asked for an object."""
+    """Counts the reads of objects."""
 
     asked = 0
 
@@ -37,7 +37,7 @@ class CountingBlob(MemoryBlob):
 
 
 def entry(number: int) -> bytes:
-    """An object that makes an entry of exactly `ENTRY` bytes."""
+    """An object whose entry has exactly `ENTRY` bytes."""
     return number.to_bytes(4, "big") * ((ENTRY - SEAL_BYTES) // 4)
 
 
@@ -101,7 +101,7 @@ def test_an_entry_under_another_key_is_a_miss(tmp_path):
 
 
 def test_a_damaged_entry_is_fetched_again(tmp_path):
-    """Damage: a part that is whole in its store cannot be read until somebody empties the cache."""
+    """Damage: a part that is sound in its store cannot be read until an operator empties the cache."""
     far = CountingBlob()
     blob = CachedBlob(far, FileCache(tmp_path, PLENTY))
 
@@ -118,7 +118,7 @@ def test_a_damaged_entry_is_fetched_again(tmp_path):
 
 
 def test_the_budget_holds_and_what_was_used_last_stays(tmp_path):
-    """Damage: the disk fills up, or what is read all the time is fetched all the time."""
+    """Damage: the disk fills up, or objects that are read often are fetched at every read."""
     cache = FileCache(tmp_path, BUDGET)
     in_order(tmp_path, cache, [f"old-{n}" for n in range(8)])
     assert cache.get("old-0") is not None  # used now: younger than all others
@@ -161,7 +161,7 @@ def test_what_a_crash_left_half_written_is_evicted_in_its_turn(tmp_path):
     assert not orphan.exists()
 
 
-def test_evicting_takes_nothing_from_who_is_reading(tmp_path):
+def test_an_eviction_does_not_disturb_a_reader(tmp_path):
     """Damage: a read fails half-way because another process was short of room."""
     cache = FileCache(tmp_path, BUDGET)
     cache.put("k", entry(7))
@@ -199,17 +199,17 @@ def test_a_directory_that_cannot_be_made_is_refused_when_the_cache_is_opened(tmp
 
 
 def test_a_directory_that_others_can_write_is_refused(tmp_path):
-    """Damage: another user of the machine puts rows of his own where ours are read."""
+    """Damage: another user of the machine adds forged rows to what this user reads."""
     shared = tmp_path / "cache"
     shared.mkdir()
     shared.chmod(0o770)
-    with pytest.raises(ConfigError, match="can be written by others"):
+    with pytest.raises(ConfigError, match="is writable by other users"):
         FileCache(shared, PLENTY)
 
 
 @pytest.fixture
 def victim(tmp_path):
-    """A directory of somebody's own files, older than anything in a cache."""
+    """A directory of a user's own files, older than any entry of a cache."""
     root = tmp_path / "victim"
     root.mkdir()
     (root / "thesis").write_bytes(bytes(ENTRY))
@@ -218,7 +218,7 @@ def victim(tmp_path):
 
 
 def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path, victim):
-    """Damage: another user of the machine puts a link under the name that all can guess, and our files are deleted."""
+    """Damage: another user puts a link under the guessable name, and the cache deletes files of this user."""
     (tmp_path / "cache").symlink_to(victim)
     with pytest.raises(ConfigError, match="is a link"):
         FileCache(tmp_path / "cache", BUDGET)
@@ -237,8 +237,8 @@ def test_a_link_that_comes_later_leads_nowhere(tmp_path, victim):
     assert [path.name for path in victim.iterdir()] == ["thesis"]
 
 
-def test_what_the_cache_did_not_write_is_neither_evicted_nor_counted(tmp_path, victim):
-    """Damage: a mistyped `cache:` empties somebody's directory, oldest files first."""
+def test_files_that_the_cache_did_not_write_are_neither_evicted_nor_counted(tmp_path, victim):
+    """Damage: a mistyped `cache:` empties a user's directory, oldest files first."""
     cache = FileCache(victim, BUDGET)
     (victim / "photos").mkdir()
     (victim / "large").write_bytes(bytes(4 * BUDGET))
@@ -249,7 +249,7 @@ def test_what_the_cache_did_not_write_is_neither_evicted_nor_counted(tmp_path, v
 
 
 def test_a_link_in_the_place_of_an_entry_is_not_followed(tmp_path, victim):
-    """Damage: what is read, touched or evicted is a file that the link's maker could not reach."""
+    """Damage: the cache reads, touches or evicts a file that the link's creator could not reach."""
     cache = FileCache(tmp_path / "cache", BUDGET)
     cache.put("k", entry(1))
     (path,) = (tmp_path / "cache").iterdir()
@@ -276,8 +276,8 @@ def test_a_pipe_in_the_place_of_an_entry_is_a_miss(tmp_path):
     assert cache.get("k") is None
 
 
-def test_nobody_else_can_read_what_is_kept(tmp_path):
-    """Damage: every user of the machine reads our rows."""
+def test_no_other_user_can_read_the_cache(tmp_path):
+    """Damage: every user of the machine can read this user's rows."""
     open_to_all = tmp_path / "cache"
     open_to_all.mkdir(mode=0o755)
     cache = FileCache(open_to_all, BUDGET)
@@ -287,7 +287,7 @@ def test_nobody_else_can_read_what_is_kept(tmp_path):
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path):
-    """Damage: its owner decides what we read."""
+    """Damage: the owner of the directory decides which rows this user reads."""
     if os.getuid() != 0:
         pytest.skip("only root can give a directory away")
     theirs = tmp_path / "cache"
@@ -298,7 +298,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path):
 
 
 def test_a_cache_that_is_closed_gives_its_descriptor_back_and_uses_no_other(tmp_path):
-    """Damage: a program that opens and closes environments ends for want of descriptors; or writes into another's."""
+    """Damage: a program that opens and closes environments runs out of descriptors; or writes into another's."""
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))
     for _ in range(3):

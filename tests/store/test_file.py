@@ -30,7 +30,7 @@ class TestFileBlobWithoutFsync(BlobContract):
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of the file system, in order, with paths relative to ``tmp_path``."""
+    """The calls to the file system, in order, with paths relative to ``tmp_path``."""
     calls: list[str] = []
     real_fsync, real_replace = os.fsync, os.replace
 
@@ -101,7 +101,7 @@ def test_a_tree_is_synced_files_first_then_directories_bottom_up_to_the_root(tmp
 
 
 def test_a_tree_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """Damage: a batch whose directory was never written is taken for durable."""
+    """Damage: a batch whose directory was never written counts as durable."""
     blob = FileBlob(tmp_path)
     with pytest.raises(InvalidUsage, match="parts/b1"):
         asyncio.run(blob.sync_tree("parts/b1/"))
@@ -144,7 +144,7 @@ def test_a_failure_before_the_rename_is_determinate_and_leaves_nothing(
 def test_a_failure_from_the_rename_on_is_indeterminate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, nth: int
 ) -> None:
-    """Damage: a caller that is told "no" deletes or rewrites what a reader may already have seen."""
+    """Damage: a caller that gets "no" deletes or rewrites an object that a reader may have seen."""
     blob = FileBlob(tmp_path)
     fail_at(name, nth, monkeypatch)
     with pytest.raises(Indeterminate, match="'dir/k'"):
@@ -152,7 +152,7 @@ def test_a_failure_from_the_rename_on_is_indeterminate(
 
 
 def test_a_failed_sync_of_a_tree_or_a_delete_is_indeterminate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: a retried fsync, which the kernel answers with yes, stands for durability."""
+    """Damage: a retried fsync, which the kernel reports as successful, counts as durability."""
     blob = FileBlob(tmp_path)
     for key in ("t/a", "t/b", "t/c"):
         (tmp_path / "t").mkdir(exist_ok=True)
@@ -166,7 +166,7 @@ def test_a_failed_sync_of_a_tree_or_a_delete_is_indeterminate(tmp_path: Path, mo
         asyncio.run(blob.delete("t/a"))
 
 
-def test_what_a_crash_left_behind_is_no_object_and_stands_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_file_that_a_crash_left_is_no_object_and_blocks_no_write(tmp_path: Path) -> None:
     """Damage: half an object is read as a whole one, or its key can never be written."""
     blob = FileBlob(tmp_path)
     (tmp_path / "dir").mkdir()
@@ -187,7 +187,7 @@ def test_directories_that_a_delete_empties_are_removed(tmp_path: Path) -> None:
 
 
 def test_sets_and_deletes_that_race_for_a_directory_both_succeed(tmp_path: Path) -> None:
-    """Damage: an append fails because a collector was tidy at the wrong moment."""
+    """Damage: an append fails because a collector removed an empty directory at the wrong moment."""
 
     async def churn(name: str) -> None:
         blob = FileBlob(tmp_path)
@@ -202,7 +202,7 @@ def test_sets_and_deletes_that_race_for_a_directory_both_succeed(tmp_path: Path)
 
 
 def test_a_key_that_is_a_directory_or_lies_below_an_object_is_a_usage_error(tmp_path: Path) -> None:
-    """Damage: a caller retries for ever what can never work."""
+    """Damage: a caller retries for ever a call that can never work."""
     blob = FileBlob(tmp_path)
     asyncio.run(blob.set("a/b", b"data"))
     with pytest.raises(InvalidUsage):
@@ -223,7 +223,7 @@ def test_the_path_of_a_key_is_the_file_that_holds_it(tmp_path: Path) -> None:
 
 
 def test_a_root_that_cannot_be_made_is_the_operators_move(tmp_path: Path) -> None:
-    """Damage: a wrong path shows as a stack trace, or as a store that forgets."""
+    """Damage: a wrong path becomes a stack trace, or a store that loses data."""
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="file"):
         FileBlob(tmp_path / "file")
@@ -232,7 +232,7 @@ def test_a_root_that_cannot_be_made_is_the_operators_move(tmp_path: Path) -> Non
 
 
 def test_what_a_crashed_writer_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
-    """Damage: half-written parts fill the disk; or a writer that is at work loses its file."""
+    """Damage: half-written parts fill the disk; or a writer at work loses its file."""
     blob = FileBlob(tmp_path)
     asyncio.run(blob.set("s/k", b"data"))
     now_ms = 2 * LEFTOVER_GRACE_MS

@@ -68,7 +68,7 @@ def test_a_database_that_a_full_disk_kept_closed_can_be_read(disk):
     ("call", "error"), [("write", Determinate), ("replace", Indeterminate), ("fsync", Determinate)]
 )
 def test_a_write_for_which_there_is_no_space_says_so(tmp_path, monkeypatch, call, error):
-    """Damage: which file could not be written, and why, is lost on the way up."""
+    """Damage: the error does not name the file that could not be written, or the reason."""
     blob = FileBlob(tmp_path / "blob")
     asyncio.run(blob.set("s/part", b"rows"))
 
@@ -98,7 +98,7 @@ def test_a_write_for_which_there_is_no_space_says_so(tmp_path, monkeypatch, call
     assert asyncio.run(blob.get("s/part")) == b"rows"
 
 
-def test_what_sqlite_calls_an_io_error_is_told_as_what_it_is(tmp_path, monkeypatch):
+def test_an_io_error_of_a_full_disk_is_reported_as_a_full_disk(tmp_path, monkeypatch):
     """Damage: as above, where no small file system can be mounted."""
     consensus = SQLiteConsensus(tmp_path / "consensus.db")
     asyncio.run(consensus.compare_and_set(step("k", None)))

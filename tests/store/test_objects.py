@@ -1,4 +1,4 @@
-"""The object store keeps the contracts of Blob and of Consensus, and the server of the tests is an honest one."""
+"""The object store keeps the contracts of Blob and of Consensus, and the tests' server honours conditional puts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestSharedObjectConsensusOnS3(SharedConsensusContract):
 
 
 def race(location: ObjectLocation, key: str, condition: obstore.PutMode, data: bytes) -> int:
-    """Let `WRITERS` threads put one key on one condition at once; return how many were told that they did it."""
+    """Let `WRITERS` threads put one key on one condition at once; return how many puts reported success."""
     barrier = threading.Barrier(WRITERS)
     stores = [location.open(retries=0) for _ in range(WRITERS)]
 
@@ -75,7 +75,7 @@ def race(location: ObjectLocation, key: str, condition: obstore.PutMode, data: b
 
 
 def test_of_many_writers_of_one_key_the_server_lets_exactly_one_win(location: ObjectLocation) -> None:
-    """Damage: everything that is proved over this server is proved over a server that lies."""
+    """Damage: all tests on this server prove nothing, because its conditional puts let two writers win."""
     store = location.open(retries=0)
     for key in map("race/{}".format, range(ROUNDS)):
         assert race(location, key, "create", b"created by ") == 1
@@ -110,7 +110,7 @@ def test_what_hadoop_leaves_for_a_directory_is_no_object(s3_server: S3Server, lo
 
 
 def test_a_wrong_location_is_refused_by_name_and_no_error_shows_a_secret(s3_server: S3Server) -> None:
-    """Damage: a secret lands in a log; or a location that is not there is taken for an empty one."""
+    """Damage: a secret appears in a log; or a location that does not exist counts as empty."""
     wrong = [
         (ObjectLocation("s3://absent-bucket/x", s3_server.storage), ConfigError, "absent-bucket"),
         (ObjectLocation("s3://strandline/x", {**s3_server.storage, "colour": "hunter2"}), ConfigError, "colour"),
@@ -126,8 +126,8 @@ def test_a_wrong_location_is_refused_by_name_and_no_error_shows_a_secret(s3_serv
         assert "hunter2" not in repr(hidden)
 
 
-def test_a_store_that_is_gone_says_what_is_known_of_each_call() -> None:
-    """Damage: a put whose answer was lost is taken for one that never happened."""
+def test_the_errors_of_a_store_that_is_gone_say_whether_a_call_may_have_happened() -> None:
+    """Damage: a put whose answer was lost counts as one that never happened."""
     server = s3.start("strandline")
     blob = ObjectBlob(ObjectLocation("s3://strandline/x", server.storage))
     server.stop()

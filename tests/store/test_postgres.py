@@ -73,7 +73,7 @@ def test_schemas_and_tables_are_separate_places(postgres_server: PostgresServer,
 
 
 def test_many_handles_may_make_the_table_at_once(open_consensus: Callable[..., PostgresConsensus]) -> None:
-    """Damage: of the processes that start together, some fail because the others are making the table."""
+    """Damage: of the processes that start together, some fail because the others are creating the table."""
     with ThreadPoolExecutor(8) as pool:
         handles = [future.result() for future in [pool.submit(open_consensus) for _ in range(8)]]
     assert [asyncio.run(handle.list_keys()) for handle in handles] == [[]] * 8
@@ -101,7 +101,7 @@ def test_a_successor_is_never_born_without_its_witness(
 def test_two_first_versions_of_one_key_are_one(
     postgres_server: PostgresServer, schema: str, open_consensus: Callable[..., PostgresConsensus]
 ) -> None:
-    """Damage: a shard is born twice, at two seqnos, and each writer believes in its own."""
+    """Damage: a shard is created twice, at two seqnos, and each writer uses its own."""
     one, other = open_consensus(), open_consensus()
     for number in range(20):
         barrier = threading.Barrier(2)
@@ -127,7 +127,7 @@ def waits_for_a_lock(server: PostgresServer) -> None:
 def test_a_lock_that_is_not_had_in_time_is_determinate(
     postgres_server: PostgresServer, schema: str, open_consensus: Callable[..., PostgresConsensus]
 ) -> None:
-    """Damage: somebody's forgotten transaction blocks an append for ever."""
+    """Damage: an operator's forgotten transaction blocks an append for ever."""
     consensus = open_consensus(seconds_max=0.2)
     asyncio.run(fill(consensus, "k", 1, 1))
     with psycopg.connect(postgres_server.url) as other:
@@ -159,7 +159,7 @@ class FailingConnection:
 
 
 def plant(consensus: PostgresConsensus, verb: str, error: psycopg.Error, after: bool = False) -> None:
-    """Put a `FailingConnection` in the handle's place of its connection."""
+    """Replace the handle's connection by a `FailingConnection`."""
     consensus._connection = FailingConnection(consensus._connected(), verb, error, after)  # type: ignore[assignment]
 
 
@@ -168,7 +168,7 @@ def plant(consensus: PostgresConsensus, verb: str, error: psycopg.Error, after: 
 def test_a_failure_before_the_commit_is_determinate_and_is_rolled_back(
     open_consensus: Callable[..., PostgresConsensus], verb: str, error: psycopg.Error
 ) -> None:
-    """Damage: a caller looks for a witness that cannot be there; or half of a transaction is carried into the next."""
+    """Damage: a caller looks for a witness that cannot exist; or the next commit includes half of a transaction."""
     consensus = open_consensus()
     asyncio.run(fill(consensus, "k", 1, 1))
     plant(consensus, verb, error, after=verb == "WITH")
@@ -183,13 +183,13 @@ def test_a_failure_before_the_commit_is_determinate_and_is_rolled_back(
 def test_only_what_the_server_calls_a_rollback_is_a_commit_that_did_not_happen(
     open_consensus: Callable[..., PostgresConsensus], state: str | None, after: bool
 ) -> None:
-    """Damage: a commit that is there is reported as "did not happen", and its parts are deleted."""
+    """Damage: a commit that happened is reported as "did not happen", and its parts are deleted."""
 
-    class Told(psycopg.OperationalError):
+    class Reported(psycopg.OperationalError):
         sqlstate = state
 
     consensus = open_consensus()
-    plant(consensus, "COMMIT", Told("told"), after)
+    plant(consensus, "COMMIT", Reported("reported"), after)
     expected: type[StoreError] = Determinate if state in COMMIT_REFUSED else Indeterminate
     with pytest.raises(expected):
         asyncio.run(consensus.compare_and_set(step("k", None, b"perhaps")))
@@ -227,7 +227,7 @@ def test_a_batch_of_commits_is_one_transaction(open_consensus: Callable[..., Pos
 
 
 def test_commits_are_durable_whatever_the_servers_default(postgres_server: PostgresServer, schema: str) -> None:
-    """Damage: an acknowledged commit is lost in a power cut because someone made the database fast."""
+    """Damage: an acknowledged commit is lost in a power cut because an operator made the database fast."""
     hasty = f"{postgres_server.url}?options=-csynchronous_commit%3Doff"
     consensus = PostgresConsensus(hasty, schema=schema)
     assert consensus._connected().execute("SHOW synchronous_commit").fetchone() == ("on",)
@@ -255,7 +255,7 @@ def test_what_was_committed_is_there_after_the_server_lost_its_power(
 def test_a_server_that_hangs_is_given_up_and_what_it_may_have_done_is_not_known(
     postgres_server: PostgresServer, open_consensus: Callable[..., PostgresConsensus]
 ) -> None:
-    """Damage: a machine that froze holds up every process that ever talked to it."""
+    """Damage: a server that hangs blocks every process that is connected to it."""
     consensus = open_consensus(seconds_max=0.3)
     asyncio.run(fill(consensus, "k", 1, 1))
     connection = consensus._connected()
@@ -275,8 +275,8 @@ def test_a_server_that_hangs_is_given_up_and_what_it_may_have_done_is_not_known(
     assert asyncio.run(consensus.compare_and_set_many([step("k", 1), step("k", 2)])).count(Committed()) == 1
 
 
-def test_what_is_not_our_table_is_refused_by_name(postgres_server: PostgresServer, schema: str) -> None:
-    """Damage: a table of somebody else's, or of a later version, is written to."""
+def test_a_table_of_another_application_is_refused_by_name(postgres_server: PostgresServer, schema: str) -> None:
+    """Damage: Strandline writes to a table of another application, or of a later version."""
     with psycopg.connect(postgres_server.url, autocommit=True) as other:
         other.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(psycopg.sql.Identifier(schema)))
         other.execute(psycopg.sql.SQL("CREATE TABLE {} (k int)").format(psycopg.sql.Identifier(schema, "versions")))
@@ -288,7 +288,7 @@ def test_what_is_not_our_table_is_refused_by_name(postgres_server: PostgresServe
             PostgresConsensus(postgres_server.url, schema=schema)
 
 
-def test_what_must_be_there_is_not_made(postgres_server: PostgresServer, schema: str) -> None:
+def test_an_existing_table_that_is_missing_is_not_created(postgres_server: PostgresServer, schema: str) -> None:
     """Damage: a mistyped schema becomes an empty location, which looks healthy."""
     with pytest.raises(ConfigError, match="nothing was stored there yet"):
         PostgresConsensus(postgres_server.url, schema=schema, existing=True)
@@ -305,14 +305,14 @@ def test_what_must_be_there_is_not_made(postgres_server: PostgresServer, schema:
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "é" * 32, "a\0b"])
 def test_names_that_postgresql_would_cut_off_are_refused(postgres_server: PostgresServer, name: str) -> None:
-    """Damage: two locations whose long names begin alike share one table."""
+    """Damage: two locations whose long names have one prefix share one table."""
     with pytest.raises(ConfigError):
         PostgresConsensus(postgres_server.url, schema=name)
     with pytest.raises(ConfigError):
         PostgresConsensus(postgres_server.url, table=name)
 
 
-def test_whoever_is_not_let_in_is_told_so_and_no_error_shows_a_password(postgres_server: PostgresServer) -> None:
+def test_a_rejected_login_is_named_and_no_error_shows_a_password(postgres_server: PostgresServer) -> None:
     """Damage: a password lands in a log."""
     url = postgres_server.url.replace("strandline@", "strandline:hunter2@")
     wrong = [

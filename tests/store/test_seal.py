@@ -17,7 +17,7 @@ BODIES = {"empty": b"", "one byte": b"\x00", "4 KiB": bytes(i * 31 % 251 for i i
 
 
 def is_refused(kind: Kind, key: str, data: bytes) -> bool:
-    """Tell whether `unseal` refuses, naming the object and what it expected."""
+    """Return whether `unseal` refuses, naming the object and what it expected."""
     try:
         unseal(kind, key, data)
     except CorruptionError as error:
@@ -27,7 +27,7 @@ def is_refused(kind: Kind, key: str, data: bytes) -> bool:
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_every_single_flipped_bit_is_refused(body: bytes) -> None:
-    """Damage: a disk that rots by one bit gives wrong rows to every reader."""
+    """Damage: one flipped bit on a disk gives wrong rows to every reader."""
     sealed = seal(Kind.ROLLUP, KEY, body)
     for bit in range(len(sealed) * 8):
         flipped = bytearray(sealed)
@@ -45,7 +45,7 @@ def test_every_truncation_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 @pytest.mark.parametrize("tail", [b"\x00", b"\xff" * 7, b"\x00" * 512, None], ids=["zero", "ones", "sector", "twice"])
 def test_every_extension_is_refused(body: bytes, tail: bytes | None) -> None:
-    """Damage: the rest of an earlier, longer file is taken for part of the object."""
+    """Damage: the rest of an earlier, longer file counts as part of the object."""
     sealed = seal(Kind.RECORDS, KEY, body)
     assert is_refused(Kind.RECORDS, KEY, sealed + (sealed if tail is None else tail))
 

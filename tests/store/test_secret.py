@@ -1,4 +1,4 @@
-"""A secret is not shown, by whatever way it is asked for its text."""
+"""No way of converting a secret to text shows it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REVEALING = {"store/objects.py", "store/postgres.py", "store/secret.py", "engine
 
 @dataclass(frozen=True)
 class Holder:
-    """What holds a secret among other things."""
+    """A dataclass with a secret among its fields."""
 
     name: str
     password: Secret
 
 
 def test_no_text_of_a_secret_or_of_its_holder_shows_it(caplog):
-    """Damage: a password stands in a log, a message or a bug report."""
+    """Damage: a password appears in a log, a message or a bug report."""
     secret = Secret(CANARY)
     holder = Holder("ann", secret)
     logging.getLogger("canary").warning("%s %r", secret, holder)
@@ -56,7 +56,7 @@ def test_a_secret_is_written_nowhere():
 
 
 def test_secrets_are_compared_without_being_shown():
-    """Damage: two places that are the same are taken for different ones, or the other way round."""
+    """Damage: two equal places count as different, or two different ones as equal."""
     assert Secret(CANARY) == Secret(CANARY)
     assert Secret(CANARY) != Secret("another")
     assert Secret(CANARY) != CANARY
@@ -64,7 +64,7 @@ def test_secrets_are_compared_without_being_shown():
 
 
 def test_secrets_are_revealed_in_few_places():
-    """Damage: nobody can tell any more where a password goes."""
+    """Damage: no reviewer can find all places that use a password."""
     root = Path(strandline.__file__).parent
     found = {str(path.relative_to(root)) for path in root.rglob("*.py") if "reveal" in path.read_text()}
     assert found == REVEALING

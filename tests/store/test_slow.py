@@ -1,4 +1,4 @@
-"""The slow doubles keep the contracts, and take exactly the time that they are told."""
+"""The slow doubles keep the contracts, and take exactly the injected time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CALLS: dict[str, Callable[[SlowObjectStore, SlowConsensus], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("site", CALLS)
 def test_each_call_takes_the_time_of_its_site(site: str) -> None:
-    """Damage: a latency that was injected is not there, and what it was to show is never seen."""
+    """Damage: an injected latency is missing, and a test that needs it shows nothing."""
     clock = HandClock()
     place = MemoryConsensus({"k": [Versioned(0, b"")]})
 
@@ -69,7 +69,7 @@ def test_each_call_takes_the_time_of_its_site(site: str) -> None:
 
 
 def test_others_see_the_effect_before_the_caller_does() -> None:
-    """Damage: what happens while an answer is on its way is never tried."""
+    """Damage: no test covers what happens while an answer is in flight."""
     place = MemoryBlob()
 
     class Watching(HandClock):

@@ -85,7 +85,7 @@ def test_of_the_increments_of_two_processes_none_is_lost(tmp_path: Path) -> None
 
 
 def test_many_handles_may_open_a_fresh_file_at_once(tmp_path: Path) -> None:
-    """Damage: of the processes that start together, some fail because the others are making the file."""
+    """Damage: of the processes that start together, some fail because the others are creating the file."""
     for attempt in range(5):
         path = tmp_path / f"{attempt}.db"
         with ThreadPoolExecutor(8) as pool:
@@ -128,7 +128,7 @@ def test_what_was_committed_is_there_after_the_file_is_opened_again(tmp_path: Pa
 def test_a_busy_database_is_determinate_and_nothing_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_consensus: OpenConsensus
 ) -> None:
-    """Damage: a caller looks for a witness that cannot be there, or a lock that was waited for commits after all."""
+    """Damage: a caller looks for a witness that cannot exist, or a refused transaction commits after all."""
     monkeypatch.setattr(module, "BUSY_SECONDS_MAX", 0.0)
     consensus = open_consensus()
     asyncio.run(fill(consensus, "k", 1, 1))
@@ -164,7 +164,7 @@ class FailingConnection:
 
 
 def plant(consensus: SQLiteConsensus, verb: str, after: bool = False) -> None:
-    """Put a `FailingConnection` in the handle's place of its connection."""
+    """Replace the handle's connection by a `FailingConnection`."""
     consensus._connection = FailingConnection(consensus._connected(), verb, after)  # type: ignore[assignment]
 
 
@@ -172,7 +172,7 @@ def plant(consensus: SQLiteConsensus, verb: str, after: bool = False) -> None:
 def test_a_failure_before_the_commit_is_determinate_and_is_rolled_back(
     open_consensus: OpenConsensus, verb: str
 ) -> None:
-    """Damage: half of a transaction is carried into the next one's commit."""
+    """Damage: the next commit includes half of a failed transaction."""
     consensus = open_consensus()
     assert isinstance(consensus, SQLiteConsensus)
     plant(consensus, verb)
@@ -198,7 +198,7 @@ def test_a_failure_of_the_commit_is_indeterminate_and_the_handle_lives_on(
 
 
 def test_a_rollback_that_fails_drops_the_connection(open_consensus: OpenConsensus) -> None:
-    """Damage: what was refused is committed by whoever comes next."""
+    """Damage: the next transaction commits what was refused."""
     consensus = open_consensus()
     assert isinstance(consensus, SQLiteConsensus)
 
@@ -230,8 +230,8 @@ def test_a_batch_of_commits_is_one_transaction(open_consensus: OpenConsensus) ->
     assert asyncio.run(consensus.compare_and_set_many(requests)) == [Mismatch()] * 200
 
 
-def test_what_is_not_our_database_is_refused_by_name(tmp_path: Path) -> None:
-    """Damage: the operator cannot tell a wrong path from a broken disk."""
+def test_a_foreign_database_is_refused_by_name(tmp_path: Path) -> None:
+    """Damage: a wrong path looks like a broken disk to the operator."""
     (tmp_path / "text.db").write_text("not a database, however long it is " * 100)
     with pytest.raises(CorruptionError, match=r"text\.db"):
         SQLiteConsensus(tmp_path / "text.db")

@@ -1,4 +1,4 @@
-"""SQLite read from outside: what was committed is seen, and nothing that is there changes, not even by a file."""
+"""SQLite read by another process: committed versions are visible, and no file changes or appears."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A database of which nobody is thinking any more: ten versions of one key, one of another."""
+    """A database that no process has open: ten versions of one key, one of another."""
     place = tmp_path / "consensus.db"
     consensus = SQLiteConsensus(place)
     asyncio.run(fill(consensus, "k", 1, 10))
@@ -38,7 +38,7 @@ def everything(directory: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def read(path: Path) -> tuple[object, ...]:
-    """All that can be asked."""
+    """The answers of all read methods."""
     reader = SQLiteReader(path)
 
     async def ask() -> tuple[object, ...]:
@@ -47,21 +47,21 @@ def read(path: Path) -> tuple[object, ...]:
     return asyncio.run(ask())
 
 
-def test_reading_says_what_the_writer_says_and_leaves_no_trace(path: Path) -> None:
-    """Damage: whoever looks leaves files of its own user there, and the writer cannot open its database."""
+def test_a_reader_returns_what_the_writer_returns_and_leaves_no_trace(path: Path) -> None:
+    """Damage: a reader leaves files of its own user there, and the writer cannot open its database."""
     before = everything(path.parent)
-    told = read(path)
+    closed = read(path)
     assert everything(path.parent) == before
     consensus = SQLiteConsensus(path)
 
     async def ask() -> tuple[object, ...]:
         return await consensus.head("k"), await consensus.scan("k", 3, 4), await consensus.list_keys(), None
 
-    assert asyncio.run(ask()) == told == read(path)
+    assert asyncio.run(ask()) == closed == read(path)
     consensus.close()
 
 
-def test_what_a_writer_has_open_or_left_behind_is_read_too(path: Path) -> None:
+def test_a_database_that_a_writer_has_open_or_left_is_read_too(path: Path) -> None:
     """Damage: a reader beside the writer sees only what was there when the writer began."""
     consensus = SQLiteConsensus(path)
     asyncio.run(consensus.compare_and_set(step("k", 10)))
@@ -80,7 +80,7 @@ def _commit_and_crash(path: Path) -> None:
 
 
 def test_reads_among_writers_that_come_and_go_are_each_of_one_moment(path: Path) -> None:
-    """Damage: a page of before and a page of after make a state that never was."""
+    """Damage: pages from before and after a write make a state that never existed."""
 
     def write() -> None:
         for seqno in range(10, 60):
@@ -120,11 +120,11 @@ def _read_as_nobody(path: Path, result: multiprocessing.SimpleQueue) -> None:
     os.setuid(NOBODY)
     try:
         result.put(read(path)[0].seqno)
-    except BaseException as error:  # noqa: BLE001  # the parent tells it
+    except BaseException as error:  # noqa: BLE001  # the parent reports it
         result.put(repr(error))
 
 
-def test_what_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_database_is_refused_and_not_created(tmp_path: Path) -> None:
     """Damage: a mistyped path becomes an empty location, which looks healthy."""
     for absent in (tmp_path / "consensus.db", tmp_path / "absent" / "consensus.db"):
         with pytest.raises(ConfigError, match=r"there is no consensus database .*consensus\.db"):
@@ -138,8 +138,8 @@ def test_what_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
         SQLiteReader(empty)
 
 
-def test_what_is_no_database_of_ours_is_refused_by_name(tmp_path: Path, path: Path) -> None:
-    """Damage: the operator cannot tell a wrong path from a broken disk."""
+def test_a_foreign_file_is_refused_by_name(tmp_path: Path, path: Path) -> None:
+    """Damage: a wrong path looks like a broken disk to the operator."""
     (tmp_path / "text.db").write_text("not a database, however long it is " * 100)
     with pytest.raises(CorruptionError, match=r"text\.db"):
         SQLiteReader(tmp_path / "text.db")
@@ -154,8 +154,8 @@ def test_what_is_no_database_of_ours_is_refused_by_name(tmp_path: Path, path: Pa
         asyncio.run(reader.head("k"))
 
 
-def test_to_open_what_is_there_writes_nothing(path: Path) -> None:
-    """Damage: every process that opens waits for the one that writes, and makes it wait."""
+def test_opening_an_existing_database_writes_nothing(path: Path) -> None:
+    """Damage: a process that opens the location waits for the writer, and blocks it."""
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")  # the only write lock is taken
     log = path.with_name("consensus.db-wal").stat()

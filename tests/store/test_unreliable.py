@@ -1,4 +1,4 @@
-"""The unreliable doubles fail exactly as they are told."""
+"""The unreliable doubles fail exactly as chosen."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def test_a_call_of_many_that_is_not_reported_may_have_happened_in_part() -> None
     assert labels == ["consensus.compare_and_set_many of 4"] + ["consensus.compare_and_set_many.some of 2"] * 3
 
 
-def test_what_happened_unreported_is_found_by_whoever_looks() -> None:
-    """Damage: the witness that exactly-once rests on is not there to be found."""
+def test_an_unreported_effect_is_visible_to_a_reader() -> None:
+    """Damage: the witness that exactly-once depends on is missing in the double."""
     inner = MemoryConsensus()
     unsure = UnreliableConsensus(inner, always(Outcome.DONE_UNREPORTED))
     with pytest.raises(Indeterminate):

@@ -45,7 +45,7 @@ def test_every_seed_switches_its_own_faults_on() -> None:
     assert quiet > 200 / len(FAULT_RATES) / 2, "some runs have no faults at all"
 
 
-def test_every_list_is_taken_once_also_when_the_run_asks_by_what_it_was_told() -> None:
+def test_every_list_is_used_once_even_if_later_choices_depend_on_earlier_ones() -> None:
     """Damage: the exhaustive search is not exhaustive."""
 
     def run(choose) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ def test_no_run_meets_more_faults_than_it_may_nor_elsewhere() -> None:
 
 
 def test_what_a_run_raises_ends_the_search() -> None:
-    """Damage: a broken law is one of many runs, and nobody hears of it."""
+    """Damage: a broken law in one of many runs is not reported."""
 
     def run(choose, arrived) -> None:
         if choose("a", 3) == 2:

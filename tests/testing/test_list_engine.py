@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from strandline.algebra.schema import DIFF, TIME
 from strandline.store.memory import MemoryBlob

@@ -130,7 +130,7 @@ def test_a_naive_retry_counts_twice_in_some_seeds() -> None:
     assert 20 <= wrong <= 280, wrong
 
 
-def test_whoever_looks_for_its_witness_counts_once_in_every_seed_under_every_fault() -> None:
+def test_a_writer_that_looks_for_its_witness_counts_once_in_every_seed_under_every_fault() -> None:
     """Damage: the kernel invents effects that no store has, and right code looks wrong."""
     crashes = 0
     for seed in range(300):
@@ -196,7 +196,7 @@ def test_the_choices_of_a_run_replay_it() -> None:
 
 
 def test_every_fate_is_met_at_every_site_it_may_befall() -> None:
-    """Damage: a kind of failure is never tried, and nobody notices."""
+    """Damage: a kind of failure is silently never tried."""
     met: set[tuple[str, Fate]] = set()
     for seed in range(300):
         met |= count(add_by_witness, Seeded(random.Random(seed)))[1].coverage()
@@ -378,7 +378,7 @@ def test_many_requests_whose_call_is_not_reported_may_have_happened_in_part() ->
 # --- Ends ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_does_not_end_is_an_error_that_names_its_budget_and_who_is_stuck() -> None:
+def test_a_run_that_does_not_end_is_an_error_that_names_its_budget_and_the_stuck_actors() -> None:
     """Damage: a livelock hangs the tests instead of failing them."""
     ended: list[str] = []
 
@@ -412,7 +412,7 @@ def test_once_calm_nothing_unusual_happens_and_all_that_was_late_has_landed() ->
 
 
 def test_an_error_of_an_actor_ends_the_run_and_says_what_replays_it() -> None:
-    """Damage: a law is broken and the run goes on, or nobody can show it again."""
+    """Damage: a law is broken and the run goes on, or cannot be replayed."""
 
     async def actor(_: int) -> None:
         await SimBlob(MemoryBlob()).get("k")

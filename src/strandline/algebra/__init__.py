@@ -1,4 +1,4 @@
 """The relational vocabulary that `engine` and `compute` share: schemas, plan nodes, maintenance nodes.
 
-Plain frozen data; knows nothing of storage, of Spark, or of where a relation's rows come from.
+Plain frozen data, independent of storage, of Spark, and of where a relation's rows come from.
 """

@@ -1,14 +1,14 @@
-"""Careful plans: every expression is tried, row by row, before anything is computed from it.
+"""Careful plans: each expression is tried on each row before its value is used.
 
-`careful` turns a plan into one that cannot fail on a row, and the plans of the errors.  Below each node that evaluates
-expressions, a `Passing` keeps out the rows that they fail on, and a `Failing` gives these rows as errors.  So the ok
-half is the query without the offending rows, at the node that they fail at; and since both nodes are linear, the error
-half has updates like any other relation.
+`careful` turns a plan into one that cannot fail on a row, plus plans that compute the errors.  Below each node that
+evaluates expressions, a `Passing` filters out the rows on which they fail, and a `Failing` returns these rows as
+errors.  So the ok half is the query without those rows, from the node on which they fail.  Both nodes are linear, so
+the error half has updates like any other relation.
 
-What counts as failing is a function of the plan, and not of what Spark makes of it: a projected column is tried if
-something uses it; a filter comes before what is projected beside it; the terms of a condition are tried from left to
-right, each only where those before it are true; a join is tried side by side where its conditions allow, so that rows
-that match nothing fail alike wherever they stand.  Plain Spark may evaluate less than that (it prunes and reorders).
+Which rows fail depends on the plan alone, not on how Spark optimizes it.  A projected column is tried if the plan uses
+it.  A filter is tried before the projections beside it.  The terms of a condition are tried from left to right, each
+only on rows for which the earlier terms are true.  The conditions of a join are tried on each input separately if
+possible, so that a row fails whether or not it finds a match.  Plain Spark may evaluate less (it prunes and reorders).
 
 Source: design page "compute" (the ok and err halves travel side by side).
 """
@@ -36,9 +36,9 @@ from strandline.algebra.scalar import Scalar, column, columns, conjunction
 
 
 def careful(node: Node, where: str) -> tuple[Node, tuple[Node, ...]]:
-    """Return ``node`` over rows that no expression in it fails on, and the plans of the errors of all others.
+    """Return ``node`` over the rows on which no expression fails, and the plans that compute the errors.
 
-    ``where`` is the collection that the errors name.
+    ``where`` is the collection named in the errors.
 
     >>> from strandline.algebra.nodes import Get
     >>> from strandline.algebra.scalar import scalar
@@ -52,7 +52,7 @@ def careful(node: Node, where: str) -> tuple[Node, tuple[Node, ...]]:
 
 
 class _Careful:
-    """Collects the plans of errors while the plan is made careful, from the leaves up."""
+    """Makes a plan careful, from the leaves up, and collects the plans of its errors."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -73,11 +73,11 @@ class _Careful:
             case UnionAll(inputs=inputs) | Opaque(inputs=inputs):
                 return replace(node, inputs=tuple(map(self.node, inputs)))
             case _:
-                assert not children(node), f"{type(node).__name__} is no node of a view's plan"
+                assert not children(node), f"{type(node).__name__} is not a node of a view's plan"
                 return node
 
     def passing(self, below: Node, expressions: Iterable[Scalar]) -> Node:
-        """Return the rows of ``below`` that all ``expressions`` have a value for; note what becomes of the others."""
+        """Return the rows of ``below`` for which all ``expressions`` have a value; collect the others as errors."""
         tried = tuple(dict.fromkeys(each for each in expressions if not _safe(each)))
         if not tried:
             return below
@@ -85,7 +85,7 @@ class _Careful:
         return Passing(below, tried)
 
     def join(self, node: Join) -> Node:
-        """Try what one side decides on that side, the operands of equalities too, and the rest on the pairs."""
+        """Try conditions and operands that read one input on that input, and the other conditions on the pairs."""
         inputs = [self.node(below) for below in node.inputs]
         on: list[Scalar] = []
         rest: list[Scalar] = []
@@ -112,9 +112,9 @@ class _Careful:
         return joined if joined.names == node.names else Project(joined, columns(node.names))
 
     def _equality(self, condition: Scalar, node: Join, operands: list[list[tuple[str, Scalar]]]) -> Scalar | None:
-        """Return ``condition`` as an equality of columns, operands being computed where they stand; None: it is none.
+        """Return ``condition`` as an equality of columns, or None if it is not an equality of two inputs.
 
-        An operand that is no column becomes one of its input: it is noted in ``operands``.
+        An operand that is not a column becomes a computed column of its input, which is added to ``operands``.
         """
         tree = condition.tree
         if not isinstance(tree, exp.EQ | exp.NullSafeEQ):
@@ -139,9 +139,9 @@ class _Careful:
 
 
 def pruned(node: Node, wanted: frozenset[str]) -> Node:
-    """Return ``node`` without computed columns that nothing above uses; of its columns, those of ``wanted`` stay.
+    """Return ``node`` without unused computed columns; its columns in ``wanted`` stay.
 
-    A filter that reads none of the computed columns goes below them.
+    A filter that reads none of the computed columns moves below their projection.
     """
     match node:
         case Filter():
@@ -176,7 +176,7 @@ def _selected(node: Node, positions: Sequence[int]) -> Node:
 
 
 def _through(project: Project, predicate: Scalar) -> bool:
-    """Tell whether ``predicate`` means the same below ``project``: all that it reads passes through it unchanged."""
+    """Return whether ``predicate`` can move below ``project``: the columns it reads pass through unchanged."""
     same = {name for name, value in project.columns if value.column == name}
     return predicate.columns <= same
 
@@ -186,5 +186,5 @@ def _read(expressions: Iterable[Scalar]) -> frozenset[str]:
 
 
 def _safe(expression: Scalar) -> bool:
-    """Tell whether ``expression`` has a value for every row, as far as can be seen: a column, or a literal."""
+    """Return whether ``expression`` certainly has a value for every row: a column, or a literal."""
     return expression.column is not None or isinstance(expression.tree, exp.Literal | exp.Null | exp.Boolean)

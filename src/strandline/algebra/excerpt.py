@@ -1,4 +1,4 @@
-"""Excerpts: pieces of a person's SQL that Spark reads as they were written.
+"""Excerpts: pieces of a user's SQL that are passed to Spark verbatim.
 
 Source: design page "the map" (decision 10: Spark stays the authority on what an expression means).
 """
@@ -14,7 +14,7 @@ from strandline.errors import DefinitionError, Position
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A piece of a text and where it begins there: no code changes it or puts it into another text."""
+    """A piece of a text and its position there; no code changes it or embeds it in another text."""
 
     text: str
     start: Position
@@ -22,9 +22,9 @@ class Excerpt:
 
 @contextmanager
 def within(start: Position | None) -> Iterator[None]:
-    """Let a `DefinitionError` about a piece of text that begins at ``start`` tell its place in the whole text.
+    """Translate the position of a `DefinitionError` in an excerpt to its position in the whole text.
 
-    A position is moved; an error without one gets ``start`` (None: the place is not known, and nothing changes).
+    The excerpt begins at ``start``.  An error without a position gets ``start``; if ``start`` is None, nothing changes.
 
     >>> with within(Position(3, 10)):
     ...     raise DefinitionError("no such column", Position(1, 5))

@@ -1,4 +1,4 @@
-"""How the bytes of a file become rows: plain data that whoever lists files and whoever decodes them share.
+"""File formats: plain data that readers, which list files, share with the engine, which decodes them.
 
 Source: design page "sources" (files: CSV, JSON lines, Parquet; options).
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from strandline.algebra.undecoded import TAKES_BACK
+
 
 class Encoding(Enum):
-    """What a file is made of."""
+    """The encoding of a file."""
 
     CSV = "csv"
     JSON = "json"
@@ -18,20 +20,20 @@ class Encoding(Enum):
 
     @property
     def text(self) -> bool:
-        """Whether it is lines of text."""
+        """Whether the file is text."""
         return self is not Encoding.PARQUET
 
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """How to decode a file.  All but ``encoding`` speak about text.
+    """How to decode a file.  All fields except ``encoding`` apply to text only.
 
     ``header``: the first line of a CSV file names its columns, which are then found by name, without regard to case,
-    in any order; columns that nobody declared are passed over, and a file that lacks a declared one is an error as a
-    whole.  Without it, fields are taken by position and there must be as many as columns.  ``null`` is the one token
+    in any order; columns that are not declared are skipped, and a file that lacks a declared column is one error.
+    Without a header, fields are matched by position and there must be as many as columns.  ``null`` is the one token
     (besides the empty field) that stands for NULL. ``escape`` equal to ``quote`` means that a quote inside quotes is
-    doubled (RFC 4180).  ``multiline``: a record may span lines.  JSON
-    names are matched exactly, and what is missing is NULL, as Spark reads them.
+    doubled (RFC 4180).  ``multiline``: a record may span lines.  JSON names are matched exactly, and a missing name is
+    NULL, as in Spark.
     """
 
     encoding: Encoding
@@ -47,9 +49,10 @@ class FileFormat:
 
 @dataclass(frozen=True, slots=True)
 class DatedFile:
-    """A file whose records all happen at ``time``: where it is, what people call it, its size in bytes.
+    """A file whose records all have the time ``time``: its path, its name for messages, its size in bytes.
 
-    ``withdrawn``: its records are taken back, each once (diff −1); what cannot be decoded is an error all the same.
+    ``withdrawn``: its records are withdrawn, each once (diff −1); a record that cannot be decoded is still an error,
+    whose reason begins with `undecoded.TAKES_BACK`.
     """
 
     path: str
@@ -62,3 +65,8 @@ class DatedFile:
     def diff(self) -> int:
         """The diff of each of its records."""
         return -1 if self.withdrawn else 1
+
+    @property
+    def reason_prefix(self) -> str:
+        """The prefix of the reason of each of its errors."""
+        return TAKES_BACK if self.withdrawn else ""

@@ -45,8 +45,8 @@ class Get:
 class Constant:
     """Rows of literals: ``rows[i][j]`` is the value of column j, which reads no column.
 
-    Each row is there from ``time`` on with diff 1.
-    In a view's plan ``time`` is 0; a step plan has it at the time of the view's first step.
+    Each row exists from ``time`` on with diff 1.  In a view's plan ``time`` is 0; in a step plan it is the time of the
+    view's first step.
     """
 
     names: tuple[str, ...]
@@ -147,10 +147,10 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A query that has no maintenance rule: ``sql`` over its inputs, which it calls by ``aliases``.
+    """A query that has no maintenance rule: ``sql`` over its inputs, which it names by ``aliases``.
 
     ``sql`` is a whole Spark SELECT in which each relation ``aliases[i]`` is the multiset ``inputs[i]``.  It is
-    recomputed at each time its inputs change, and diffed.  ``reason`` says to a person why (shown by explain).
+    recomputed at each time its inputs change, and diffed.  ``reason`` says why, for people (`explain` shows it).
     """
 
     inputs: tuple[Node, ...]
@@ -257,9 +257,9 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """The input's rows for which each of ``expressions`` has a value (NULL is one): what a careful plan goes on with.
+    """The input's rows for which each of ``expressions`` has a value (NULL is one), in a careful plan.
 
-    Rows that fail are kept out before anything above evaluates them.
+    Rows that fail are filtered out before any node above evaluates them.
     """
 
     input: Node
@@ -273,10 +273,10 @@ class Passing:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """The input's other rows, for which one of ``expressions`` has no value: each as an error, in one column `ERROR`.
+    """The input's rows for which one of ``expressions`` has no value: each as an error, in one column `ERROR`.
 
     An error is a JSON object: ``collection`` is ``where``, ``expression`` the text of those that fail, ``row`` the
-    input's columns.  It is a function of the row alone, so that the error leaves when the row does.
+    input's columns.  It depends on the row alone, so that withdrawing the row also withdraws the error.
     """
 
     input: Node
@@ -308,7 +308,7 @@ Node: TypeAlias = (
 
 
 NOTHING: Final = Constant((), ())
-"""The relation without rows, where its columns do not matter: the ``prior`` of a view's first step."""
+"""The relation without rows and columns: the ``prior`` of a view's first step."""
 
 
 def children(node: Node) -> tuple[Node, ...]:
@@ -342,7 +342,7 @@ def frames(node: Node) -> frozenset[str]:
 
 
 def with_frames(node: Node, rename: Callable[[str], str]) -> Node:
-    """Return ``node`` with its frames called otherwise.
+    """Return ``node`` with its frames renamed.
 
     >>> with_frames(Negate(Get("a", (("x", "x"),))), str.upper)
     Negate(input=Get(frame='A', columns=(('x', 'x'),)))

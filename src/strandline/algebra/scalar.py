@@ -1,10 +1,10 @@
 """Scalar expressions: sqlglot trees over the columns of a node's input, written as Spark SQL in one place.
 
-The planner and the rules compose trees and never text: an operand that could fall apart is put into parentheses by the
-function that composes (`operand`).  sqlglot translates between dialects: it knows functions by meaning and may write
-another one (`to_date(x)` as a cast, `datediff` with conversions added).  We want none of it, because Spark alone says
-what a function means.  So in `Faithful` a function is its name and its arguments, and comes out as it went in; only
-special syntax (`CAST(x AS t)`, `EXTRACT(u FROM x)`, …) is understood.
+The planner and the rules compose trees and never text: `operand` adds parentheses where an operator around an operand
+could change its meaning.  sqlglot translates between dialects: it interprets functions and may write a different one
+(`to_date(x)` as a cast, `datediff` with conversions added).  That would be wrong here, because Spark alone defines what
+a function means.  So in `Faithful` a function is its name and its arguments, and is written as it was read; only
+special syntax (`CAST(x AS t)`, `EXTRACT(u FROM x)`, …) is interpreted.
 
 Source: design page "the map" (decision 10: SQL is parsed with sqlglot, Spark stays the authority).
 """
@@ -24,29 +24,29 @@ from sqlglot.parsers.spark import SparkParser
 
 _SPECIAL: Final = ("CAST", "EXTRACT", "LISTAGG", "OVERLAY", "POSITION", "STRING_AGG", "SUBSTRING", "TRIM", "TRY_CAST")
 _REWRITTEN: Final = (exp.Array, exp.From, exp.Pivot, exp.Select, exp.Table, exp.With, exp.WithinGroup)
-"""What sqlglot's generator for Spark changes before it writes it, for versions that know less."""
+"""The nodes that sqlglot's generator for Spark rewrites for older versions of Spark."""
 
 
 class Faithful(Spark):
     """Spark SQL in which functions are kept as they were written."""
 
     class Parser(SparkParser):
-        """Knows no function by meaning, and no array constructor but a call: `array(a, b)[0]` is an element."""
+        """Interprets no function, and parses `array(a, b)` as a call, so that `array(a, b)[0]` is an element."""
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: how for name, how in SparkParser.FUNCTION_PARSERS.items() if name in _SPECIAL
         }
         ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
-        JOINS_HAVE_EQUAL_PRECEDENCE = False  # a comma stays one, and is no CROSS JOIN
+        JOINS_HAVE_EQUAL_PRECEDENCE = False  # a comma stays a comma, and does not become a CROSS JOIN
         ADD_JOIN_ON_TRUE = False
 
         def _warn_unsupported(self) -> None:
-            """Refuse what is no query: sqlglot would take it as some command, and log that it did."""
-            self.raise_error("this is no query")
+            """Refuse text that is not a query: sqlglot would parse it as a command, and log a warning."""
+            self.raise_error("this is not a query")
 
     class Generator(SparkGenerator):
-        """Writes what is there: it turns no QUALIFY into a subquery, and no exact percentile into one that is not."""
+        """Writes the tree unchanged: no QUALIFY becomes a subquery, and no exact percentile an approximate one."""
 
         TRANSFORMS: ClassVar[dict[Any, Any]] = {
             kind: how for kind, how in SparkGenerator.TRANSFORMS.items() if kind not in _REWRITTEN
@@ -62,8 +62,8 @@ def text(expression: exp.Expr) -> str:
 class Scalar:
     """An expression over the output columns of a node's input: the tree, its text, the columns that it reads.
 
-    Each `exp.Column` of the tree is a quoted name alone, without a qualifier.  Two scalars are equal if they read the
-    same.  Trap: a tree can be changed, and this one must not be: copy it first.
+    Each `exp.Column` of the tree is a quoted name alone, without a qualifier.  Two scalars are equal if their texts are
+    equal.  Trap: trees are mutable, and this one must not be changed: copy it first.
 
     >>> upper = Scalar(call("upper", column("a b")))
     >>> upper.sql, sorted(upper.columns), upper == scalar("UPPER(`a b`)")
@@ -90,17 +90,17 @@ class Scalar:
 
     @property
     def column(self) -> str | None:
-        """The column that this is, if it is nothing but one."""
+        """The name of the column, if this expression is just a column."""
         return self.tree.name if isinstance(self.tree, exp.Column) else None
 
 
 def scalar(sql: str) -> Scalar:
-    """Return the expression that ``sql`` writes; sqlglot's error if it writes none."""
+    """Parse ``sql`` as an expression.  Raises sqlglot's error if it is not one."""
     return Scalar(sqlglot.parse_one(sql, dialect=Faithful))
 
 
 def columns(names: Iterable[str]) -> tuple[tuple[str, Scalar], ...]:
-    """Return the projection that gives each of ``names`` as it is."""
+    """Return the projection of ``names``, unchanged."""
     return tuple((name, Scalar(column(name))) for name in names)
 
 
@@ -110,16 +110,16 @@ def column(name: str) -> exp.Column:
 
 
 _WHOLE: Final = (exp.Anonymous, exp.Boolean, exp.Case, exp.Cast, exp.Column, exp.Literal, exp.Null, exp.Paren)
-"""What no operator around it can take apart."""
+"""The expressions that need no parentheses beside an operator."""
 
 
 def _free(expression: exp.Expr) -> exp.Expr:
-    """Return ``expression``, or a copy if it is part of another tree: a node has one parent."""
+    """Return ``expression``, or a copy if it is part of another tree: a node has at most one parent."""
     return expression if expression.parent is None else expression.copy()
 
 
 def operand(expression: exp.Expr) -> exp.Expr:
-    """Return ``expression`` such that it stays whole beside any operator.
+    """Return ``expression``, in parentheses if it needs them beside an operator.
 
     >>> text(is_null(scalar("m OR n").tree))
     '(m OR n) IS NULL'
@@ -139,7 +139,7 @@ def call(function: str, *arguments: exp.Expr) -> exp.Expr:
 
 
 def cast(expression: exp.Expr, type_: str) -> exp.Expr:
-    """Return ``CAST(… AS type_)``; the type is Spark's own text."""
+    """Return ``CAST(… AS type_)``; the type is Spark's type text."""
     return exp.Cast(this=_free(expression), to=exp.Var(this=type_))
 
 
@@ -160,7 +160,7 @@ def binary(kind: type[exp.Binary], left: exp.Expr, right: exp.Expr) -> exp.Expr:
 
 
 def conjunction(terms: Iterable[exp.Expr]) -> exp.Expr:
-    """Return the conjunction of ``terms``, of which there is at least one.
+    """Return the conjunction of ``terms``, which must not be empty.
 
     >>> text(conjunction([scalar("a OR b").tree, scalar("c").tree]))
     '(a OR b) AND c'

@@ -1,7 +1,8 @@
 """Schemas: the columns of a collection, in order.
 
-A type is Spark's own simple string (``int``, ``decimal(10,2)``, ``array<string>``): Spark is the authority on types,
-we only carry them.  Names that start with two underscores are ours (`TIME`, `DIFF`, `ERROR`) and refused in user data.
+A type is Spark's own simple string (``int``, ``decimal(10,2)``, ``array<string>``): Spark is the authority on types;
+Strandline only carries them.  Names that start with two underscores are reserved for Strandline (`TIME`, `DIFF`,
+`ERROR`) and refused in user data.
 
 Source: design pages "the map" (decision 2: a part is the user's columns + ``__time``, ``__diff``) and "persist"
 (halves).
@@ -18,7 +19,7 @@ from strandline.errors import DefinitionError
 TIME: Final = "__time"
 DIFF: Final = "__diff"
 ERROR: Final = "__error"
-"""Null in a row of the ok half; in a row of the err half a JSON object that says what, where and why."""
+"""Null in a row of the ok half; in a row of the err half a JSON object that describes the error."""
 RESERVED: Final = "__"
 
 
@@ -47,7 +48,7 @@ class Schema:
             if column.name.startswith(RESERVED):
                 raise DefinitionError(f"column {column.name!r}: names that start with '__' are reserved")
             if column.name.lower() in seen:
-                raise DefinitionError(f"column {column.name!r} is there twice (names are compared without case)")
+                raise DefinitionError(f"column {column.name!r} occurs twice (names are compared without case)")
             seen.add(column.name.lower())
 
     def __iter__(self) -> Iterator[Column]:

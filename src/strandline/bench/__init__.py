@@ -1,1 +1,1 @@
-"""Benchmarks: each measures us and our peer in one run, interleaved, and returns every figure it used."""
+"""Benchmarks: each measures Strandline and a peer in one run, interleaved, and returns all its figures."""

@@ -1,10 +1,10 @@
-"""The other half of ``strandline bench persist``: what an append costs, and what is left of very many of them.
+"""The second half of ``strandline bench persist``: the cost of an append, and the size of a shard after many.
 
-No Spark: record shards, on the default stores (SQLite and local files).  *Load*: writers that race (`load`).
-*Append*: batches of one record into one shard.  *Growth*: many batches of ten records into another, whose one critical
-reader follows at a distance, so that compaction and garbage collection have to keep up; they run inside the appends
-that make them necessary, and are part of what an append costs.  *Idle*: the uppers of many shards with nothing new,
-advanced together, as at each tick.
+No Spark: record shards, on the default stores (SQLite and local files).  *Load*: racing writers (`load`).  *Append*:
+batches of one record into one shard.  *Growth*: many batches of ten records into another, whose one critical reader
+follows at a distance, so that compaction and garbage collection have to keep up; they run inside the appends that make
+them due, and are part of the cost of an append.  *Idle*: the uppers of many shards with nothing new, advanced together,
+as at each tick.
 
 Source: design page "persist" (limits and targets).
 """
@@ -15,10 +15,11 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from strandline.algebra.schema import Column, Schema
 from strandline.bench.load import Load, drive, percentiles
@@ -38,9 +39,9 @@ RECORD: Final = b"x" * 64
 GROWTH_APPENDS: Final = 100_000
 GROWTH_RECORDS: Final = 10
 FOLLOWS_EVERY: Final = 100
-"""The reader of the growing shard lets go of history every so many appends."""
+"""The reader of the growing shard releases history once per this many appends."""
 KEYS: Final = 10_000
-"""How many different records there are in the growing shard: later ones repeat earlier ones."""
+"""How many distinct records the growing shard has; later records repeat earlier ones."""
 OPENINGS: Final = 5
 DECILE: Final = 10
 IDLE_SHARDS: Final = 50
@@ -53,9 +54,9 @@ _BYTES: Final = Schema((Column("data", "binary"),))
 def append_and_open(
     directory: Path, *, load: Load | None = None, appends: int = APPENDS, growth: int = GROWTH_APPENDS
 ) -> dict[str, Any]:
-    """Measure all of it in ``directory`` and return every figure.
+    """Run all measurements in ``directory`` and return every figure.
 
-    ``load``: what `load.drive` says of it.  ``append_ms_p50`` and ``_p99``; ``idle_ms_p50``: `IDLE_SHARDS` uppers in
+    ``load``: the figures of `load.drive`.  ``append_ms_p50`` and ``_p99``; ``idle_ms_p50``: `IDLE_SHARDS` uppers in
     one ``compare_and_set_many``; after ``growth_appends`` batches of `GROWTH_RECORDS`: ``state_bytes_after_n``
     (without inline parts), ``open_ms`` and ``plan_ms`` (of a snapshot; medians), ``parts_after_n``,
     ``blob_bytes_ratio`` (bytes on disk ÷ bytes of referenced objects, after a collection),
@@ -110,7 +111,7 @@ async def _idle(directory: Path) -> dict[str, Any]:
             await _ms(partial(client.advance_many, [(writer, Frontier(tick), "") for writer in writers]))
             for tick in range(1, IDLE_TICKS + 1)
         ]
-        assert {writer.state.upper for writer in writers} == {Frontier(IDLE_TICKS)}, "some upper stayed behind"
+        assert {writer.state.upper for writer in writers} == {Frontier(IDLE_TICKS)}, "some upper did not advance"
     finally:
         consensus.close()
     return {"idle_ms_p50": round(statistics.median(took), 3), "idle_shards": IDLE_SHARDS}
@@ -154,7 +155,7 @@ async def _growth(directory: Path, appends: int) -> dict[str, Any]:
 
 
 def _without_inline(state: ShardState) -> ShardState:
-    """Return the state with the bytes of its inline parts left out."""
+    """Return the state without the bytes of its inline parts."""
     return replace(
         state,
         batches=tuple(

@@ -1,11 +1,11 @@
-"""`strandline bench environment`: what ticks leave behind, and whether a tick costs more the more of them there were.
+"""`strandline bench environment`: what ticks leave behind, and whether ticks become more expensive over time.
 
 An environment with a table, a source and three views (one of accumulators, one of a join, one that regroups) is ticked
-very often.  What is alive stays the same: each tick replaces a row of the table, and brings one row of the source while
-it takes an old one back.  So all that grows is history, which the environment is to let go of.
+very often.  The number of live rows is constant: each tick replaces a row of the table, and the source inserts one row
+and withdraws an old one.  So only history grows, and the environment must release it.
 
-It runs twice: over lists and memory stores, so that very many ticks are a matter of minutes, and over files and Spark.
-The clock goes on by an hour a tick; so the day for which garbage is kept ends within the run, as history does.
+It runs twice: over lists and memory stores, so that very many ticks take minutes, and over files and Spark.  The clock
+advances by an hour per tick, so the grace period of a day and the history both expire within the run.
 
 Source: design page "the public face" (benchmarks).
 """
@@ -61,11 +61,11 @@ BINDINGS: Final = 100_000
 TICK_MS: Final = 3_600_000
 KEPT_TICKS: Final = 24
 ROWS: Final = 32
-"""How many rows the table and the source have each."""
+"""How many rows the table and the source each have."""
 GROUPS: Final = 8
 TENTHS: Final = 10
 SAMPLES: Final = 50
-"""How often in each tenth bytes are counted."""
+"""How often bytes are counted in each tenth."""
 MINTS: Final = 1_000
 START_MS: Final = 1_700_000_000_000
 
@@ -102,7 +102,7 @@ def grow(
 
 @dataclass(frozen=True)
 class Place:
-    """Where an environment is tried: what it is made of, its clock, and what it stores and has read so far."""
+    """The setting of a run: the environment's parts, its clock, and the bytes stored and updates read so far."""
 
     assembly: Assembly
     clock: HandClock
@@ -138,7 +138,7 @@ def over_lists() -> Place:
 
 
 def over_files(session: SparkSession, directory: Path) -> Place:
-    """Return a place in ``directory``, with Spark; the clock alone is not the machine's."""
+    """Return a place in ``directory``, with Spark and a simulated clock."""
     clock = HandClock(START_MS)
     opened = assemble(directory.as_uri(), spark=session, consensus=None, config=Config())
     assembly = replace(opened, clock=clock, connectors=_Tides(opened.engine))
@@ -170,9 +170,10 @@ class _Tides:
 
 
 class _Tide:
-    """A `SourceReader` of two messages each time it is asked: one brings a row, the other takes the oldest back."""
+    """A `SourceReader` of two messages per probe: one inserts a row, the other withdraws the oldest."""
 
     bounded = False
+    retracts = True
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -210,7 +211,7 @@ def _no_endpoint(endpoint: str, options: Mapping[str, str]) -> Driver:
 
 @dataclass
 class _Tenth:
-    """What the ticks of one tenth cost."""
+    """The cost of the ticks of one tenth."""
 
     took_s: list[float] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
@@ -218,7 +219,7 @@ class _Tenth:
 
 
 async def grown(place: Place, ticks: int, *, kept_ticks: int = KEPT_TICKS) -> dict[str, Any]:
-    """Tick an environment at ``place`` and return what that left behind, and what it cost: see `grow`.
+    """Tick an environment at ``place`` and return its size and cost: see `grow`.
 
     ``kept_ticks``: for how many ticks history is kept.
     """
@@ -239,7 +240,7 @@ async def grown(place: Place, ticks: int, *, kept_ticks: int = KEPT_TICKS) -> di
             if n % max(1, ticks // TENTHS // SAMPLES) == 0:
                 tenth.stored.append(place.stored())
         problems = core.all_problems()
-        assert not problems, f"something stands in the way: {problems}"
+        assert not problems, f"the environment has problems: {problems}"
         kept = await _kept(core)
     finally:
         await core.close()
@@ -267,7 +268,7 @@ async def _define(core: Core) -> None:
 
 
 async def _change(core: Core, n: int) -> None:
-    """Put one row of the table in the place of the one that was there `ROWS` ticks ago."""
+    """Replace the row of the table that was inserted `ROWS` ticks ago."""
     table = core.table("items")
     inserted = await core.engine.local(_items([n]), table.schema, time=0, diff=1)
     changes: list[Change | Statement] = [Change(table, inserted, False, 1)]
@@ -288,7 +289,7 @@ def _items(numbers: Sequence[int]) -> pa.Table:
 
 
 async def _kept(core: Core) -> dict[str, Any]:
-    """Count what is in the shards of collections and stages: all updates, what is alive, and what history keeps."""
+    """Count the updates in the shards of collections and stages: all, the live ones, and those that history keeps."""
     kept = live = window = 0
     for item in core.catalog.items.values():
         assert not isinstance(item, Materialization), "none was defined"
@@ -302,7 +303,7 @@ async def _kept(core: Core) -> dict[str, Any]:
 
 
 async def _window(core: Core, state: ShardState) -> int:
-    """Return how many updates a shard has at times that history must tell apart: after its since."""
+    """Return how many updates of a shard are after its since, where history keeps times distinct."""
     schema = parse_schema(state.schema)
     assert schema is not None, "a shard of rows says of which"
     recent = contents(state, schema, as_time(state.since) + 1, as_time(state.upper), advance=0)
@@ -310,7 +311,7 @@ async def _window(core: Core, state: ShardState) -> int:
 
 
 async def mints(bindings: int) -> dict[str, float]:
-    """Return what binding a time takes, where ``bindings`` are there and none of them is durable."""
+    """Return the cost of binding a time if there are ``bindings`` and none of them is durable."""
     client = PersistClient(HandClock(START_MS), CountingIds("mints"), MemoryBlob(), MemoryConsensus(), grace_ms=0)
     remap = await RemapShard.open(await client.records("remap", 1), 1)
     took_ms = []

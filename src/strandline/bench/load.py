@@ -1,10 +1,10 @@
-"""A load on persist: several writers that race for one shard, and whether all they were promised is there.
+"""A load on persist: several writers race for one shard, and every acknowledged record must be in it.
 
-Every record is different and says who wrote it, so what is read back in the end is compared with what was acknowledged,
-one by one: a load that is fast because it loses something ends with an error.
+Every record is unique and names its writer, so the final contents are compared with the acknowledged records one by
+one: a load that is fast because it loses records ends with an error.
 
-Each writer has a client of its own, as processes would; ``open_client`` decides on which stores.  So this also tries a
-`Blob` or a `Consensus` of somebody else's, or a double of ours in front of one.
+Each writer has its own client, as separate processes would; ``open_client`` chooses the stores.  So this can also test
+a third-party `Blob` or `Consensus`, or one behind a double.
 
 Source: design page "persist" (data generator and benchmark).
 """
@@ -56,7 +56,7 @@ class Load:
 
 @dataclass(slots=True)
 class _Met:
-    """What one writer met."""
+    """The results of one writer."""
 
     took_ms: list[float]
     lost: int = 0
@@ -66,11 +66,11 @@ async def drive(load: Load, open_client: Callable[[], PersistClient]) -> dict[st
     """Write ``load`` into a fresh shard and return the figures.
 
     ``rows_per_s``, ``mb_per_s`` (of records), ``cas_per_s`` (versions that were committed), ``lost_races`` (appends
-    that came second and were made again), ``append_ms_p50`` and ``_p99`` (from first attempt to acknowledgement).
+    that lost a race and were retried), ``append_ms_p50`` and ``_p99`` (from first attempt to acknowledgement).
 
     Raises:
-        AssertionError: something acknowledged is not there, or is there twice.
-        FencedError: somebody else has taken the shard over.
+        AssertionError: an acknowledged record is missing, or stored twice.
+        FencedError: another writer has taken the shard over.
     """
     begun = time.perf_counter()
     met = await outcomes([_write(load, writer, open_client()) for writer in range(load.writers)])
@@ -83,7 +83,7 @@ async def drive(load: Load, open_client: Callable[[], PersistClient]) -> dict[st
         for batch in range(load.batches)
         for number in range(load.records)
     )
-    assert found == promised, f"{len(promised)} records were acknowledged, and {len(found)} are there"
+    assert found == promised, f"{len(promised)} records were acknowledged, and {len(found)} are stored"
     rows = len(promised)
     return {
         "writers": load.writers,
@@ -99,7 +99,7 @@ async def drive(load: Load, open_client: Callable[[], PersistClient]) -> dict[st
 
 
 def percentiles(took_ms: list[float]) -> dict[str, float]:
-    """Return what appends took: ``append_ms_p50`` and ``append_ms_p99``."""
+    """Return the percentiles ``append_ms_p50`` and ``append_ms_p99``."""
     return {
         "append_ms_p50": round(statistics.median(took_ms), 3),
         "append_ms_p99": round(sorted(took_ms)[int(len(took_ms) * 0.99)], 3),

@@ -1,10 +1,11 @@
-"""``strandline bench persist``: what staging and scanning cost beside plain Spark doing the same to the same rows.
+"""``strandline bench persist``: the cost of staging and scanning, compared with plain Spark on the same rows.
 
 *Stage*: read generated rows, sort them within partitions by the same keys, write Parquet with the same codec,
-fsync.  We add time and diff columns, a digest of every row, page CRCs and footer checks; the peer writes the rows
-alone.  *Scan*: aggregate all rows, of our parts through the engine, of the peer's files through
-``spark.read.parquet``.  A ratio is the peer's median ÷ ours: 1.0 is as fast.  ``…_cpu_ratio`` compares processor
-time of the JVM, which other work on the machine disturbs less than the clock; for that Spark must run in one process.
+fsync.  Strandline adds time and diff columns, a digest of every row, page CRCs and footer checks; the peer writes only
+the rows.  *Scan*: aggregate all rows, of Strandline's parts through the engine, of the peer's files through
+``spark.read.parquet``.  A ratio is the peer's median ÷ Strandline's: 1.0 is equally fast.  ``…_cpu_ratio`` compares
+processor time of the JVM, which other work on the machine disturbs less than the clock; for that Spark must run in one
+process.
 
 Source: design pages "the public face" (benchmarks) and "persist" (limits and targets).
 """
@@ -83,7 +84,7 @@ def stage_and_scan(session: SparkSession, directory: Path, *, rows: int = ROWS, 
 
 @dataclass(frozen=True, slots=True)
 class _Meter:
-    """What each kind of work took, in every round: seconds by the clock, and of processor time of the JVM."""
+    """The seconds of each kind of work in every round, by the clock and of the JVM's processor time."""
 
     process: Any
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class _Meter:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Measure what is done inside."""
+        """Measure the work inside."""
         worked, begun = self._worked(), time.perf_counter()
         yield
         self.seconds.setdefault(name, []).append(time.perf_counter() - begun)
@@ -103,7 +104,7 @@ class _Meter:
         return seconds
 
     def forget(self) -> None:
-        """Forget the rounds so far: they warmed everything up."""
+        """Drop the rounds so far, which were warm-up."""
         self.seconds.clear()
         self.cpu.clear()
 
@@ -170,7 +171,7 @@ def _contents(staged: Staged) -> Contents:
 
 
 def _write(rows: DataFrame, directory: Path) -> None:
-    """Write as plain Spark would, and make it as durable as we do."""
+    """Write as plain Spark would, and fsync the files as Strandline does."""
     rows.write.mode("overwrite").option("compression", "zstd").parquet(directory.as_uri())
     for path in [*directory.iterdir(), directory]:
         handle = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""The command line: what a person types, and what comes of it (text or JSON, and an exit status).
+"""The command line: commands, their output (text or JSON) and their exit statuses.
 
 Source: design pages "environment" (commands) and "the public face" (command line).
 """

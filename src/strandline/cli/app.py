@@ -1,4 +1,4 @@
-"""The commands: their names, options and help.  What each does stands in a module of its own, or in a few lines here.
+"""The commands: their names, options and help.  A module of its own, or a few lines here, implement each command.
 
 Exit statuses are `exits.Exit`; an error is one sentence on standard error, and with ``--debug`` a traceback.
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, endpoints, keeping, running, verifying, warming
+from strandline.cli import asking, endpoints, keeping, running, sources, verifying, warming
 from strandline.cli.door import Door
 from strandline.cli.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.output import Output, printable
@@ -37,21 +37,24 @@ app.add_typer(inspect_app, name="inspect")
 driver_app = typer.Typer(help="What endpoints take.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(driver_app, name="driver")
 
+source_app = typer.Typer(help="What sources could not decode.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(source_app, name="source")
+
 ProjectOption = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document per result.")]
 AsOfOption = Annotated[
     int | None, typer.Option("--as-of", metavar="T", help="The time to read at; default: the latest.")
 ]
-ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without this it is only said.")]
+ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without this the command only reports.")]
 HERE = Path()
 
 
 def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None = None) -> int:
-    """Run the command that ``arguments`` say (default: those of this process) and return its exit status.
+    """Run the command in ``arguments`` (default: those of this process) and return its exit status.
 
     Args:
         arguments: without the program's name.
-        spark: a session to work beside, instead of one that is built and stopped.
+        spark: a session to share, instead of building and stopping one.
     """
     command = typer.main.get_command(app)
     before = os.environ.get(TRACEBACK_VARIABLE)
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
         command(args=None if arguments is None else list(arguments), prog_name="strandline", obj=Door(spark))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
-    except Exception as error:  # the last place that can say it in one sentence
+    except Exception as error:  # the last place that can report it in one sentence
         if wants_traceback():
             raise
         sys.stderr.write(f"strandline: {printable(sentence(error))}\n")
@@ -85,10 +88,10 @@ def told(
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(help="A directory that is empty or not there yet.")] = HERE,
+    directory: Annotated[Path, typer.Argument(help="An empty or new directory.")] = HERE,
     json: JsonOption = False,
 ) -> None:
-    """Make a small project that runs."""
+    """Create a small project that runs."""
     files = create_project(directory)
     text = "\n".join([f"made {file}" for file in files] + [f"try: strandline run --once --project {directory}"])
     Output(json).result({"project": str(directory.absolute()), "files": files}, text)
@@ -103,7 +106,7 @@ def run(
         bool, typer.Option("--once", help="Do one tick and end; status 1 if anything has a problem.")
     ] = False,
     until: Annotated[int | None, typer.Option(metavar="T", help="End once the time T is complete.")] = None,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Fence whoever writes the location now.")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Fence the current writer of the location.")] = False,
     tick_ms: Annotated[
         int | None, typer.Option(metavar="MS", min=1, help="From tick to tick; default: the project's.")
     ] = None,
@@ -117,7 +120,7 @@ def run(
 
 @app.command()
 def status(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
-    """Show collections, errors and materializations, and who writes."""
+    """Show collections, errors, materializations and the writer."""
     asking.status(_door(context), project, Output(json))
 
 
@@ -138,9 +141,9 @@ def verify(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A view, or a materialization.")],
     as_of: AsOfOption = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Have a difference put right.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair a difference.")] = False,
     wait: Annotated[
-        float, typer.Option(metavar="S", min=0, help="How long to wait for a living writer's repair.")
+        float, typer.Option(metavar="S", min=0, help="How long to wait for the repair by a running writer.")
     ] = 60.0,
     project: ProjectOption = HERE,
     json: JsonOption = False,
@@ -179,7 +182,7 @@ def inspect_shard(
     project: ProjectOption = HERE,
     json: JsonOption = False,
 ) -> None:
-    """Show a shard's state, its batches, who holds its since, and where its bytes are."""
+    """Show a shard's state, its batches, its holds, and where its bytes are."""
     keeping.inspect_shard(_door(context), project, name, Output(json))
 
 
@@ -190,7 +193,7 @@ def fsck(
     project: ProjectOption = HERE,
     json: JsonOption = False,
 ) -> None:
-    """Read everything that is stored, and say what is damaged, missing or leaked; status 3 if a read can meet it."""
+    """Read all stored data, and list damaged, missing or leaked objects; status 3 if a read can fail because of one."""
     raise typer.Exit(keeping.fsck(_door(context), project, Output(json), apply=apply))
 
 
@@ -202,7 +205,7 @@ def compact(
     project: ProjectOption = HERE,
     json: JsonOption = False,
 ) -> None:
-    """Say which shards have more batches than one, and merge them."""
+    """List the shards that have more than one batch, and merge them."""
     raise typer.Exit(keeping.compact(_door(context), project, name, Output(json), apply=apply))
 
 
@@ -210,7 +213,7 @@ def compact(
 def gc(
     context: typer.Context, apply: ApplyOption = False, project: ProjectOption = HERE, json: JsonOption = False
 ) -> None:
-    """Say what nothing names any more, and collect it."""
+    """List the garbage, objects that no living version names, and delete it."""
     keeping.gc(_door(context), project, Output(json), apply=apply)
 
 
@@ -225,8 +228,23 @@ def backfill(
     project: ProjectOption = HERE,
     json: JsonOption = False,
 ) -> None:
-    """Say what filling an endpoint's tables again from the start would do to them, and do it."""
+    """Show what refilling an endpoint's tables from the start would do to them, and do it."""
     endpoints.backfill(_door(context), project, name, collection, Output(json), apply=apply)
+
+
+@source_app.command("skip")
+def source_skip(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A source.")],
+    as_of: Annotated[
+        int | None, typer.Option("--as-of", metavar="T", help="Only the records that were there at T; default: now.")
+    ] = None,
+    apply: ApplyOption = False,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
+    sources.skip(_door(context), project, name, as_of, Output(json), apply=apply)
 
 
 @driver_app.command("spec")
@@ -240,7 +258,7 @@ def driver_spec(
 
 @app.command()
 def release(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
-    """Give a location free whose dead writer may not be succeeded (`reentrant: false`)."""
+    """Release a location whose holder died, if its deployment is not `reentrant`."""
     keeping.release(_door(context), project, Output(json))
 
 
@@ -249,10 +267,12 @@ def demo(
     json: JsonOption = False,
     directory: Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Default: a temporary one.")] = None,
     days: Annotated[int, typer.Option(metavar="N", min=1, max=31, help="How many days of December arrive.")] = 31,
-    months: Annotated[int, typer.Option(metavar="N", min=1, max=11, help="How many months come before, at once.")] = 11,
+    months: Annotated[
+        int, typer.Option(metavar="N", min=1, max=11, help="How many months arrive before, at once.")
+    ] = 11,
 ) -> None:
     """Run the main job on real data: three views, DuckDB, a kill in the middle, a proof at the end."""
-    from strandline.cli.demo import story  # it knows clients that nothing else here needs
+    from strandline.cli.demo import story  # it imports clients that no other command needs
 
     wanted = story.Wanted(directory, days, months)
     raise typer.Exit(story.demo(wanted, Output(json)))
@@ -260,7 +280,7 @@ def demo(
 
 @app.command()
 def warm(
-    again: Annotated[bool, typer.Option("--again", help="Make it even if there is one.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Create it even if it exists.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Record what Spark loads when it starts: from then on it starts in about half the time."""
@@ -278,7 +298,7 @@ def bench(
     ticks: Annotated[int | None, typer.Option(metavar="N", min=100, help="How often an environment ticks.")] = None,
     json: Annotated[bool, typer.Option("--json", help="As it does anyway.")] = True,
 ) -> None:
-    """Measure us and our peer in one run; prints one JSON document."""
+    """Measure Strandline and plain Spark in one run; prints one JSON document."""
     from strandline.bench.load import Load
     from strandline.cli import benching  # it builds sessions of its own
 
@@ -287,5 +307,5 @@ def bench(
 
 
 def _door(context: typer.Context) -> Door:
-    assert isinstance(context.obj, Door), "main gives every command the door"
+    assert isinstance(context.obj, Door), "main passes the door to every command"
     return context.obj

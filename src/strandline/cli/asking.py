@@ -16,13 +16,13 @@ from strandline.cli.output import Output, rows_document, rows_table, table
 from strandline.client import Environment, Transaction
 from strandline.environment import statements
 from strandline.errors import ConfigError, DefinitionError, Position
-from strandline.instance.error_half import described
+from strandline.instance.error_half import described, remedy
 
 _COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "problem")
 
 
 def status(door: Door, root: Path, output: Output) -> None:
-    """Print what there is to say about the environment."""
+    """Print the status of the environment."""
     with door.reading(door.project(root), output.note) as env:
         found = env.status()
     output.result(found, _written_by(found))
@@ -33,13 +33,16 @@ def status(door: Door, root: Path, output: Output) -> None:
     ]
     output.console.print(table(("collection", *_COLLECTION), lines))
     for name, each in found["collections"].items():
-        for error in (each.get("errors") or {}).get("first", ()):
+        first = (each.get("errors") or {}).get("first", ())
+        for error in first:
             output.result({}, f"{name}: {described(error)}")
+        if first:
+            output.result({}, f"{name}: {remedy(first[0])}")
         for notice in each["notices"]:
             output.result({}, f"{name}: {notice}")
     for name, counts in (("this process", found["persist"]), ("the writer", found["writer_persist"] or {})):
         if told := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
-            output.result({}, f"stores, as {name} met them: {told}")
+            output.result({}, f"store counters of {name}: {told}")
     for name, each in found["materializations"].items():
         moving = each.pop("moving") or {}
         told = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
@@ -66,7 +69,7 @@ def explain(door: Door, root: Path, name: str, output: Output) -> None:
 
 
 def script(door: Door, root: Path, file: Path, output: Output) -> None:
-    """Run the statements of a file.  One that only asks is not in the way of whoever writes."""
+    """Run the statements of a file.  A script that only reads does not block the writer."""
     project = door.project(root)
     text = _text(file)
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
@@ -94,7 +97,7 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
 
 
 def _refuse_loose_ends(parsed: Sequence[tuple[str, statements.Statement]]) -> None:
-    """Refuse a script, before any of it is run, whose transactions do not begin and end as they should."""
+    """Refuse a script with unmatched BEGIN, COMMIT or ROLLBACK, before any of it runs."""
     begun: Position | None = None
     for _, statement in parsed:
         if isinstance(statement, statements.Bracket):
@@ -131,11 +134,11 @@ def _text(file: Path) -> str:
 
 
 def _written_by(found: Mapping[str, Any]) -> str:
-    return f"generation {found['epoch']}, written by {found['holder'] or 'nobody now'}"
+    return f"generation {found['epoch']}, written by {found['holder'] or 'no process now'}"
 
 
 def _cell(value: object) -> object:
-    """Return what a table shows: nothing for what does not apply, a number for errors."""
+    """Return a table cell: empty for a value that does not apply, a number for errors."""
     if isinstance(value, Mapping):
         return value["rows"]
     return "" if value is None else value

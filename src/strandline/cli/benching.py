@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a benchmark is to do: ``ticks`` None: as many as it is meant to."""
+    """The size of a benchmark run; ``ticks`` None: the benchmark's default."""
 
     load: Load
     ticks: int | None = None
@@ -55,7 +55,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[SparkSession, Path, Size], dict[str, An
 def bench(door: Door, name: str, size: Size, output: Output) -> None:
     """Run the benchmark ``name`` in a temporary directory and print its document.
 
-    Raises `ConfigError` if there is none of that name.
+    Raises `ConfigError` if there is no benchmark of that name.
     """
     if name not in BENCHMARKS:
         raise ConfigError(f"there is no benchmark {name!r}; there is {', '.join(BENCHMARKS)}")

@@ -1,9 +1,10 @@
-"""The door: opens the environment of a project, for reading or for writing, without Spark's noise.
+"""The door: opens the environment of a project, for reading or for writing, without Spark's output.
 
-Whatever only asks opens the location read-only: it takes nothing over and works while `strandline run` lives.
+A command that only reads opens the location read-only: it takes nothing over and works while `strandline run` is
+running.
 
-The JVM that Spark starts inherits our streams and writes warnings to both.  `keep_apart` gives it others (none), and
-keeps ours for us: standard output is for documents.
+The JVM that Spark starts inherits this process's streams and writes warnings to both.  `keep_apart` redirects the JVM's
+output to nowhere, so that standard output holds only documents.
 
 Source: design page "the public face" (command line).
 """
@@ -33,7 +34,7 @@ STANDARD_ERROR: Final = 2
 
 @dataclass(frozen=True)
 class Door:
-    """How this process comes by environments.  ``spark``: a session to work beside; None: each builds its own."""
+    """Opens environments for commands.  ``spark``: a session to share; None: each environment builds its own."""
 
     spark: SparkSession | None = None
 
@@ -44,7 +45,7 @@ class Door:
     def reading(self, project: Project, note: Callable[[str], object]) -> Environment:
         """Open the project's location for reading only.
 
-        Where the store takes nothing now, not even leases, it is read as it is; ``note`` says so.
+        If the store takes no writes now, not even leases, this reads without holds; ``note`` reports that.
         """
         try:
             return self._open(project, Mode.READ)
@@ -57,11 +58,11 @@ class Door:
         return self._open(project, Mode.FULL, take_over=take_over)
 
     def looking(self, project: Project) -> Environment:
-        """Open the project's location so that nobody notices, and see what is stored itself, not a copy of it."""
+        """Open the project's location independently, without writes, and read the store itself, not a cache."""
         return self._open(project, Mode.INDEPENDENT, cache_bytes=0)
 
     def keeping(self, project: Project) -> Environment:
-        """Open the project's location to compact and collect beside whoever writes it."""
+        """Open the project's location to compact and collect beside the running writer."""
         return self._open(project, Mode.READ, cache_bytes=0)
 
     def _open(self, project: Project, mode: Mode, **settings: object) -> Environment:
@@ -77,9 +78,9 @@ class Door:
 
 
 def keep_apart() -> None:
-    """Let what this process starts write to nowhere, and this process's own Python where it did.
+    """Redirect the output of child processes to nowhere, and keep the streams of this process.
 
-    Standard error stays as it is for whoever asks for tracebacks.
+    Standard error is not redirected if tracebacks are requested.
     """
     sys.stdout = _apart(sys.stdout, sys.__stdout__, STANDARD_OUTPUT)
     if not wants_traceback():
@@ -87,9 +88,9 @@ def keep_apart() -> None:
 
 
 def _apart(stream: TextIO, original: TextIO | None, descriptor: int) -> TextIO:
-    """Return a stream to where ``stream`` goes; what is written to ``descriptor`` from here on is lost."""
+    """Return a stream to the target of ``stream``; later output to ``descriptor`` is lost."""
     if stream is not original or stream.fileno() != descriptor:
-        return stream  # it is apart already, or somebody catches it
+        return stream  # it is redirected already, or a test captures it
     stream.flush()
     own = os.dup(descriptor)
     nowhere = os.open(os.devnull, os.O_WRONLY)

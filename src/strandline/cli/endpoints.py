@@ -1,4 +1,4 @@
-"""`strandline backfill` and `strandline driver spec`: what concerns endpoints.
+"""`strandline backfill` and `strandline driver spec`: the commands for endpoints.
 
 Source: design page "materialize" (backfill, announced beforehand; drivers are products).
 """
@@ -14,7 +14,7 @@ from strandline.environment.endpoints import spec_of
 
 
 def backfill(door: Door, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
-    """Say what filling tables again does; with ``apply`` do it."""
+    """Print what refilling tables would do; with ``apply`` do it."""
     project = door.project(root)
     with door.writing(project) if apply else door.looking(project) as env:
         done = env.backfill(name, collection, apply=apply)
@@ -28,7 +28,7 @@ def backfill(door: Door, root: Path, name: str, collection: str | None, output: 
 
 
 def driver_spec(endpoint: str, output: Output) -> None:
-    """Print what the driver of an endpoint takes."""
+    """Print the options that an endpoint's driver takes."""
     spec = spec_of(endpoint)
     document = {
         "endpoint": endpoint,

@@ -1,4 +1,4 @@
-"""Exit statuses, and what is said when a command ends in an error: one sentence, no traceback.
+"""Exit statuses, and the message of a command that ends in an error: one sentence, no traceback.
 
 Source: design page "the public face" (exit 0 ok, 1 failed, 2 usage, 3 difference found, 4 fenced).
 """
@@ -14,11 +14,11 @@ from strandline.engine.failures import is_sparks
 from strandline.errors import FencedError, StrandlineError
 
 TRACEBACK_VARIABLE: Final = "STRANDLINE_TRACEBACK"
-"""Set to 1, as ``--debug`` does, to see where an error came from, and what Spark writes on standard error."""
+"""Set to 1 (``--debug`` does so) to see tracebacks, and Spark's output on standard error."""
 
 
 class Exit(IntEnum):
-    """What a command's exit status means.  2 (usage) is given by the parser of the command line itself."""
+    """The meaning of exit statuses.  The command line's parser itself returns 2 (usage)."""
 
     OK = 0
     FAILED = 1
@@ -37,7 +37,7 @@ def exit_of(error: Exception) -> Exit:
 
 
 def sentence(error: Exception) -> str:
-    """Return what is said of an error: one line, whatever it is.
+    """Return one line that describes any error.
 
     >>> sentence(FileNotFoundError(2, "No such file or directory", "/x")), sentence(KeyError("k"))[:53]
     ('No such file or directory: /x', "KeyError('k'): this is a fault of Strandline itself; ")
@@ -56,7 +56,7 @@ def sentence(error: Exception) -> str:
 
 
 def wants_traceback(environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether whoever runs this wants to see everything.
+    """Return whether the environment requests tracebacks.
 
     >>> wants_traceback({}), wants_traceback({"STRANDLINE_TRACEBACK": "1"})
     (False, True)

@@ -1,6 +1,6 @@
-"""Commands for whoever keeps a location in order: inspect, fsck, compact, gc, release.  They look; ``--apply`` acts.
+"""The maintenance commands inspect, fsck, compact, gc and release.  They only report; ``--apply`` acts.
 
-What each says, and what to do then: docs/operations.md.
+docs/operations.md explains their output, and what to do about it.
 
 Source: design pages "persist" (inspect and repair, both dry-run by default) and "the public face" (exit statuses).
 """
@@ -17,7 +17,7 @@ from strandline.cli.output import Output, table
 
 
 def inspect_shard(door: Door, root: Path, name: str, output: Output) -> None:
-    """Print what a shard is."""
+    """Print the state of a shard."""
     with door.looking(door.project(root)) as env:
         found = env.inspect(name)
     head = (
@@ -34,7 +34,7 @@ def inspect_shard(door: Door, root: Path, name: str, output: Output) -> None:
 
 
 def fsck(door: Door, root: Path, output: Output, *, apply: bool) -> Exit:
-    """Print what is wrong with the location's objects; with ``apply`` remove what is leaked."""
+    """Print the damaged, missing and leaked objects; with ``apply`` remove the leaked ones."""
     project = door.project(root)
     with door.keeping(project) if apply else door.looking(project) as env:
         found = env.fsck(apply=apply)
@@ -51,7 +51,7 @@ def fsck(door: Door, root: Path, output: Output, *, apply: bool) -> Exit:
 
 
 def compact(door: Door, root: Path, name: str | None, output: Output, *, apply: bool) -> Exit:
-    """Print what can be merged; with ``apply`` merge it."""
+    """Print the shards that can be merged; with ``apply`` merge them."""
     project = door.project(root)
     with door.keeping(project) if apply else door.looking(project) as env:
         found = env.compact(name, apply=apply)
@@ -62,7 +62,7 @@ def compact(door: Door, root: Path, name: str | None, output: Output, *, apply: 
 
 
 def gc(door: Door, root: Path, output: Output, *, apply: bool) -> None:
-    """Print what garbage there is; with ``apply`` collect it."""
+    """Print the garbage; with ``apply`` delete it."""
     project = door.project(root)
     with door.keeping(project) if apply else door.looking(project) as env:
         found = env.gc(apply=apply)
@@ -72,10 +72,10 @@ def gc(door: Door, root: Path, output: Output, *, apply: bool) -> None:
 
 
 def release(door: Door, root: Path, output: Output) -> None:
-    """Take the location from a holder that is dead and may not be succeeded."""
+    """Release the location from a holder that died and is not re-entrant."""
     with door.keeping(door.project(root)) as env:
         holder = env.release()
-    said = "nobody holds this location" if holder is None else f"released: it was held by {holder}"
+    said = "no process holds this location" if holder is None else f"released: it was held by {holder}"
     output.result({"released": holder}, said)
 
 

@@ -1,4 +1,4 @@
-"""How fast a transaction into an endpoint moves: told now and then while `strandline run` waits for it.
+"""The progress of a transaction into an endpoint, reported regularly while `strandline run` waits for it.
 
 Source: design page "environment" (long work shows its progress).
 """
@@ -27,15 +27,16 @@ class Pace:
 
 
 class Pacer:
-    """Turns a task's statuses into paces, at most one every ``pause_s`` seconds; ``now`` is a monotonic clock."""
+    """Turns a task's statuses into paces, at most one per ``pause_s`` seconds; ``now`` is a monotonic clock."""
 
     def __init__(self, now: Callable[[], float], pause_s: float) -> None:
         self._now = now
         self._pause_s = pause_s
-        self._begun: dict[str, tuple[str, float, float]] = {}  # what it does, since when, when it was told
+        # By task: the verb, when it began, when it was last reported.
+        self._begun: dict[str, tuple[str, float, float]] = {}
 
     def pace(self, status: Status) -> Pace | None:
-        """Return the pace to tell now, or None: it was told a moment ago, or no transaction is under way."""
+        """Return the pace to report now; None if one was reported a moment ago, or no transaction is in flight."""
         moving, now = status.moving, self._now()
         match status.phase:
             case "Extending":

@@ -1,9 +1,9 @@
-"""What commands print: for people, text and tables on standard output; with ``--json``, one document a line.
+"""The output of commands: text and tables on standard output; with ``--json``, one document per line.
 
 Errors and progress go to standard error, so that standard output can be piped.
 
-Whatever comes from outside (data, names, messages of others) passes `printable` on its way to a terminal: a control
-character in a row would else move the cursor, hide text or type into the terminal.
+All foreign text (data, names, messages of other programs) passes `printable` on its way to a terminal.  Otherwise a
+control character in a row could move the cursor, hide text or type into the terminal.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ WIDTH_UNFOLDED: Final = 100_000
 
 
 def _console() -> Console:
-    """Standard output; what is not a terminal has no width to fold at."""
+    """Return a console on standard output; if that is no terminal, lines are not folded."""
     return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDTH_UNFOLDED)
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go.  ``json``: as documents."""
+    """Prints results.  ``json``: as documents."""
 
     json: bool
     console: Console = field(default_factory=_console)
@@ -49,7 +49,7 @@ class Output:
             self.console.print(text)
 
     def note(self, text: str) -> None:
-        """Say something that is no result."""
+        """Print a note, which is not a result, on standard error."""
         self.progress.print(Text(printable(text)))
 
     def log(self, event: str, **facts: object) -> None:
@@ -60,7 +60,7 @@ class Output:
 
 
 def printable(text: str, *, lines: bool = True) -> str:
-    r"""Return ``text`` with all escaped that a terminal does not show as it is; ``lines``: keep breaks and tabs.
+    r"""Return ``text`` with unprintable characters escaped; ``lines``: keep line breaks and tabs.
 
     >>> printable("a\x1b[2Jb\u202ec"), printable("two\nlines"), printable("one\nline", lines=False)
     ('a\\x1b[2Jb\\u202ec', 'two\nlines', 'one\\nline')
@@ -69,7 +69,7 @@ def printable(text: str, *, lines: bool = True) -> str:
 
 
 def as_json(document: Mapping[str, Any]) -> str:
-    """Return one line of JSON; decimals, times and what else JSON lacks as text; NaN and infinities as null.
+    """Return one line of JSON; types that JSON lacks (decimals, times) as text; NaN and infinities as null.
 
     >>> as_json({"a": float("nan")})
     '{"a":null}'
@@ -101,7 +101,7 @@ def rows_table(rows: pa.Table) -> Table:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[bool] | None = None) -> Table:
-    """Return a table for people; None is shown as NULL, columns of numbers (``right``) end at one edge."""
+    """Return a table for people; None is shown as NULL, columns of numbers (``right``) are right-aligned."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for n, name in enumerate(names):
         shown.add_column(

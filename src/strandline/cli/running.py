@@ -1,11 +1,11 @@
-"""`strandline run`: apply the project, then tick until something says stop.
+"""`strandline run`: apply the project, then tick until a signal or a limit.
 
-SIGTERM and SIGINT let the tick in hand finish, then the environment is closed: status 0.  A second signal ends the
-process at once, which is as safe as a SIGKILL: the next `run` goes on from what is durable.  When another environment
-takes over, this one says who and ends with status 4.
+After SIGTERM or SIGINT the current tick finishes, then the environment is closed: status 0.  A second signal ends the
+process at once, which is as safe as a SIGKILL: the next `run` continues from the durable state.  If another environment
+takes over, this one names it and ends with status 4.
 
-A tick that fails as a whole because a store refuses or does not answer is tried again at the next one; what concerns
-one item is that item's problem, told here and by `status`, and the others go on.
+If a whole tick fails because a store refuses or does not answer, the next tick retries.  An error of one item is that
+item's problem, which `run` and `status` report, and the other items go on.
 
 Source: design pages "environment" (commands) and "persist" (modes and locks).
 """
@@ -46,7 +46,7 @@ class Wanted:
 def run(door: Door, project: Project, wanted: Wanted, output: Output) -> Exit:
     """Run the environment of ``project``; return the exit status.
 
-    Raises `ConfigError` if somebody else holds the location, `DefinitionError` if a definition is wrong.
+    Raises `ConfigError` if another process holds the location, `DefinitionError` if a definition is wrong.
     """
     stop = Stop()
     with (
@@ -84,25 +84,25 @@ def _ticks(env: Environment, wanted: Wanted, stop: Stop, report: Report) -> Exit
 
 
 class Stop:
-    """Whether a signal has asked to stop."""
+    """Records whether a signal requested a stop."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     @property
     def asked(self) -> bool:
-        """Whether it has."""
+        """Whether a stop was requested."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Return when it has, or after ``seconds``."""
+        """Return when a stop is requested, or after ``seconds``."""
         self._event.wait(max(0.0, seconds))
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT; entered again inside, because Spark takes SIGINT for itself when it starts."""
+        """Handle SIGTERM and SIGINT; entered again inside, because Spark replaces the SIGINT handler when it starts."""
         if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may take signals; whoever runs us in another takes them
+            yield  # only the main thread may handle signals; in another thread, the caller handles them
             return
         before = {each: signal.signal(each, self._ask) for each in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -117,10 +117,10 @@ class Stop:
 
 
 class Report:
-    """What `run` says of itself while it goes on: with ``--json`` a document a tick, else what changed."""
+    """The log of `run`: with ``--json`` a document per tick, else lines about changes."""
 
     pause_s = 10.0
-    """How long nothing is said of a transaction under way."""
+    """How long a transaction runs before its progress is reported."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -152,7 +152,7 @@ class Report:
                 self.say("problem" if name in problems else "mended", of=name, what=problems.get(name, "it goes on"))
         self._problems = problems
         waiting = {(name, notice) for name, notices in progress["notices"].items() for notice in notices}
-        self._say_waiting(waiting & self._waiting)  # what a single tick met is mostly taken by the next one
+        self._say_waiting(waiting & self._waiting)  # the next tick usually resolves a wait of a single tick
         self._waiting = waiting
 
     def _say_waiting(self, lasting: set[tuple[str, str]]) -> None:
@@ -161,15 +161,15 @@ class Report:
         self._told = lasting
 
     def ended(self, problems: dict[str, str]) -> Exit:
-        """The last tick is done: say what it could not do, and what it left waiting, a sentence each."""
+        """Report what the last tick could not do, and what still waits, one sentence each."""
         self._say_waiting(self._waiting | self._told)
         for name, problem in sorted(problems.items()):
             self._output.note(f"strandline: {name}: {problem}")
         return Exit.FAILED if problems else Exit.OK
 
     def failed(self, error: Exception) -> None:
-        """A tick came to nothing."""
-        self.say("tick failed, will be tried again", what=str(error))
+        """A whole tick failed."""
+        self.say("tick failed, will be retried", what=str(error))
 
     def moved(self, status: Status) -> None:
         """A task has read or sent a batch of rows; called on another thread, while the tick goes on."""
@@ -178,7 +178,7 @@ class Report:
             self.paced(pace)
 
     def paced(self, pace: Pace) -> None:
-        """Say how far a transaction is."""
+        """Report the progress of a transaction."""
         self.say(pace.verb, of=pace.name, rows=pace.done, about=pace.about, rows_per_s=pace.rows_per_s)
 
     def say(self, event: str, **facts: object) -> None:
@@ -190,7 +190,7 @@ class Report:
 
 
 class TerminalReport(Report):
-    """The same for a person who watches: a line for each tick that did something, a living line for the others."""
+    """The log on a terminal: a line for each tick that changed something, and a status line that is updated."""
 
     pause_s = 0.25
 
@@ -200,16 +200,16 @@ class TerminalReport(Report):
         self.living = output.progress.status(Text(f"{self._title}: starting"))
 
     def say(self, event: str, **facts: object) -> None:
-        """Print a line above the living one."""
+        """Print a line above the status line."""
         told = ", ".join(f"{name} {value}" for name, value in facts.items())
         self._output.note(f"{event}: {told}" if told else event)
 
     def paced(self, pace: Pace) -> None:
-        """Show it in the living line."""
+        """Show the progress in the status line."""
         self.living.update(Text(f"{self._title}: {printable(str(pace))}"))
 
     def idle(self, complete: int) -> None:
-        """Show that it lives."""
+        """Show the latest complete time in the status line."""
         self.living.update(Text(f"{self._title}: up to date at {complete}"))
 
 

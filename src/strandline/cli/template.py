@@ -1,4 +1,4 @@
-"""`strandline init`: a small project that runs as it is, and shows where things go.
+"""`strandline init`: a small project that runs unchanged, and shows where files go.
 
 Source: design page "environment" (`init`: a project that runs, from a template).
 """

@@ -1,8 +1,8 @@
-"""`strandline verify`: compute anew, compare both ways, and have a difference put right.
+"""`strandline verify`: compute from scratch, compare both ways, and repair a difference.
 
-Who may put it right is whoever writes.  While another process runs the environment, that is its business: its next
-step looks at what is stored and corrects it, and all that is to do here is to look again until it has.  When nobody
-does, this process opens the location for writing and repairs.
+Only the writer may repair.  While another process runs the environment, its next step compares the stored contents and
+corrects them, and this command compares again until that has happened.  If no process runs the environment, this
+command opens the location for writing and repairs.
 
 Source: design pages "compute" (verify) and "the public face" (exit status 3).
 """
@@ -27,7 +27,7 @@ PAUSE_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to verify, and whether to repair; ``wait_s``: how long a living writer may take for it."""
+    """What to verify, and whether to repair; ``wait_s``: how long a running writer may take for it."""
 
     name: str
     as_of: int | None
@@ -36,7 +36,7 @@ class Wanted:
 
 
 def verify(door: Door, root: Path, wanted: Wanted, output: Output) -> Exit:
-    """Verify, repair if that is wanted, and return 0 or 3."""
+    """Verify, repair if requested, and return 0 or 3."""
     project = door.project(root)
     with door.reading(project, output.note) as env:
         found = env.verify(wanted.name, as_of=wanted.as_of)
@@ -66,7 +66,7 @@ def document(found: Verification) -> dict[str, Any]:
 
 
 def _wait(env: Environment, wanted: Wanted, writer: str, output: Output) -> Verification:
-    """Look again until the living writer has corrected it, or it has had its time."""
+    """Compare again until the running writer has corrected the difference, or ``wait_s`` has passed."""
     output.note(f"{writer} is running: waiting up to {wanted.wait_s:g} s for its next step to correct this")
     deadline = time.monotonic() + wanted.wait_s
     while True:
@@ -80,6 +80,6 @@ def _wait(env: Environment, wanted: Wanted, writer: str, output: Output) -> Veri
 
 
 def _repair(door: Door, project: Project, wanted: Wanted, output: Output) -> Verification:
-    output.note("nobody is running this environment: repairing it here")
+    output.note("no process is running this environment: repairing it here")
     with door.writing(project) as env:
         return env.verify(wanted.name, repair=True)

@@ -1,4 +1,4 @@
-"""`strandline warm`: make the class archive that lets Spark start in about half the time, once for a machine.
+"""`strandline warm`: create, once per machine, the class archive with which Spark starts in half the time.
 
 Classes are recorded while the project of `strandline init` runs, so that what a first step needs is among them.
 
@@ -26,9 +26,9 @@ MANY: Final = 2 * SMALL_ROWS_MAX
 
 
 def warm(output: Output, *, again: bool) -> None:
-    """Make the archive, if there is none or ``again`` is asked for, and say where it is.
+    """Create the archive if it is missing or ``again`` is set, and print where it is.
 
-    Raises `ConfigError`: no Java that fits, or no right to write into the Python environment.
+    Raises `ConfigError` if no suitable Java is found, or the Python environment is not writable.
     """
     java = java_path(os.environ)
     require_java(java)

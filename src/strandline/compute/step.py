@@ -16,12 +16,14 @@ Source: design page "compute" (a step: advance a dataflow from `lower` to `upper
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.algebra.nodes import Node, frames
 from strandline.compute.care import Care, Careful, Way, by_rows, care_of, ways, whole_error
-from strandline.compute.delta.phase import Phase, Window, source
+from strandline.compute.delta.phase import Phase, Window, frame, source
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import Stage, delta_plan
@@ -60,6 +62,7 @@ class StageRun:
         self._inputs = inputs
         self._forgiven = forgiven
         self._careful: Careful | None = None
+        self._failed: int | None = None  # a row failed before this time, the last one that did
 
     @property
     def name(self) -> str:
@@ -120,7 +123,7 @@ class StageRun:
 
     def audit(self) -> None:
         """Forget what is believed of the shard: the next step recomputes it and appends the difference."""
-        self.sink.desired = None
+        self.sink.audit()
 
     async def step(self, upper: Frontier) -> Done | None:
         """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
@@ -136,8 +139,11 @@ class StageRun:
         upper = meet((upper, self.known()))
         rung, wide, done = 0, True, None
         while (begin := await self._begin(upper)) is not None:
-            possible = ways(await self._care(), rebuild=begin.rebuild, wide=wide)
+            care = await self._care()
+            possible = ways(care, rebuild=begin.rebuild, wide=wide)
             way = possible[min(rung, len(possible) - 1)]
+            if rung or care is not Care.PLAIN:
+                self._failed = as_time(upper)
             try:
                 rows_read = await self._go(way, begin, as_time(upper))
             except EvaluationError:
@@ -162,7 +168,8 @@ class StageRun:
         if self.sink.fresh:  # also where a first step came to nothing: the inputs have gone on since
             self._require(as_time(upper) - 1)
             await self.sink.start(as_time(upper) - 1)
-            return _Begin(as_time(upper) - 1, rebuild=True)
+            if self.sink.fresh:
+                return _Begin(as_time(upper) - 1, rebuild=True)
         if self.sink.desired is None:
             shard = self.sink.writer.state.upper
             return _Begin(as_time(shard), rebuild=True, audited=True) if shard < upper else None
@@ -267,15 +274,30 @@ class StageRun:
         return min(found, default=None)
 
     async def _read(self, name: str, lower: int, upper: int, origin: int, *, net: bool) -> Rows:
-        """Return a frame of a step's plan; ``net``: with all that it holds added up, which is at one time then."""
+        """Return a frame of a step's plan; ``net``: with all that it holds added up, which is at one time then.
+
+        What is old is at one time in any case.  It is added up where it may hold a row that failed and has left: else
+        each step would evaluate that row, and its withdrawal, until history is compacted.
+        """
         collection, phase = source(name)
         if collection == self.name:
             return await self.sink.prior()
         reader = self._inputs[collection]
+        if phase is Phase.NEW and not net and self._wary:
+            sides = [frame(collection, side) for side in (Phase.OLD, Phase.DELTA)]
+            read = [await self._read(side, lower, upper, origin, net=False) for side in sides]
+            return await self._engine.union(reader.schema, read, advance=origin, negate=[False, False])
         begin = lower if phase is Phase.DELTA else 0
         end = lower if phase is Phase.OLD else upper
         wanted = contents(reader.state, reader.schema, begin, end, advance=origin)
-        return await self._engine.read(replace(wanted, net=net))
+        return await self._engine.read(replace(wanted, net=net or (self._wary and phase is Phase.OLD)))
+
+    @property
+    def _wary(self) -> bool:
+        """Whether an input may hold a row that failed, and its withdrawal, at times that are still told apart."""
+        if self._failed is None:
+            return False
+        return any(reader.state.since <= Frontier(self._failed) for reader in self._inputs.values())
 
 
 @dataclass(frozen=True, slots=True)

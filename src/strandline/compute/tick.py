@@ -4,6 +4,9 @@ Stages run in the order of their inputs; those that do not read each other run t
 Those with nothing to do but move their upper are collected and moved at once, by one durable write: a tick in which
 nothing changed costs no Spark job and one flush.
 
+Where a shard is audited, or other writers' rows are found in it after a stage above was moved over them, what reads it
+is audited too: it may lack those rows, and would take their withdrawal for its own.
+
 A stage that fails stands still, with what reads it; the others go on, and the next tick tries it again.  Whatever it
 fails with, a bug of ours included, is its own problem; only `FencedError` ends the tick.
 
@@ -21,7 +24,7 @@ from strandline.compute.step import Done, StageRun
 from strandline.errors import FencedError, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.state import Fenced
+from strandline.persist.state import Fenced, UpperMismatch
 from strandline.persist.write import fenced
 
 Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[object]]
@@ -54,6 +57,7 @@ async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier,
     report = TickReport()
     waiting: dict[str, StageRun] = {}  # quiet, not moved yet
     for level in levels(runs):
+        _doubt(level, {name for name, done in report.stepped.items() if done.audited})
         quiet = {run.name: run for run in level if run.quiet(upper, frozenset(waiting))}
         active = [run for run in level if run.name not in quiet]
         if any(name in waiting for run in active for name in run.inputs):
@@ -80,6 +84,14 @@ def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
         found.append([run for run in runs if run.name in ready])
         order.done(*ready)
     return found
+
+
+def _doubt(runs: Sequence[StageRun], corrected: set[str]) -> None:
+    """Have the stages (inputs first) audited that read one of the ``corrected``, and count them among these."""
+    for run in runs:
+        if not corrected.isdisjoint(run.inputs):
+            run.audit()
+            corrected.add(run.name)
 
 
 async def _step(run: StageRun, upper: Frontier, report: TickReport) -> None:
@@ -109,3 +121,4 @@ async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Fron
             case _:
                 run.sink.moved(outcome, upper)
                 report.moved.append(run.name)
+    _doubt(runs, {run.name for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, UpperMismatch)})

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine import compare, consolidate, inline
+from strandline.engine import compare, consolidate, copies, inline
 from strandline.engine.analysis import analysed
 from strandline.engine.ddl import schema_of
 from strandline.engine.rows import Distributed, Frame, Local, dataframe
@@ -41,9 +41,10 @@ def expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
     quoted = [quote(name) for name in names]
     row = f"to_json(struct({', '.join(quoted)}), map('ignoreNullFields', 'false'))"
     message = f"concat('{inline.NEGATIVE} ', {DIFF}, ' times: ', {row})"
-    count = f"CASE WHEN {DIFF} < 0 THEN raise_error({message}) ELSE {DIFF} END"
-    copies = f"explode(array_repeat(true, CAST({count} AS int))) AS __copy"
-    return _added_up(updates, quoted).selectExpr(*quoted, copies).select(*quoted)
+    count = f"CASE WHEN {DIFF} < 0 THEN raise_error({message}) ELSE {DIFF} END AS {DIFF}"
+    counted = _added_up(updates, quoted).selectExpr(*quoted, count)
+    blocks = counted.selectExpr(*quoted, DIFF, f"{copies.BLOCKS} AS __block")
+    return blocks.selectExpr(*quoted, f"{copies.COPIES} AS __copy").select(*quoted)
 
 
 def netted(frame: Frame, time: int, session: SparkSession) -> Frame:
@@ -55,7 +56,7 @@ def netted(frame: Frame, time: int, session: SparkSession) -> Frame:
         return Local(sums.add_column(len(names), TIME, times), plain=False)
     columns = [quote(name) for name in names]
     return Distributed(
-        _added_up(dataframe(frame, session), columns).selectExpr(*columns, f"{time}L AS {TIME}", DIFF), plain=False
+        _added_up(dataframe(frame, session), columns).selectExpr(*columns, f"0L AS {TIME}", DIFF), False, origin=time
     )
 
 

@@ -9,7 +9,8 @@ partition, and the blocks of a file, in order, give each block's first line.  Re
 in the whole text of their file.
 
 *Reason.*  The record's text is decoded once more with every field as text.  If that fails it has another shape than
-the schema; otherwise the first field that is there as text and not as its type is the one to blame.
+the schema; otherwise the first field that is there as text and not as its type is the one to blame.  In a file that
+takes records back, the reason says that first.
 
 Source: design page "sources" (error half: offset, reason and raw bytes).
 """
@@ -25,10 +26,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
-from strandline.algebra.formats import Encoding, FileFormat
+from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import ERROR, Schema, quote
 from strandline.engine.file_layout import Layout
 from strandline.engine.file_paths import CORRUPT, PATH, decoding, load, paths_table
+from strandline.engine.json_lines import one_value
 
 RAW_CHARS_MAX: Final = 4_096
 VALUE_CHARS_MAX: Final = 100
@@ -39,12 +41,18 @@ _LINE: Final = "__line"
 _REASON: Final = "__reason"
 _NAME: Final = "__name"
 _HEADER: Final = "__header"
+_PREFIX: Final = "__prefix"
 
 
-def described(name: str, line: int, reason: str, raw: str) -> str:
+def described(file: DatedFile, line: int, reason: str, raw: str) -> str:
     """Return the error of a whole file; ``line`` 0: it has none."""
     return json.dumps(
-        {"file": name, "line": line or None, "reason": reason, "raw": raw[:RAW_CHARS_MAX]},
+        {
+            "file": file.name,
+            "line": line or None,
+            "reason": file.reason_prefix + reason,
+            "raw": raw[:RAW_CHARS_MAX],
+        },
         ensure_ascii=False,
         separators=(",", ":"),
     )
@@ -52,12 +60,16 @@ def described(name: str, line: int, reason: str, raw: str) -> str:
 
 def locate(session: SparkSession, bad: DataFrame, layout: Layout, schema: Schema, form: FileFormat) -> DataFrame:
     """Return a row a bad record: `PATH`, ``__error``.  ``bad`` has what Spark decoded of it, `CORRUPT` and `PATH`."""
-    reason = _csv_reason(layout, schema, form) if form.encoding is Encoding.CSV else _json_reason(schema)
+    reason = _csv_reason(layout, schema, form) if form.encoding is Encoding.CSV else _json_reason(schema, form)
     records = bad.withColumnRenamed(CORRUPT, _RAW).withColumn(_REASON, reason).select(PATH, _RAW, _REASON)
     files = paths_table(
         session,
         layout.files,
-        {_NAME: pa.array([file.name for file in layout.files]), _HEADER: pa.array(layout.header_lines, pa.int64())},
+        {
+            _NAME: pa.array([file.name for file in layout.files]),
+            _PREFIX: pa.array([file.reason_prefix for file in layout.files]),
+            _HEADER: pa.array(layout.header_lines, pa.int64()),
+        },
     )
     if form.multiline:
         found = _found_in_texts(session, records, layout)
@@ -65,7 +77,7 @@ def locate(session: SparkSession, bad: DataFrame, layout: Layout, schema: Schema
         found = _found_in_lines(session, records, layout, files)
     line = F.col(_LINE).cast("bigint").alias("line")
     raw = F.substring(_RAW, 1, RAW_CHARS_MAX).alias("raw")
-    body = F.struct(F.col(_NAME).alias("file"), line, F.col(_REASON).alias("reason"), raw)
+    body = F.struct(F.col(_NAME).alias("file"), line, F.concat(_PREFIX, _REASON).alias("reason"), raw)
     error = F.to_json(body, {"ignoreNullFields": "false"}).alias(ERROR)
     return found.join(files, PATH).select(PATH, error)
 
@@ -121,11 +133,14 @@ def _csv_reason(layout: Layout, schema: Schema, form: FileFormat) -> Column:
     return F.when(texts[CORRUPT].isNotNull(), shape).otherwise(_field_to_blame(texts, schema))
 
 
-def _json_reason(schema: Schema) -> Column:
+def _json_reason(schema: Schema, form: FileFormat) -> Column:
     texts = F.from_json(
         F.col(_RAW), _as_text(schema.names), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     )
     shape = F.when(texts.isNull() | texts[CORRUPT].isNotNull(), F.lit("it is not a JSON object"))
+    shape = shape.when(~F.is_valid_utf8(F.col(_RAW)), F.lit("it is not UTF-8"))
+    if not form.multiline:
+        shape = shape.when(~one_value(F.col(_RAW)), F.lit("its line holds more than one JSON object"))
     return shape.otherwise(_field_to_blame(texts, schema))
 
 

@@ -1,7 +1,7 @@
 """Which files can be read together, and which cannot be read at all: from their headers and footers.
 
 Reading a head is cheap and needs no job.  It cannot depend on when it is done, because a file's content is pinned by
-its source.
+its source.  Compressed text is read to its end, because Spark fails the job of all files where a stream is damaged.
 
 Source: design page "sources" (files).
 """
@@ -27,6 +27,7 @@ from strandline.errors import DefinitionError
 
 HEAD_BYTES_MAX: Final = 1 << 20
 """A header that is longer than this is none."""
+_COMPRESSED: Final = (".gz", ".bz2")
 _UNDECLARED: Final = "__undeclared_"
 _WIDER: Final = {
     "smallint": frozenset({"tinyint"}),
@@ -80,6 +81,8 @@ def group(files: Sequence[DatedFile], schema: Schema, form: FileFormat) -> tuple
 
 def _examine(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tuple[str, ...], int] | Unusable | None:
     """Return the file's field names and header line; or why it is unusable; None if it holds nothing at all."""
+    if form.encoding.text and (damage := _damage(file)):
+        return Unusable(file, 0, damage, "")
     match form.encoding:
         case Encoding.CSV if form.header:
             return _csv_header(file, schema, form)
@@ -88,6 +91,21 @@ def _examine(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tuple[s
             return (schema.names, 0) if reason is None else Unusable(file, 0, reason, "")
         case _:
             return schema.names, 0
+
+
+def _damage(file: DatedFile) -> str | None:
+    """Say why a compressed file cannot be decompressed to its end, or None if it can or is not compressed."""
+    if not file.path.endswith(_COMPRESSED):
+        return None
+    try:
+        with pa.input_stream(file.path, compression="detect") as stream:
+            while stream.read(HEAD_BYTES_MAX):
+                pass
+    except OSError as error:
+        if error.errno is not None:
+            raise  # the machine refused the file; its bytes may be whole
+        return f"it cannot be decompressed: {error}"
+    return None
 
 
 def _csv_header(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tuple[str, ...], int] | Unusable | None:

@@ -20,6 +20,10 @@ PATH: Final = "__path"
 """The column with a row's file, as Spark spells it (`uris`)."""
 _SAFE: Final = frozenset("/-_.!~*'();:@&=+$,")
 """What Hadoop's paths leave as it is in a URI, besides letters and digits of any alphabet."""
+_WITHOUT_CHECKSUMS: Final = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
 _GLOB: Final = frozenset("[]{}*?\\")
 
 
@@ -34,7 +38,12 @@ def uris(path: str) -> tuple[str, str]:
 
 
 def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) -> DataFrame:
-    """Return the rows of these files; a path is a path, whatever signs of a glob are in it."""
+    """Return the rows of these files; a path is a path, whatever signs of a glob are in it.
+
+    Hadoop's checksums have no name for a file with a colon in its own, so such files are read without them.
+    """
+    if any(":" in file.path for file in files):
+        reader = reader.options(**_WITHOUT_CHECKSUMS)
     escaped = ("".join(f"\\{c}" if c in _GLOB else c for c in file.path) for file in files)
     return reader.format(format_name).load([f"file://{path}" for path in escaped])
 

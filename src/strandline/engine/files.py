@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine import file_errors, inline, types
+from strandline.engine import file_errors, inline, json_lines, types
 from strandline.engine.file_layout import Layout, Unusable, group
 from strandline.engine.file_paths import CORRUPT, PATH, decoding, load, paths_table
 from strandline.engine.rows import Distributed, Local, dataframe, wrap
@@ -45,7 +45,8 @@ class SparkFiles:
     async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         """Return the records of all files (lazy): columns, ``__error``, ``__time``, ``__diff``, normalised.
 
-        The diff is the file's; a record that cannot be decoded is one error, also in a file that is withdrawn.
+        The diff is the file's.  A record that cannot be decoded is one error with diff 1; in a file that is withdrawn
+        its reason says so.
 
         Raises `DefinitionError` if a column has a type that the format cannot hold.
         """
@@ -77,8 +78,13 @@ class SparkFiles:
         """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""
         declared = {c.name.lower(): c.type for c in schema}
         fields = [f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names]
-        reader = self._session.read.schema(", ".join([*fields, f"{CORRUPT} string"])).options(**decoding(form))
-        read = self._dated(load(reader, form.encoding.value, layout.files), layout.files)
+        ddl = ", ".join([*fields, f"{CORRUPT} string"])
+        if form.encoding is Encoding.JSON and not form.multiline:
+            decoded = json_lines.decoded(self._session, layout.files, ddl, form)
+        else:
+            reader = self._session.read.schema(ddl).options(**decoding(form))
+            decoded = load(reader, form.encoding.value, layout.files)
+        read = self._dated(decoded, layout.files)
         if not locate:
             bad = F.col(CORRUPT).isNotNull()
             diff = F.when(bad, 1).otherwise(F.col(DIFF)).cast("bigint").alias(DIFF)
@@ -121,9 +127,7 @@ def _refuse_types(schema: Schema, form: FileFormat) -> None:
 def _refusals(unusable: Sequence[Unusable], schema: Schema) -> pa.Table:
     table = pa.table(
         {
-            ERROR: pa.array(
-                [file_errors.described(u.file.name, u.line, u.reason, u.raw) for u in unusable], pa.string()
-            ),
+            ERROR: pa.array([file_errors.described(u.file, u.line, u.reason, u.raw) for u in unusable], pa.string()),
             TIME: pa.array([u.file.time for u in unusable], pa.int64()),
             DIFF: pa.array([1] * len(unusable), pa.int64()),
         }

@@ -18,10 +18,8 @@ from strandline.algebra.nodes import Accumulate, Accumulator, Aggregate, Regroup
 from strandline.algebra.scalar import Scalar, binary, cast, column
 from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, TIME, quote
+from strandline.engine import copies
 from strandline.engine.text import Text, listed
-
-REPEAT: Final = f"explode(array_repeat(true, CAST({DIFF} AS INT))) c AS __copy"
-"""A lateral view that gives each row as often as its ``__diff`` says."""
 
 _SIGNS: Final = "LATERAL VIEW explode(array(1L, -1L)) s AS __sign"
 """A lateral view that gives each row twice: what comes, and what goes."""
@@ -204,38 +202,76 @@ def _members(
 def _grouped(names: list[str], aggregates: Sequence[Aggregate], members: str, moments: str, text: Text) -> str:
     """Aggregate ``members`` by ``names``; with ``moments``, each of them has a row even without members."""
     arguments = _arguments(aggregates)
-    outer = ""
+    outer = False
     if moments:
         columns = [*(f"m.{name}" for name in names), *(f"b.{name}" for name in arguments.values()), f"b.{DIFF}"]
         members = text.define(
             "held", f"SELECT {listed(columns)} FROM {moments} m LEFT JOIN {members} b ON m.__at = b.__at"
         )
-        outer = "OUTER "
-    weighted = any(not (a.distinct or a.function in ("min", "max")) for a in aggregates)
-    copies = f" LATERAL VIEW {outer}{REPEAT}" if weighted else ""
+        outer = True
+    repeated = f" {copies.lateral(outer=outer)}" if any(map(_repeats, aggregates)) else ""
     values = [f"{_aggregate(a, arguments)} AS {quote(a.name)}" for a in aggregates]
+    if repeated:  # each copy counts once
+        members = text.define(
+            "copies", f"SELECT * EXCEPT ({DIFF}), IF(__copy, 1L, NULL) AS {DIFF} FROM {members}{repeated}"
+        )
     grouped = f"\nGROUP BY {listed(names)}" if names else ""
-    return f"SELECT {listed([*names, *values])}\nFROM {members}{copies}{grouped}"
+    return f"SELECT {listed([*names, *values])}\nFROM {members}{grouped}"
+
+
+def _repeats(aggregate: Aggregate) -> bool:
+    """Tell whether ``aggregate`` has to see a row as often as it is there: Spark has no exact product with a count."""
+    return (
+        aggregate.function in ("sum", "avg")
+        and not aggregate.distinct
+        and not _folded(aggregate)
+        and aggregate.argument_type not in _SMALL
+    )
 
 
 def _aggregate(aggregate: Aggregate, arguments: dict[Scalar, str]) -> str:
+    """Return the aggregate over members, each of which counts ``__diff`` times."""
     if aggregate.argument is None:
-        return "COUNT(__copy)"
+        return f"COALESCE(SUM({DIFF}), 0L)"
     argument = arguments[aggregate.argument]
-    distinct = "DISTINCT " if aggregate.distinct else ""
-    if aggregate.function in ("sum", "avg") and aggregate.type == "double" and aggregate.argument_type not in _EXACT:
+    if _folded(aggregate):
         return _fold(aggregate, argument)
-    return f"{aggregate.function.upper()}({distinct}{argument})"
+    if aggregate.distinct or aggregate.function in ("min", "max"):
+        distinct = "DISTINCT " if aggregate.distinct else ""
+        return f"{aggregate.function.upper()}({distinct}{argument})"
+    if aggregate.function == "count":
+        return _count(argument)
+    if _repeats(aggregate):
+        return f"{aggregate.function.upper()}({argument})"
+    total = f"SUM({argument} * {DIFF})"
+    return total if aggregate.function == "sum" else f"CAST({total} AS DOUBLE) / NULLIF({_count(argument)}, 0L)"
 
 
-_EXACT: Final = ("tinyint", "smallint", "int", "bigint")
+def _count(argument: str) -> str:
+    return f"COALESCE(SUM(IF({argument} IS NULL, 0L, {DIFF})), 0L)"
+
+
+def _folded(aggregate: Aggregate) -> bool:
+    return (
+        aggregate.function in ("sum", "avg")
+        and aggregate.type == "double"
+        and aggregate.argument_type not in (*_SMALL, "bigint")
+    )
+
+
+_SMALL: Final = ("tinyint", "smallint", "int")
+"""Integers that a count multiplies without overflow, as long as the sum has none."""
 
 
 def _fold(aggregate: Aggregate, argument: str) -> str:
-    """Return a float sum or average that adds the values in ascending order."""
-    gathered = "collect_set" if aggregate.distinct else "collect_list"
-    values = f"sort_array({gathered}(CAST({argument} AS DOUBLE)))"
-    total = f"aggregate({values}, 0D, (total, value) -> total + value)"
-    count = f"COUNT({'DISTINCT ' if aggregate.distinct else ''}{argument})"
-    value = total if aggregate.function == "sum" else f"{total} / {count}"
-    return f"CASE WHEN {count} > 0 THEN {value} END"
+    """Return a float sum or average that adds the values in ascending order, each times its count."""
+    value = f"CAST({argument} AS DOUBLE)"
+    if aggregate.distinct:
+        values, each, count = f"collect_set({value})", "value", f"COUNT(DISTINCT {argument})"
+    else:
+        gathered = f"collect_list(struct({value} AS value, {DIFF} AS times))"
+        values, each = f"{gathered} FILTER (WHERE {argument} IS NOT NULL)", "value.value * value.times"
+        count = _count(argument)
+    total = f"aggregate(sort_array({values}), 0D, (total, value) -> total + {each})"
+    result = total if aggregate.function == "sum" else f"{total} / {count}"
+    return f"CASE WHEN {count} > 0 THEN {result} END"

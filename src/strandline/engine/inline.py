@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -27,6 +28,8 @@ _CODEC: Final = "zstd"
 _DECIMAL_DIGITS: Final = 38
 _OURS: Final = (pa.field(ERROR, pa.string()), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64()))
 _TIME_AND_DIFF: Final = frozenset({TIME, DIFF})
+COPIES_MAX: Final = 100_000
+"""How many rows `copied` should give: more of them are Spark's to give."""
 NEGATIVE: Final = "a row is there"
 """How the sentence about a negative count begins, by which it is known again in Spark's message."""
 
@@ -169,19 +172,24 @@ def can_group(table: pa.Table) -> bool:
     return not any(pa.types.is_nested(field.type) for field in table.schema)
 
 
-def multiset(table: pa.Table) -> pa.Table:
-    """Return the rows that the updates sum up to, each as often as its count (for frames that `can_group`).
+def counted(table: pa.Table) -> pa.Table:
+    """Return the rows that the updates sum up to, each once with its count as ``__diff`` (for frames that `can_group`).
 
     Raises:
         CollectionError: a count is negative; the message names the row.
     """
     sums = added_up(table)
-    counts = sums[DIFF].to_pylist()
-    rows = sums.drop_columns([DIFF])
-    for position, count in enumerate(counts):
-        if count < 0:
-            raise CollectionError(f"{NEGATIVE} {count} times: {rows.slice(position, 1).to_pylist()[0]}")
-    return rows.take(pa.array([p for p, count in enumerate(counts) for _ in range(count)], pa.int64()))
+    negative = sums.filter(pc.less(sums[DIFF], 0))
+    if negative.num_rows:
+        (row,) = negative.slice(0, 1).to_pylist()
+        raise CollectionError(f"{NEGATIVE} {row.pop(DIFF)} times: {row}")
+    return sums
+
+
+def copied(counts: pa.Table) -> pa.Table:
+    """Return each row as often as its count says: for what is known to be small."""
+    positions = np.repeat(np.arange(counts.num_rows), counts[DIFF].to_numpy())
+    return counts.drop_columns([DIFF]).take(pa.array(positions))
 
 
 def consolidated(table: pa.Table) -> pa.Table:

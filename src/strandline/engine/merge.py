@@ -9,11 +9,12 @@ Source: design page "persist" (maintenance: small ones in process with Arrow, la
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.engine import inline

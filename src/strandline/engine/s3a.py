@@ -16,6 +16,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlparse
 
+from pyspark.errors import PySparkException
+
+from strandline.errors import ConfigError
 from strandline.store.objects import ObjectLocation
 from strandline.store.secret import revealed
 
@@ -97,9 +100,18 @@ def jars(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def prepare(session: SparkSession, location: ObjectLocation) -> None:
-    """Tell a session of our own how to reach the location's bucket."""
-    for name, value in {**_SESSION, **bucket_settings(location)}.items():
-        session.conf.set(name, value)
+    """Tell a session of our own how to reach the location's bucket.
+
+    Raises `ConfigError` if it lives in an application without S3A: jars come when a JVM starts, and not later.
+    """
+    try:
+        for name, value in {**_SESSION, **bucket_settings(location)}.items():
+            session.conf.set(name, value)
+    except PySparkException as error:
+        raise ConfigError(
+            f"the Spark application that was given cannot reach {location.url}: it has no S3A; start it with "
+            f"spark.jars.packages={','.join(PACKAGES)}, or let Strandline start its own"
+        ) from error
 
 
 def bucket_settings(location: ObjectLocation) -> dict[str, str]:

@@ -25,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
-from strandline.engine import answers, edits, error_half, inline
+from strandline.engine import answers, edits, error_half, inline, taken_back
+from strandline.engine.aside import Aside
 from strandline.engine.edits import Edit
 from strandline.engine.failures import told
 from strandline.engine.held import hand_out
@@ -138,6 +139,10 @@ class SparkEngine:
         read = {name: unwrap(rows) for name, rows in frames.items()}
         return wrap(await self._run(partial(self._evaluate, node, read, origin)))
 
+    def aside(self, schema: Schema, *, time: int) -> Aside:
+        """See `Engine.aside`."""
+        return Aside(self._session, schema, time)
+
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """See `Engine.query`.  A relation that is a multiset already (no ``__diff``) is taken as it is."""
         frames = {name: unwrap(rows) for name, (_, rows) in relations.items()}
@@ -200,6 +205,10 @@ class SparkEngine:
     async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
         """See `Engine.errors`."""
         return await self._run(partial(error_half.tally, unwrap(rows), of))
+
+    async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
+        """See `Engine.cancel`."""
+        return wrap(await self._run(partial(taken_back.cancelled, unwrap(rows), unwrap(held), time, self._session)))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""
@@ -278,7 +287,10 @@ class SparkEngine:
             case Local(table, True):
                 return Local(table.select(names), plain=True)
             case Local(table, _) if inline.can_group(table):
-                return Local(inline.multiset(table), plain=True)
+                counts = inline.counted(table)
+                if (pc.sum(counts[DIFF]).as_py() or 0) <= inline.COPIES_MAX:
+                    return Local(inline.copied(counts), plain=True)
+                return Distributed(answers.expanded(dataframe(frame, self._session), names), plain=True)
             case Distributed(lazy, True):
                 return Distributed(lazy.selectExpr(*map(quote, names)), plain=True)
             case _:

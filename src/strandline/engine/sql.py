@@ -34,7 +34,7 @@ from strandline.algebra.nodes import (
 from strandline.algebra.scalar import Scalar, conjunction
 from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
-from strandline.engine import grouping, tried
+from strandline.engine import copies, grouping, tried
 from strandline.engine.text import Text, listed
 
 
@@ -156,7 +156,7 @@ def _multiset(names: Iterable[str], source: str, condition: str) -> str:
     counted = (
         f"SELECT {columns}{', ' if columns else ''}SUM({DIFF}) AS {DIFF} FROM {source} WHERE {condition} {grouped}"
     )
-    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) LATERAL VIEW {grouping.REPEAT}"
+    return f"SELECT {columns or '1 AS __one'} FROM ({counted}) {copies.lateral()}"
 
 
 def _query(node: Opaque | Replay, sources: list[str], condition: str) -> str:

@@ -27,6 +27,8 @@ from strandline.persist.register import Register, refuse_future
 
 KEY: Final = "catalog"
 FORMAT: Final = 1
+ERRORS_SUFFIX: Final = "_errors"
+"""Behind a source's name: under which name its errors are read."""
 
 
 class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
@@ -242,7 +244,12 @@ class CatalogStore:
 
         Raises `FencedError` if a newer generation than ``epoch`` has taken over.
         """
-        if not self._settled and (await self.read()).epoch != epoch:
+        if not self._settled:
+            await self.confirm(epoch)
+
+    async def confirm(self, epoch: int) -> None:
+        """Fetch the newest catalog.  Raises `FencedError` if a newer generation than ``epoch`` has taken over."""
+        if (await self.read()).epoch != epoch:
             raise _fenced(epoch, self.current)
 
     async def change(self, epoch: int, edit: Callable[[Catalog], Catalog]) -> Catalog:

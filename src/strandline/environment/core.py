@@ -282,6 +282,7 @@ class Core:
             wanted = command(item, self.catalog, writing.plans, self.config)
             assert wanted is not None, f"{item.name!r} was planned a moment ago"
             await writing.instance.start(name, wanted)
+            writing.oracle.passed(writing.instance.bound)  # else nothing is bound until the clock gets there
             if not isinstance(item, Materialization):
                 await writing.retention.hold(item)
             self.problems.note(name, "")
@@ -339,7 +340,7 @@ class Core:
         await self._reconcile()
         time = await self.ingest(ts)
         await self.maintain()
-        await self.require_writing().instance.deliver()
+        await self.deliver()
         frontiers = self.require_writing().instance.report().frontiers
         self._standing = standing(self.catalog, self.problems, frontiers, Frontier(time))
         await self._let_go_of_history(time)
@@ -363,7 +364,12 @@ class Core:
 
     async def deliver(self) -> None:
         """Let every endpoint follow its collections."""
-        await self.require_writing().instance.deliver()
+        ended = await self.require_writing().instance.deliver()
+        for name, error in ended.items():
+            async with self.problems.of(name):
+                await self.catalogs.confirm(self.require_writing().epoch)
+                # The location is ours, so a dead session's Open has landed.
+                raise Unavailable(f"the endpoint ended the session ({error}); the next tick opens another")
 
     async def _let_go_of_history(self, time: int) -> None:
         writing = self.require_writing()
@@ -412,13 +418,16 @@ class Core:
     def table(self, name: str) -> OpenTable:
         """Return a table that is open for writing.
 
-        Raises `DefinitionError` if there is no such collection, `InvalidUsage` if it is not a table.
+        Raises `DefinitionError` if there is no such collection, `InvalidUsage` if it is not a table, `Unavailable` if
+        it could not be opened; the next tick tries again.
         """
-        writing = self.require_writing()
+        tables = self.require_writing().instance.tables
         item = self.catalog.collection(name)
         if not isinstance(item, Table):
             raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
-        return writing.instance.tables[name.lower()]
+        if name.lower() not in tables:
+            raise Unavailable(f"table {item.name!r} is not open yet: {self.problems.get(name.lower(), 'try again')}")
+        return tables[name.lower()]
 
     def kept(self, item: Collected) -> str:
         """Return for how long the history of a collection is kept, as its author wrote it."""

@@ -100,7 +100,9 @@ class Cursor(Faithful.Parser):
 
     def only_name(self, what: str = "a name") -> str:
         """Take an identifier after which no other part comes: there are no schemas and no catalogs."""
-        name = self.name(what)
+        at, name = self.position, self.name(what)
+        if not name:
+            raise DefinitionError(f"{what} has at least one sign", at)
         if self.peek() == ".":
             raise DefinitionError(
                 f"a name has one part here; if the dot belongs to it, write it in backquotes: `{name}.…`", self.position

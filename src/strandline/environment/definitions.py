@@ -19,6 +19,7 @@ from strandline.compute.explain import Explanation, explain
 from strandline.compute.rehearsal import rehearse
 from strandline.environment import on_error, statements
 from strandline.environment.catalog import (
+    ERRORS_SUFFIX,
     BoundTable,
     Item,
     Materialization,
@@ -235,10 +236,24 @@ def _taken(core: Core, statement: statements.Create, kind: type) -> bool:
             raise DefinitionError(f"{name!r} cannot be a name: names that start with '__' are reserved")
         present = core.catalog.find(name)
         if present is None:
+            _refuse_name_of_errors(core, name, kind)
             return False
         if statement.if_not_exists and isinstance(present, kind):
             return True
         raise DefinitionError(f"there is a {type(present).__name__.lower()} {present.name!r} already; drop it first")
+
+
+def _refuse_name_of_errors(core: Core, name: str, kind: type) -> None:
+    """A source's errors are read under a name of their own: no other item can have it."""
+    lower = name.lower()
+    source = core.catalog.find(lower.removesuffix(ERRORS_SUFFIX)) if lower.endswith(ERRORS_SUFFIX) else None
+    if isinstance(source, Source):
+        raise DefinitionError(f"{name!r} cannot be a name: the errors of source {source.name!r} are read under it")
+    if kind is Source and (other := core.catalog.find(f"{lower}{ERRORS_SUFFIX}")) is not None:
+        raise DefinitionError(
+            f"{name!r} cannot be the name of a source: its errors are read as {other.name!r}, and there is a "
+            f"{type(other).__name__.lower()} of this name"
+        )
 
 
 def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:

@@ -11,10 +11,11 @@ Source: design pages "compute" (reading, verify), "sources" (error half) and "th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 from sqlglot import exp
 
 from strandline.algebra.excerpt import within
@@ -26,7 +27,7 @@ from strandline.compute.plan.meaning import meaning
 from strandline.compute.stage import full_plan
 from strandline.engine.edits import Edit
 from strandline.environment.backfill import materialization
-from strandline.environment.catalog import Materialization, Source, View, unknown
+from strandline.environment.catalog import ERRORS_SUFFIX, Materialization, Source, View, unknown
 from strandline.environment.commanded import bindings, log_key, spec_of
 from strandline.environment.core import Core
 from strandline.environment.holding import Hold
@@ -42,7 +43,6 @@ from strandline.persist.read import ReadHandle
 from strandline.persist.state import ShardState
 from strandline.persist.trace import due
 
-ERRORS_SUFFIX: Final = "_errors"
 ERRORS: Final = Schema(
     (Column("file", "string"), Column("line", "bigint"), Column("reason", "string"), Column("raw", "string"))
 )
@@ -274,11 +274,10 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
     for binding in bindings(item, core.catalog):
         reader = await core.reader(binding.collection)
         wanted = await _updates(core, reader, position - 1, Hold())
-        rows = await endpoint.contents(binding)
-        stored = await core.engine.local(rows, reader.schema, time=position - 1, diff=1)
-        found.append(
-            await _compare(core, f"{item.name}/{binding.resource}", reader.schema, stored, wanted, position - 1)
-        )
+        with core.engine.aside(reader.schema, time=position - 1) as aside:
+            await endpoint.contents(binding, aside.add)
+            of = f"{item.name}/{binding.resource}"
+            found.append(await _compare(core, of, reader.schema, aside.rows(), wanted, position - 1))
     return _together(item.name, found)
 
 

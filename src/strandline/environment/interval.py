@@ -6,6 +6,7 @@ Source: design page "the public face" (``KEEP HISTORY FOR '1 hour'``).
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 UNITS_MS: Final = {"ms": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
@@ -23,9 +24,12 @@ _NAMES: Final = {
 }
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
 YEARS_MAX: Final = 1_000
+TEXTS_REMEMBERED: Final = 1_000
+"""Of how many texts it is remembered how long they are; those that were asked for last: every tick asks."""
 _MS_MAX: Final = YEARS_MAX * 365 * UNITS_MS["day"]
 
 
+@lru_cache(maxsize=TEXTS_REMEMBERED)
 def milliseconds(text: str) -> int:
     """Return the interval in milliseconds, whole ones.
 

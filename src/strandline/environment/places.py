@@ -12,6 +12,7 @@ Source: design page "the public face" (`strandline.open`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from strandline.store.secret import Secret
 OBJECT_STORE: Final = "object-store"
 CONSENSUS_FILE: Final = "consensus.db"
 """Of a location in files for which nothing else is said."""
+_HOST: Final = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::\d*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def location_of(text: str, storage: Mapping[str, str]) -> Location:
         case "memory":
             return InMemory()
         case "file" | "":
-            return InFiles(Path(unquote(place.path) if scheme else text).absolute())
+            return InFiles((path_of(text) if scheme else Path(text)).absolute())
         case _:
             raise ConfigError(f"a location is file://…, memory:// or s3://bucket/prefix, and none of kind {scheme!r}")
 
@@ -122,9 +124,10 @@ def consensus_of(text: str | None, location: Location) -> ConsensusPlace:
     scheme, place = _split(text, "consensus")
     match scheme:
         case "sqlite":
-            return InSQLite(Path(unquote(place.path)))
+            return InSQLite(path_of(text))
         case "postgresql" | "postgres":
             options = dict(parse_qsl(place.query, keep_blank_values=True))
+            _refuse_bare_signs(place, options)
             schema = options.pop("schema", SCHEMA_DEFAULT)
             server = f"{place.netloc.rpartition('@')[2] or 'local'}{place.path}"
             return InPostgres(Secret(place._replace(query=urlencode(options)).geturl()), server, schema)
@@ -168,6 +171,38 @@ def consensus_told(place: ConsensusPlace, location: Location) -> str:
             return f"PostgreSQL ({server}, schema {schema})"
         case InObjectStore():
             return f"{OBJECT_STORE} (inside the location)"
+
+
+def path_of(url: str) -> Path:
+    """Return the path of a URL that says nothing but a path.
+
+    >>> path_of("file:///data/a%20b")
+    PosixPath('/data/a b')
+
+    Raises `ConfigError`: it says more, which would be left out silently.
+    """
+    place = urlsplit(url)
+    if place.netloc not in {"", "localhost"} or "?" in url or "#" in url:
+        raise ConfigError(
+            f"{place.scheme}:// takes an absolute path behind a third slash, and no host: "
+            f"{place.scheme}:///data/strand; in the path, write ? as %3F and # as %23"
+        )
+    return Path(unquote(place.path))
+
+
+def _refuse_bare_signs(place: SplitResult, options: Mapping[str, str]) -> None:
+    """Refuse a URL of PostgreSQL that a sign in its password cuts in the wrong place: its parts would be shown."""
+    hosts = place.netloc.rpartition("@")[2].split(",")
+    if (
+        place.fragment
+        or "@" in place.path
+        or any("@" in name for name in options)
+        or not all(_HOST.fullmatch(host) for host in hosts)
+    ):
+        raise ConfigError(
+            "consensus postgresql://…: its host or port cannot be read (they are not shown here); "
+            "in a user or a password, write / as %2F, ? as %3F, # as %23, @ as %40"
+        )
 
 
 def _split(text: str, what: str) -> tuple[str, SplitResult]:

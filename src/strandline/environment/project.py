@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
-from urllib.parse import unquote, urlparse
+from urllib.parse import urlparse
 
 import msgspec
 import yaml
@@ -37,6 +37,7 @@ from strandline.environment.config import (
     resolve_reference,
 )
 from strandline.environment.interval import refuse_no_interval
+from strandline.environment.places import path_of
 from strandline.environment.statements import Bind, Create, CreateMaterialization, CreateSource, CreateTable, CreateView
 from strandline.errors import ConfigError, DefinitionError
 
@@ -218,7 +219,10 @@ def _location(root: Path, text: str) -> str:
     kind = urlparse(text)
     if kind.scheme and kind.scheme != "file":
         return text
-    return (root / (unquote(kind.path) if kind.scheme else text)).as_uri()
+    try:
+        return (root / (path_of(text) if kind.scheme else text)).as_uri()
+    except ConfigError as error:
+        raise ConfigError(f"{SETTINGS_FILE}: location: {error}") from None
 
 
 # ---- definitions -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 from strandline.environment.catalog import Source, View
 from strandline.environment.config import Mode
 from strandline.environment.core import Core
+from strandline.environment.tenure import lives, released
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.persist.fsck import check_location, held_by_transactions, shards_of
 from strandline.persist.inspect import Inspection
@@ -115,6 +116,23 @@ async def collect(core: Core, *, apply: bool) -> list[dict[str, Any]]:
         if not done.nothing:
             found.append({"shard": shard, "name": name, **asdict(done)})
     return found
+
+
+async def release(core: Core) -> str | None:
+    """Give the location free whose dead holder may not be succeeded; return who that was.
+
+    Raises `ConfigError` if it is alive.
+    """
+    before = await core.catalogs.read()
+    await core.catalogs.change(before.epoch, partial(released, processes=core.assembly.processes))
+    return None if before.holder is None else str(before.holder)
+
+
+async def written_by(core: Core) -> str | None:
+    """Return who writes the location now and may be alive; None if nothing does."""
+    holder = (await core.catalogs.read()).holder
+    dead = holder is None or lives(holder, core.assembly.processes) is False
+    return None if dead else str(holder)
 
 
 def _permit(core: Core, *, apply: bool) -> None:

@@ -1,1 +1,1 @@
-"""Orders that progress is measured in: times, frontiers of times, source offsets; nothing of storage or Spark."""
+"""The orders that measure progress: times, frontiers of times, source offsets.  No storage, no Spark."""

@@ -1,13 +1,13 @@
-"""Frontiers of time: what may still change.
+"""Frontiers of time: which times may still change.
 
 A time is a number of milliseconds, ``0 <= t < 2**63``.  A frontier is an antichain of times; since time is totally
 ordered it has one element or none.  ``Frontier(at)`` says that updates at ``t >= at`` may still come; the empty
-frontier (``at is None``) says that none will.  The order is the order of progress: minimum <= ... <= empty.
+frontier (``at is None``) says that none will.  Frontiers are ordered by progress: minimum <= ... <= empty.
 
-A number that comes from outside is made a time by `given_time`: what only looks like one (5.0) would be stored, and
-read by nobody.
+`given_time` checks a time that a caller passes: a number that only looks like a time (5.0) would be stored and then be
+unreadable.
 
-Trap: the empty frontier is the *greatest* one.  A function of frontiers that forgets it wedges a sealed collection.
+Trap: the empty frontier is the *greatest* one.  A function that forgets it blocks a sealed collection for ever.
 
 Source: design pages "persist" and glossary (since, upper, frontier).
 """
@@ -15,17 +15,17 @@ Source: design pages "persist" and glossary (since, upper, frontier).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from operator import index
 from typing import Final
+
+import msgspec
 
 from strandline.errors import InvalidUsage
 
 TIME_MAX: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Frontier:
+class Frontier(msgspec.Struct, frozen=True):
     """The times that may still change: all ``t >= at``; ``at is None``: none.
 
     >>> Frontier(3).beyond(3), Frontier(3).beyond(2), EMPTY.beyond(9)
@@ -39,26 +39,27 @@ class Frontier:
     at: int | None
 
     def __post_init__(self) -> None:
-        if self.at is not None and not (self.at.__class__ is int and 0 <= self.at <= TIME_MAX):
-            raise ValueError(f"time {self.at!r} is not an int within 0 <= t < 2**63")
+        at = self.at
+        if at is not None and not (at.__class__ is int and 0 <= at <= TIME_MAX):
+            raise ValueError(f"time {at!r} is not an int within 0 <= t < 2**63")
 
     def beyond(self, time: int) -> bool:
-        """Tell whether ``time`` may still change."""
+        """Return whether ``time`` may still change."""
         return self.at is not None and time >= self.at
 
     @property
     def empty(self) -> bool:
-        """Tell whether nothing may change any more."""
+        """Whether no time may change."""
         return self.at is None
 
     def __le__(self, other: Frontier) -> bool:
         return other.at is None or (self.at is not None and self.at <= other.at)
 
     def __lt__(self, other: Frontier) -> bool:
-        return self <= other and self != other
+        return self.at is not None and (other.at is None or self.at < other.at)
 
     def advance(self, time: int) -> int:
-        """Return the first time at or after ``time`` that this frontier (as a since) can tell apart.
+        """Return ``time`` advanced by this frontier as a since: the later of the two.
 
         >>> Frontier(5).advance(3), Frontier(5).advance(8), EMPTY.advance(3) == TIME_MAX
         (5, 8, True)
@@ -74,7 +75,7 @@ EMPTY: Final = Frontier(None)
 
 
 def meet(frontiers: Iterable[Frontier]) -> Frontier:
-    """Return the greatest frontier that is ``<=`` all of them; of none at all, the empty frontier.
+    """Return the greatest frontier that is ``<=`` all of them; without any, the empty frontier.
 
     >>> str(meet([Frontier(4), EMPTY, Frontier(2)])), str(meet([]))
     ('[2]', '[]')
@@ -84,14 +85,14 @@ def meet(frontiers: Iterable[Frontier]) -> Frontier:
 
 
 def join(frontiers: Iterable[Frontier]) -> Frontier:
-    """Return the least frontier that is ``>=`` all of them; of none at all, the minimum.
+    """Return the least frontier that is ``>=`` all of them; without any, the minimum.
 
     >>> str(join([Frontier(4), Frontier(2)])), str(join([Frontier(4), EMPTY])), str(join([]))
     ('[4]', '[]', '[0]')
     """
     greatest = MINIMUM
     for frontier in frontiers:
-        greatest = max(frontier, greatest)
+        greatest = max(greatest, frontier)
     return greatest
 
 
@@ -105,7 +106,7 @@ def as_time(frontier: Frontier) -> int:
 
 
 def whole(number: object) -> int | None:
-    """Return a whole number, of whatever type (numpy has its own), as an int; None if it is something else.
+    """Return a whole number of any integer type (numpy has its own) as an int; None for anything else.
 
     >>> whole(5), whole(5.0), whole("5"), whole(True), whole(None)
     (5, None, None, None, None)
@@ -113,13 +114,14 @@ def whole(number: object) -> int | None:
     if isinstance(number, bool):
         return None
     try:
-        return int(index(number))  # type: ignore[arg-type]  # what has no index is what we ask for
+        # A value without `__index__` raises TypeError, which is the check.
+        return int(index(number))  # type: ignore[arg-type]
     except TypeError:
         return None
 
 
 def given_time(number: object, whose: str) -> int:
-    """Return the time that a caller gave.  Raises `InvalidUsage`, naming ``whose`` it is, if it is none.
+    """Check a time that a caller passed, and return it.  Raises `InvalidUsage` that names ``whose`` it is.
 
     >>> given_time(7, "a tick")
     7

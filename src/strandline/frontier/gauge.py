@@ -2,9 +2,9 @@
 
 ``Offsets({p: n})`` covers the messages of partition ``p`` with offset ``< n``; a partition that is absent is at 0.
 Offsets form a lattice (join = maximum by partition); two of them may be incomparable, and ``<=`` is then false both
-ways.  They are values: hashable, equal iff they cover the same messages, whatever zeros were written.
+ways.  They are values: hashable, and equal iff they cover the same messages, with or without explicit zeros.
 
-Source: design page "sources" (partition -> offset); `strandline/sources/reclock.py` gives them times.
+Source: design page "sources" (partition -> offset); `strandline/sources/reclock.py` assigns times to them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Offsets:
         return dict(self.entries).get(partition, 0)
 
     def covers(self, partition: str, offset: int) -> bool:
-        """Tell whether the message at ``offset`` of ``partition`` is before this frontier."""
+        """Return whether the message at ``offset`` of ``partition`` is before this frontier."""
         return offset < self[partition]
 
     def __le__(self, other: Offsets) -> bool:
@@ -43,7 +43,7 @@ class Offsets:
         return all(n <= there.get(p, 0) for p, n in self.entries)
 
     def join(self, other: Offsets) -> Offsets:
-        """Return the least offsets that cover what either covers.
+        """Return the least offsets that cover all messages that either one covers.
 
         >>> Offsets({"0": 3, "1": 1}).join(Offsets({"1": 2})).entries
         (('0', 3), ('1', 2))

@@ -91,8 +91,7 @@ def _error(name: str, found: Errors, time: int, since: int) -> CollectionError:
     errors = _decoded(found)
     some = f"{found.count} error{'s' if found.count > 1 else ''}"
     return CollectionError(
-        f"{name!r} has {some} at {time}, since {since}: {described(errors[0])}; "
-        "mend or withdraw the rows that caused them",
+        f"{name!r} has {some} at {time}, since {since}: {described(errors[0])}; " + remedy(errors[0]),
         errors,
         since,
     )
@@ -116,6 +115,19 @@ def described(error: Mapping[str, Any]) -> str:
             return f"{file}: {reason}" if line is None else f"{file}, line {line}: {reason}"
         case _:
             return str(dict(error))
+
+
+def remedy(error: Mapping[str, Any]) -> str:
+    """Say what makes an error leave, as an imperative.
+
+    >>> remedy({"file": "a.csv", "line": 3, "reason": "it has 2 fields; 3 are expected", "raw": "1,2"})
+    'take these records back upstream, or dismiss them with `strandline source skip`'
+    >>> remedy({"collection": "v", "expression": "10 / n", "row": {"id": 1, "n": 0}})
+    'mend or withdraw the rows that caused them'
+    """
+    if "file" in error:
+        return "take these records back upstream, or dismiss them with `strandline source skip`"
+    return "mend or withdraw the rows that caused them"
 
 
 def _decoded(found: Errors) -> Sequence[dict[str, Any]]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.compute.tick import TickReport, Together, tick
-from strandline.errors import ConfigError
-from strandline.frontier.antichain import Frontier
+from strandline.errors import ConfigError, FencedError
+from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import live
 from strandline.instance.commands import (
     Collection,
@@ -200,16 +200,26 @@ class Instance:
             self._problems.note(name, next(filter(None, problems), ""))
         return report
 
-    async def deliver(self) -> None:
-        """Let every endpoint follow its collections."""
-        if not self._may_write:
-            return
-        await self._equipment.together([self._deliver(name, task) for name, task in self.tasks.items()])
+    async def deliver(self) -> dict[str, FencedError]:
+        """Let every endpoint follow its collections; return, by name, the sessions that an endpoint has ended.
 
-    async def _deliver(self, name: str, task: Task) -> None:
+        A newer session was opened there: by an environment that has taken over, or, late, by a process that is dead.
+        The controller finds out which.  The next `start` opens such an item anew.
+        """
+        ended: dict[str, FencedError] = {}
+        if self._may_write:
+            await self._equipment.together([self._deliver(name, task, ended) for name, task in self.tasks.items()])
+        return ended
+
+    async def _deliver(self, name: str, task: Task, ended: dict[str, FencedError]) -> None:
         async with self._problems.of(name):
-            await task.advance()
-            self._problems.note(name, task.status.waits)
+            try:
+                await task.advance()
+            except FencedError as error:
+                ended[name] = error
+                self._open.discard(name)
+            else:
+                self._problems.note(name, task.status.waits)
 
     async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
         """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
@@ -220,6 +230,11 @@ class Instance:
         """Make the next step of every stage of ``view`` recompute it in full and append what is wrong."""
         for run in self.dataflows.runs_of(view):
             run.audit()
+
+    @property
+    def bound(self) -> int:
+        """The first time that is bound at no source here: the next tick's must not be before it."""
+        return max((as_time(each.bound) for each in self.ingestions.values()), default=0)
 
     # ---- reports -------------------------------------------------------------------------------------------------
 

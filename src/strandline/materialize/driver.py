@@ -1,17 +1,17 @@
 """Driver: the endpoint's side of the protocol, as the runtime calls it.
 
-A driver is asked five things.  `Driver.spec`: what configuration it takes.  `Driver.validate`: for every column of
-every binding, whether the endpoint can, may, or must have it, and why.  `Driver.apply`: make the endpoint's resources
-fit the bindings; `Driver.preview`: say what that would do.  `Driver.open`: start a session, a stream of messages in the
-grammar of `messages` (checked by `grammar.Conversation` on either side).  The same shape is spoken over a wire: unary
-calls, then one session.
+A driver has five calls.  `Driver.spec` returns which configuration it takes.  `Driver.validate` returns, for every
+column of every binding, whether the endpoint can, may, or must store it, and why.  `Driver.apply` makes the endpoint's
+resources fit the bindings; `Driver.preview` returns what that would do.  `Driver.open` starts a session, a stream of
+messages in the grammar of `messages` (checked by `grammar.Conversation` on either side).  A wire protocol has the same
+shape: unary calls, then one session.
 
 Source: design page "materialize" (drivers are products; the wire).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, unique
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ class DriverSpec:
     """What a driver takes: JSON Schemas of the endpoint's and of a resource's configuration.
 
     `options_of` checks the options of a CREATE MATERIALIZATION by ``config_schema``, and ``strandline driver spec``
-    prints all of it: there is no other list of options.
+    prints both: there is no other list of options.
     """
 
     config_schema: Mapping[str, Any]
@@ -39,7 +39,7 @@ class DriverSpec:
 
 @unique
 class ConstraintKind(IntEnum):
-    """What the endpoint says of one column.  The numbers are the wire's."""
+    """The endpoint's verdict on one column.  The numbers are those of the wire protocol."""
 
     FIELD_REQUIRED = 1
     LOCATION_REQUIRED = 2
@@ -51,7 +51,7 @@ class ConstraintKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A verdict on one column, with the reason a person is given."""
+    """A verdict on one column, with the reason for messages."""
 
     kind: ConstraintKind
     reason: str
@@ -66,9 +66,9 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What `Driver.apply` did, in words (empty: nothing).
+    """What `Driver.apply` did, in sentences (empty: nothing).
 
-    With a ``state`` it is not finished: keep that, and apply again.
+    A ``state`` means that it is not finished: keep the state, and apply again.
     """
 
     action: str = ""
@@ -82,11 +82,11 @@ class Session(Protocol):
     """
 
     async def send(self, message: Request) -> None:
-        """Hand the driver a message.
+        """Send the driver a message.
 
         Raises:
             ProtocolViolation: the grammar does not allow it here.
-            FencedError: a newer session has taken over; nothing of this one was or will be committed.
+            FencedError: a newer session has taken over; this session can no longer commit anything.
             Unavailable: the endpoint does not answer; open a new session later.
         """
         ...
@@ -96,7 +96,7 @@ class Session(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the conversation; what was not committed is forgotten.  May be called at any moment, and twice."""
+        """End the conversation; uncommitted rows are dropped.  May be called at any moment, and twice."""
         ...
 
 
@@ -107,7 +107,7 @@ class Driver(Protocol):
     """
 
     async def spec(self) -> DriverSpec:
-        """Return what configuration this driver takes."""
+        """Return which configuration this driver takes."""
         ...
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
@@ -118,12 +118,12 @@ class Driver(Protocol):
         """Make the endpoint's resources fit ``spec``.  Idempotent; repeated until it returns no state.
 
         Raises:
-            DefinitionError: a resource is there and does not fit.
+            DefinitionError: a resource exists and does not fit.
         """
         ...
 
     async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
-        """Return what `apply`, and the first transaction after it, would do to the resources, in words; do nothing.
+        """Return what `apply` and the first transaction after it would do to the resources; change nothing.
 
         Empty: nothing.  Raises as `apply`.
         """
@@ -133,18 +133,20 @@ class Driver(Protocol):
         """Start a conversation."""
         ...
 
-    async def contents(self, binding: Binding) -> pa.Table:
-        """Return the rows that the binding's resource holds now, columns in the order of its schema: for verification.
+    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+        """Hand all rows that the binding's resource holds now to ``take``, for verification; at one moment.
 
-        Raises `InvalidUsage` if this endpoint cannot be read back.
+        It is called with a bounded table at a time, the columns in the order of the schema, perhaps in a worker thread.
+        Raises `InvalidUsage` if this endpoint cannot be read back, and what ``take`` raises.
         """
         ...
 
 
 def options_of(endpoint: str, spec: DriverSpec, options: Mapping[str, str]) -> None:
-    """Check the options that a person gave for an endpoint by its driver's own schema.
+    """Check the options of an endpoint against its driver's own schema.
 
-    Options are texts, so what is read of the schema is which there are, which are required, and which may be empty.
+    Options are texts, so this reads from the schema only which options exist, which are required, and which may be
+    empty.
 
     >>> spec = DriverSpec({"properties": {"path": {"minLength": 1}}, "required": ["path"]}, {}, "")
     >>> options_of("duckdb", spec, {"path": "/a", "pth": "/b"})
@@ -153,7 +155,7 @@ def options_of(endpoint: str, spec: DriverSpec, options: Mapping[str, str]) -> N
     strandline.errors.ConfigError: endpoint duckdb: option 'pth' is not known; it takes path (required)
 
     Raises:
-        ConfigError: naming the option that is not known, missing or empty, and what the driver takes.
+        ConfigError: an option is unknown, missing or empty; the message names it and the driver's options.
     """
     known = spec.config_schema.get("properties", {})
     required = spec.config_schema.get("required", ())
@@ -173,10 +175,10 @@ REFUSALS = (ConstraintKind.FIELD_FORBIDDEN, ConstraintKind.INCOMPATIBLE)
 
 
 def require_all(spec: MaterializationSpec, verdicts: tuple[Validated, ...]) -> None:
-    """Check that every column of every binding may be stored: we materialize collections whole.
+    """Check that every column of every binding may be stored: collections are materialized whole.
 
     Raises:
-        DefinitionError: naming the binding, the column and the driver's reason.
+        DefinitionError: a column may not be stored; the message names binding, column and the driver's reason.
     """
     for binding, verdict in zip(spec.bindings, verdicts, strict=True):
         for column in binding.schema:

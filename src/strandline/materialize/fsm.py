@@ -1,22 +1,23 @@
-"""The runtime's state machine: which message to send and what to make durable, as a pure function.
+"""The runtime's state machine as a pure function: which message to send, and what to make durable.
 
-Two machines walk side by side.  The *head* takes one transaction from reading its extent to the log's commit; the
-*tail* sees the previous one acknowledged.  The head may extend the next transaction while the tail is still busy, and
-may not close it before.  A state holds only what is valid in it, an action is one I/O, and every event that is not in
-`RULES` is a `ProtocolViolation`.
+Two machines run side by side.  The *head* takes one transaction from reading its extent to the log's commit; the *tail*
+waits until the previous one is acknowledged.  The head may extend the next transaction while the tail is still busy,
+and may not close it before.  A state holds only data that is valid in it, an action is one I/O, and every event that is
+not in `RULES` is a `ProtocolViolation`.
 
     head   Closed > Opening > Idle > Extending > Flushing > PersistingExtent > Storing > StartingCommit >
-    PersistingCommit > Idle tail   Done > Committing > Acknowledging > PersistingState > Done
+           PersistingCommit > Idle
+    tail   Done > Committing > Acknowledging > PersistingState > Done
 
 Where the design says Rotate: the log's commit moves the transaction from the head to the tail, in the one step of
 `CommitPersisted`.
 
-An extent in which nothing changed is *quiet*: no message is sent.  The position moves on, and once it is
-`QUIET_TIMES_MAX` ahead of what is durable the log records it, so that since holds can follow.  The endpoint's
-checkpoint may therefore lag, and is right where it stands: the endpoint equals the collections there and at every time
-up to the position.
+An extent without changes is *quiet*: no message is sent.  The position moves on, and once it is `QUIET_TIMES_MAX` ahead
+of the durable position the log records it, so that since holds can follow.  The endpoint's checkpoint may therefore
+lag, but it is still right: the endpoint equals the collections there and at every time up to the position.
 
-`RULES` is the only truth: `step` dispatches on it, tests enumerate it, docs/materialize-protocol.md is printed from it.
+`RULES` is the only definition: `step` dispatches on it, tests enumerate it, and docs/materialize-protocol.md is
+generated from it.
 
 Source: design page "materialize" (the cycle; durable at; recovery).   Laws: M1, M5.
 """
@@ -76,11 +77,11 @@ from strandline.materialize.task import Extent, Progress
 Step: TypeAlias = tuple[Machine, tuple[Action, ...]]
 
 QUIET_TIMES_MAX: Final = 10_000
-"""How far (in times, milliseconds) a quiet position may be ahead of the durable one."""
+"""How far, in milliseconds of time, a quiet position may be ahead of the durable one."""
 
 
 def step(machine: Machine, event: Event) -> Step:
-    """Return the machine after ``event``, and what to do now, in this order.
+    """Return the machine after ``event``, and the actions to do now, in order.
 
     Raises:
         ProtocolViolation: the event may not come in this state; the message names both.
@@ -141,7 +142,7 @@ def _read(machine: Machine, head: Extending, event: Read) -> Step:
 
 
 def _close(machine: Machine, head: Extending) -> Step:
-    """Close the transaction if everything is read and the previous one is acknowledged, else wait."""
+    """Close the transaction if all changes are read and the previous one is acknowledged; otherwise wait."""
     if head.unread or not isinstance(machine.tail, Done):
         return machine, ()
     begun = all(head.progress.checkpoint.of(key) is not None for key in machine.state_keys)
@@ -232,7 +233,7 @@ def _state_persisted(machine: Machine, _tail: PersistingState, _event: StatePers
 
 
 def _done(machine: Machine) -> Step:
-    """End the previous transaction: holds may follow, and the next one may close."""
+    """End the previous transaction: holds may advance, and the next transaction may close."""
     assert isinstance(machine.head, Idle | Extending), "the head cannot be closed while the tail is busy"
     holds = _holds(machine, machine.head.progress)
     machine = replace(machine, tail=Done())
@@ -243,7 +244,7 @@ def _done(machine: Machine) -> Step:
 
 
 def _holds(machine: Machine, progress: Progress) -> tuple[Action, ...]:
-    """Return the holds that ``progress``, which is durable, allows; none for a binding that begins from nothing."""
+    """Return the holds that the durable ``progress`` allows; none for a binding that starts from nothing."""
     times = [progress.position.of(key) for key in machine.state_keys]
     return tuple(Hold(i, time) for i, time in enumerate(times) if time is not None)
 
@@ -254,7 +255,7 @@ def _holds(machine: Machine, progress: Progress) -> tuple[Action, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One allowed event in one state: where either machine may be afterwards (empty: where it was), and why.
+    """One allowed event in one state: the possible next states of either machine (empty: unchanged), and why.
 
     ``beside``: the state of the other machine, if this moves it.
     """
@@ -278,7 +279,7 @@ RULES: Final[tuple[Rule, ...]] = (
         (Idle,),
         (Acknowledging,),
         (SendAcknowledge,),
-        "a checkpoint of the endpoint counts, else the log's, and then an extent in flight is replayed exactly",
+        "the endpoint's checkpoint counts if there is one; else the log's, and an extent in flight is replayed exactly",
         beside=Done,
     ),
     Rule(Idle, Extend, _extend, (Extending,), (), (ReadChanges,), "every binding is read up to the same time"),
@@ -289,11 +290,11 @@ RULES: Final[tuple[Rule, ...]] = (
         (Extending, Flushing, Idle, PersistingQuiet),
         (),
         (SendLoad, SendFlush, PersistQuiet),
-        "closed when all is read and the tail is done; quiet when nothing changed",
+        "closed when all changes are read and the tail is done; quiet when nothing changed",
     ),
-    Rule(PersistingQuiet, QuietPersisted, _quiet_persisted, (Idle,), (), (Hold,), "holds follow what is durable"),
-    Rule(Extending, Loaded, _loaded, (), (), (), "only of a binding that was asked for, and only after Acknowledged"),
-    Rule(Flushing, Loaded, _loaded, (), (), (), "only of a binding that was asked for"),
+    Rule(PersistingQuiet, QuietPersisted, _quiet_persisted, (Idle,), (), (Hold,), "holds follow the durable position"),
+    Rule(Extending, Loaded, _loaded, (), (), (), "only for a binding with a Load, and only after Acknowledged"),
+    Rule(Flushing, Loaded, _loaded, (), (), (), "only for a binding with a Load"),
     Rule(Flushing, Flushed, _flushed, (PersistingExtent,), (), (PersistExtent,), "the extent is durable before a row"),
     Rule(
         PersistingExtent,

@@ -1,7 +1,7 @@
-"""Grammar: which message may come next, for whoever stands beside the stream.
+"""Grammar: which message may come next, for code that observes a stream of messages.
 
-A driver checks with it what it is sent and what it answers; a test wraps a session in it.  (The runtime needs none:
-`fsm` cannot say what the grammar forbids, and a test compares the two.)
+A driver checks its requests and answers with it; a test wraps a session in it.  (The runtime does not need it: `fsm`
+cannot send what the grammar forbids, and a test compares the two.)
 
 Source: design page "materialize" (the cycle).   Law: M1.
 """
@@ -29,7 +29,7 @@ from strandline.materialize.messages import (
 
 
 class Place(Enum):
-    """Where in the cycle a conversation is."""
+    """The place of a conversation in the cycle."""
 
     NEW = "nothing was said"
     OPENING = "Open was sent"
@@ -41,7 +41,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said so far, as much of it as decides what may come next.
+    """The history of a conversation, as far as it decides which message may come next.
 
     >>> Conversation().then(Flush())
     Traceback (most recent call last):
@@ -58,7 +58,7 @@ class Conversation:
         """Return the conversation after ``message``.
 
         Raises:
-            ProtocolViolation: it may not come here; the sender has a bug.
+            ProtocolViolation: the message is not allowed here; the sender has a bug.
         """
         ready = self.acknowledge and self.acknowledged
         match message, self.place:

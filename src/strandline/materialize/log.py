@@ -2,12 +2,10 @@
 
 Its record holds the writer's epoch, a token, how far the task has come (`task.Progress`) and the driver's state;
 writing it is one compare-and-set, so all of it changes together.  For drivers whose endpoint keeps no checkpoint this
-write *is* the commit.  What became of a write whose answer was lost is for the register to find out
-(`persist/register.py`).
+write *is* the commit.  After a lost answer the register finds out whether the write happened (`persist/register.py`).
 
-Whoever opens the log writes it at once, under a token of its own.  An older opener finds another's token at its next
-write, and is fenced; it can never succeed again, whenever it wakes.  An opener whose epoch is below the record's is
-refused.
+Opening the log writes it at once, under a fresh token.  An older opener finds another token at its next write and is
+fenced; it can never write again.  An opener whose epoch is below the record's is refused.
 
 Source: design page "materialize" (recovery log; durable at); craft "reliability" (F1 outcomes).   Law: M3.
 """
@@ -31,7 +29,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the log holds."""
+    """The content of the log."""
 
     epoch: int = 0
     token: str = ""
@@ -46,7 +44,7 @@ class _ExtentForm(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Form(msgspec.Struct, forbid_unknown_fields=True):
-    """The record's JSON: checkpoints in their own encoding."""
+    """The record as JSON, with checkpoints in their own encoding."""
 
     format: int
     epoch: int
@@ -94,7 +92,7 @@ def decode(key: str, body: bytes) -> Record:
 
 
 async def peek(register: Register) -> Progress:
-    """Return how far the task of a log has come, without taking it over; changes nothing."""
+    """Return the progress in a log without taking the log over; changes nothing."""
     return _found(register.key, await register.read()).progress
 
 
@@ -104,7 +102,7 @@ def register_of(key: str, clock: Clock, ids: Ids, consensus: Consensus) -> Regis
 
 
 class RecoveryLog:
-    """One opener's handle.  Not for concurrent use: a task writes its log one record after the other."""
+    """One opener's handle.  Not for concurrent use: a task writes one record after the other."""
 
     def __init__(self, clock: Clock, ids: Ids, consensus: Consensus, key: str, epoch: int) -> None:
         self._register = register_of(key, clock, ids, consensus)
@@ -114,7 +112,7 @@ class RecoveryLog:
         self._record: Record | None = None
 
     async def open(self) -> Record:
-        """Take the log over from whoever had it; return what it holds.
+        """Take the log over from an earlier opener; return its record.
 
         Raises:
             FencedError: it belongs to a higher epoch.
@@ -141,8 +139,8 @@ class RecoveryLog:
 
         Raises:
             FencedError: another opener has taken over; stop.
-            Unavailable: it is not written, and Consensus does not answer.
-            Indeterminate: it may or may not be written: open the log again to learn it.
+            Unavailable: the record is not written, and Consensus does not answer.
+            Indeterminate: the record may or may not be written: open the log again to find out.
         """
         last, new = self.record, Record(self._epoch, self._ids.fresh("log"), progress, state)
 
@@ -157,7 +155,7 @@ class RecoveryLog:
 
     @property
     def record(self) -> Record:
-        """What this handle last wrote."""
+        """The record that this handle wrote last."""
         if self._record is None:
             raise InvalidUsage(f"recovery log {self._key!r} is not open")
         return self._record

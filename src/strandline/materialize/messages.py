@@ -33,7 +33,7 @@ DELETE: Final = f"{RESERVED}delete"
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin a session for ``range``: from now on every older session that overlaps it can commit nothing."""
+    """Begin a session for ``range``: from now on no older session that overlaps it can commit."""
 
     spec: MaterializationSpec
     version: str
@@ -43,7 +43,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The previous transaction is durable in the runtime's log: apply what of it is still staged."""
+    """The previous transaction is durable in the runtime's log: apply its rows that are still staged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """No more Loads will come: answer those that are outstanding, then say so."""
+    """No more Loads will come: answer the outstanding ones, then send `Flushed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StartCommit:
-    """No more Stores will come: begin to commit them, together with ``checkpoint`` where the endpoint keeps it."""
+    """No more Stores will come: begin to commit them, with ``checkpoint`` if the endpoint keeps one."""
 
     checkpoint: Checkpoint
 
@@ -78,8 +78,8 @@ class StartCommit:
 class Opened:
     """The session has begun.
 
-    ``checkpoint`` present: the endpoint is authoritative, go on from there (from the start, if it is empty).  Absent:
-    the runtime's log is.
+    ``checkpoint`` present: the endpoint is authoritative, continue from there (from the start if it is empty).  Absent:
+    the runtime's log is authoritative.
     """
 
     checkpoint: Checkpoint | None
@@ -94,7 +94,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Rows that were asked for and are there: the binding's columns, in the order of its schema."""
+    """The requested rows that exist: the binding's columns, in the order of its schema."""
 
     binding: int
     rows: pa.Table
@@ -109,7 +109,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class StartedCommit:
-    """The commit has begun; ``state`` is what the runtime's log must hold for it to be finished after a crash."""
+    """The commit has begun; the runtime's log must hold ``state`` to finish it after a crash."""
 
     state: StateUpdate | None = None
 

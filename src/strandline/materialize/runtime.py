@@ -1,14 +1,14 @@
-"""The runtime of one materialization: the actor that does what `fsm` asks for, and the only file here that awaits I/O.
+"""The runtime of one materialization: the actor that performs the actions of `fsm`; only it awaits I/O.
 
 `Materialization.advance` moves the endpoint to the newest time that every bound collection is complete up to, in one
-transaction, or finds that there is nothing to do.  It never spawns: the environment's tick calls it.  It returns when
-the transaction is acknowledged, so what it did is durable and readable at the endpoint.
+transaction, or finds that there is nothing to do.  It starts no task of its own: the environment's tick calls it.  It
+returns when the transaction is acknowledged, so its rows are durable and readable at the endpoint.
 
-A window is read in batches of bounded size, checked, and put aside in a `Spool`; when all of it is known to be right,
-the extent becomes durable and the batches are sent.  So neither side ever holds a first sync in memory as a whole.
+A window is read in batches of bounded size, checked, and kept in a `Spool`; when all batches are checked, the extent
+becomes durable and the batches are sent.  So neither side ever holds a whole first sync in memory.
 
-After an error the session is gone and the next `advance` opens a new one, which fences whatever the old one may still
-do and goes on from the checkpoint; only `FencedError` is final, because somebody else is doing our work.
+After an error the session is closed and the next `advance` opens a new one, which fences the old session and continues
+from the checkpoint.  Only `FencedError` is final, because another runtime has taken over the task.
 
 Source: design page "materialize".   Laws: M2, M3, M5.
 """
@@ -39,7 +39,7 @@ from strandline.materialize.task import WHOLE, MaterializationSpec, Progress
 Answer = TypeVar("Answer")
 
 APPLY_ROUNDS_MAX: Final = 100
-"""A driver that still has state to keep after so many rounds of Apply is not getting anywhere."""
+"""If a driver still returns a state after this many rounds of Apply, Apply counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """The transaction under way: rows ``read`` of ``about`` so many updates, and rows ``sent`` to the endpoint.
+    """The transaction in flight: rows ``read``, of about ``about`` updates, and rows ``sent`` to the endpoint.
 
-    ``about`` is an upper bound: updates that cancel each other give no rows.
+    ``about`` is an upper bound, because updates that cancel give no rows.
     """
 
     read: int = 0
@@ -68,7 +68,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What people are shown.
+    """The status for people.
 
     ``checkpoint``: the time before which everything is in the endpoint, as the endpoint or the log says
     it.  ``position``: the same or later; nothing changed in between, so the endpoint is right up to
@@ -84,11 +84,11 @@ class Status:
     applied: tuple[str, ...]
     error: str | None
     waits: str = ""
-    """What its collections wait for; empty if they do not."""
+    """What its collections wait for; empty if they wait for nothing."""
 
 
 def unwatched(status: Status) -> None:
-    """Look away: what a task calls as it moves on, unless it is given something else."""
+    """Ignore a status: the default ``watch`` of a task."""
 
 
 class Materialization:
@@ -129,7 +129,7 @@ class Materialization:
 
     @property
     def status(self) -> Status:
-        """Where it is and what it did."""
+        """The task's position and counts."""
         failed = self._failure is not None
         return Status(
             name=self._spec.name,
@@ -144,7 +144,7 @@ class Materialization:
         )
 
     async def open(self) -> None:
-        """Recover: take the log over, fit the endpoint, begin a session.  `advance` does it when it must.
+        """Recover: take the log over, apply the spec to the endpoint, begin a session.  `advance` calls it if needed.
 
         Raises:
             FencedError: a newer runtime has the task.
@@ -154,12 +154,12 @@ class Materialization:
         await self._guarded(self._open)
 
     async def advance(self) -> bool:
-        """Run at most one transaction; tell whether the position moved.
+        """Run at most one transaction; return whether the position moved.
 
         Raises:
             FencedError: a newer runtime has the task; stop.
-            CollectionError, AsOfError, DefinitionError: see `Feed.changes` and `stores.to_store`; nothing was
-            committed. Unavailable: the endpoint or the log does not answer; what is committed stays, call again later.
+            CollectionError, AsOfError, DefinitionError: see `Feed.changes` and `stores.to_store`; nothing is done.
+            Unavailable: the endpoint or the log does not answer; committed rows stay committed, call again later.
         """
         return await self._guarded(self._advance)
 
@@ -223,7 +223,7 @@ class Materialization:
         return True
 
     async def _run(self, first: states.Event) -> None:
-        """Step and act until nothing is to be done and no answer of the driver is outstanding."""
+        """Step and act until no action is left and no answer of the driver is outstanding."""
         events = deque([first])
         while events:
             self._machine, actions = step(self._machine, events.popleft())
@@ -242,7 +242,7 @@ class Materialization:
         assert self._session is not None
         response = await self._session.receive()
         if isinstance(response, messages.Loaded) and response.binding in self._loaded:
-            # Only the keys are looked at, and a replay may load as many as the transaction has.
+            # Only the keys are used, and a replay may load as many as the transaction has.
             self._loaded[response.binding].append(keys_of(self._spec.bindings[response.binding], response.rows))
         return response
 
@@ -255,7 +255,7 @@ class Materialization:
         await self._log.write(progress, state if update is None else update.apply(state))
 
     async def _perform(self, action: states.Action) -> states.Event | None:
-        """Do one action; return the event it answers with, if any."""
+        """Do one action; return the event that it results in, if any."""
         match action:
             case states.SendOpen():
                 await self._send(messages.Open(self._spec, "1", WHOLE, self._log.record.state))
@@ -289,12 +289,12 @@ class Materialization:
                 await self._persist(self._log.record.progress, state)
                 return states.StatePersisted()
             case states.Hold(binding, time):
-                # One time before: a hold at T would no longer tell T - 1 from T.
+                # One time earlier: with a hold at T, T - 1 could not be distinguished from T.
                 await self._feeds[binding].hold(Frontier(max(0, time - 1)))
         return None
 
     async def _read(self, binding: int, lower: int, upper: int) -> None:
-        """Put aside what is to be stored of a window, batch by batch."""
+        """Read a window batch by batch, and keep the rows to store in the spool."""
         bound = self._spec.bindings[binding]
         spool = self._spools[binding] = Spool()
         stores = Stores(bound)
@@ -309,7 +309,7 @@ class Materialization:
             spool.add(last)
 
     async def _store(self, binding: int) -> None:
-        """Send what was put aside."""
+        """Send the rows of the spool."""
         spool = self._spools.pop(binding)
         loaded = self._loaded.pop(binding, None)
         bound = self._spec.bindings[binding]

@@ -1,6 +1,6 @@
-"""The naive truth: what an endpoint's table holds after a list of changes, by a dictionary.
+"""The reference model: what an endpoint's table holds after a list of changes, computed with a dictionary.
 
-Kept for ever, never optimised: tests compare `stores`, the runtime and every driver with it.
+It is never optimised: tests compare `stores`, the runtime and every driver with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strandline.materialize.task import Binding
 def contents(
     binding: Binding, changes: Iterable[tuple[Mapping[str, Any], int]]
 ) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return the one row per key that ``(row, diff)`` changes from nothing add up to.
+    """Return the sum of ``(row, diff)`` changes, starting from nothing: one row per key.
 
     >>> from strandline.algebra.schema import Column, Schema
     >>> b = Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("x", "int"))))

@@ -1,7 +1,7 @@
-"""Spool: rows put aside between two messages, in memory while they are few and in a temporary file beyond that.
+"""Spool: rows kept between two messages, in memory up to a limit and in a temporary file beyond it.
 
-A transaction's rows are all known before the first is sent (the extent must be checked and durable first), and a first
-sync has more of them than memory has room for.  The file has no name, so a process that dies leaves nothing behind.
+All rows of a transaction are known before the first one is sent (the extent must be checked and durable first), and a
+first sync may have more rows than fit in memory.  The file has no name, so a process that dies leaves nothing behind.
 
 Source: design page "materialize" (durable at: the extent before the first Store; documents are spilled).
 """
@@ -22,9 +22,9 @@ _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class Spool:
-    """Tables of one schema, given back in the order in which they were added, as often as is asked.
+    """Tables of one schema, returned in the order in which they were added, any number of times.
 
-    Not for concurrent use: one reading at a time, and nothing is added after the first.
+    Not for concurrent use: one read at a time, and no `add` after the first read.
     """
 
     def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
@@ -41,7 +41,7 @@ class Spool:
         return self._file is not None
 
     def add(self, table: pa.Table) -> None:
-        """Put ``table`` behind what is there.  Raises `Determinate` if the machine refuses the temporary file."""
+        """Append ``table``.  Raises `Determinate` if the operating system refuses the temporary file."""
         if not table.num_rows:
             return
         self.rows += table.num_rows
@@ -51,7 +51,7 @@ class Spool:
             self._spill()
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows, as large a table at a time as one that was added."""
+        """Yield the rows, in tables of the sizes in which they were added."""
         if self._file is None:
             yield from self._held
             return
@@ -64,7 +64,7 @@ class Spool:
         return pa.concat_tables(self._held) if self._file is None else self._reader()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all rows."""
         self._held.clear()
         self._writer = None
         if self._file is not None:
@@ -79,7 +79,7 @@ class Spool:
             for table in self._held:
                 self._writer.write_table(table)
         except OSError as error:
-            raise Determinate(f"rows cannot be put aside in {tempfile.gettempdir()}: {error}") from error
+            raise Determinate(f"rows cannot be spooled in {tempfile.gettempdir()}: {error}") from error
         self._held.clear()
         self._bytes = 0
 

@@ -1,4 +1,4 @@
-"""Driver state: a JSON document that a driver keeps in the runtime's recovery log, changed by whole or by merge patch.
+"""Driver state: a driver's JSON document in the runtime's recovery log, replaced whole or by merge patch.
 
 Source: RFC 7396 (JSON merge patch); design page "materialize" (state updates).
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StateUpdate:
-    """A new state, or (``merge_patch``) what to change in the present one."""
+    """A new state, or (``merge_patch``) a change of the current one."""
 
     updated: Any
     merge_patch: bool = False

@@ -1,6 +1,6 @@
-"""The vocabulary of the runtime's state machine: its states, what can happen, and what it may ask for.
+"""The vocabulary of the runtime's state machine: its states, its events and its actions.
 
-A state holds only what is valid in it; an action is one I/O.  `fsm` says how they follow each other.
+A state holds only data that is valid in it; an action is one I/O.  `fsm` has the transitions.
 
 Source: design page "materialize" (head and tail).
 """
@@ -25,7 +25,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Open was sent; ``logged`` is what the log remembers."""
+    """Open was sent; ``logged`` is the progress in the log."""
 
     logged: Progress
 
@@ -34,8 +34,8 @@ class Opening:
 class Idle:
     """No transaction.  ``progress`` is durable, ``position`` may be ahead of it while nothing changes.
 
-    ``progress.extent`` is there iff parts of it may be in an endpoint that cannot tell: it must be replayed exactly,
-    and which of its rows exist must be asked.
+    ``progress.extent`` is set iff some of its rows may be in an endpoint without a checkpoint: it must be replayed
+    exactly, and the endpoint must be asked which of its rows exist.
     """
 
     progress: Progress
@@ -46,7 +46,8 @@ class Idle:
 class Extending:
     """The changes up to ``upper`` are being read.
 
-    Not yet of ``unread``; ``filled`` have some; in ``loading`` the endpoint was asked which of their keys it has.
+    ``unread`` bindings are not read yet; ``filled`` ones have rows; for those in ``loading`` a `Load` of their keys was
+    sent.
     """
 
     progress: Progress
@@ -59,7 +60,7 @@ class Extending:
 
 @dataclass(frozen=True, slots=True)
 class PersistingQuiet:
-    """Nothing changed; the log is being told that the position moved."""
+    """Nothing changed; the new position is being written to the log."""
 
     progress: Progress
 
@@ -86,7 +87,7 @@ class PersistingExtent:
 
 @dataclass(frozen=True, slots=True)
 class Storing:
-    """Rows are being sent; ``remaining`` bindings, the first of them right now."""
+    """Rows are being sent; of the ``remaining`` bindings the first is being sent now."""
 
     progress: Progress
     extent: Extent
@@ -132,7 +133,7 @@ class Acknowledging:
 
 @dataclass(frozen=True, slots=True)
 class PersistingState:
-    """Acknowledged came with a state that the log is being given."""
+    """Acknowledged came with a state, which is being written to the log."""
 
 
 Head: TypeAlias = (
@@ -174,7 +175,7 @@ class Machine:
 
     @property
     def awaits_driver(self) -> bool:
-        """Tell whether only a message of the driver can move this on."""
+        """Return whether only a message of the driver can make progress."""
         match self.head:
             case Opening() | Flushing() | StartingCommit():
                 return True
@@ -202,7 +203,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin, from what the log remembers."""
+    """Begin, from the progress in the log."""
 
     logged: Progress
 
@@ -224,29 +225,29 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The rows of a binding were handed to the driver."""
+    """The rows of a binding were sent to the driver."""
 
     binding: int
 
 
 @dataclass(frozen=True, slots=True)
 class QuietPersisted:
-    """The log holds what `PersistQuiet` said."""
+    """The write of `PersistQuiet` is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtentPersisted:
-    """The log holds what `PersistExtent` said."""
+    """The write of `PersistExtent` is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPersisted:
-    """The log holds what `PersistCommit` said: the transaction is committed."""
+    """The write of `PersistCommit` is durable: the transaction is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatePersisted:
-    """The log holds what `PersistState` said."""
+    """The write of `PersistState` is durable."""
 
 
 Event: TypeAlias = (
@@ -359,7 +360,7 @@ class PersistState:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Move the since hold of a binding: its changes are asked for from ``time`` on, never from before."""
+    """Move the since hold of a binding: from now on its changes are only read from ``time`` on."""
 
     binding: int
     time: int

@@ -1,4 +1,4 @@
-"""From net changes to rows to store: what a window did to each key.
+"""Turns the net changes of a window into rows to store, by key.
 
 Over a collection whose rows have a key, the net changes of a window hold at most one ``-old`` and one ``+new`` per key:
 
@@ -6,15 +6,15 @@ Over a collection whose rows have a key, the net changes of a window hold at mos
     +new        store new, the key does not exist
     -old        delete, the key exists
 
-Anything else (a row that is there twice, two rows with one key) is an error that names the key: a table has one row per
-key, and letting the last one win would only hide that the key is none.
+Anything else (a row with count 2, two rows with one key) is an error that names the key: a table has one row per key,
+and storing the last one would only hide that the declared key is not a key.
 
 Keys are compared as values: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0.
 
-A window comes in batches in which the rows of one key stand together (`feed.Feed.changes`), so whatever concerns a key
-is known when the next key begins: `Stores` keeps the rows of one key between two batches, and never more.
+In the batches of a window the rows of one key are adjacent (`feed.Feed.changes`), so a key is complete when the next
+key begins: `Stores` keeps only the rows of one key between two batches.
 
-Source: design page "materialize" (documents and reductions).  The naive truth: `spec.py`.
+Source: design page "materialize" (documents and reductions).  Reference model: `spec.py`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ _ONES: Final = (1, -1)
 
 
 def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
-    """Return what to store for net ``changes`` (the binding's columns plus ``__diff``), as `messages.Store` has it.
+    """Return the rows to store for net ``changes`` (the binding's columns plus ``__diff``), as in `messages.Store`.
 
     Raises:
         DefinitionError: two rows have one key; the message names the binding and the key.
     """
+    rows = changes.select(list(binding.schema.names))
+    if not changes.num_rows:
+        nothing = pa.array([], pa.bool_())
+        return rows.append_column(EXISTS, nothing).append_column(DELETE, nothing)
     diffs = changes[DIFF].to_numpy()
     ids = key_ids([changes[name] for name in binding.key])
     plus, minus = (np.bincount(ids[diffs == sign], minlength=len(changes)) for sign in _ONES)
@@ -48,7 +52,6 @@ def to_store(binding: Binding, changes: pa.Table) -> pa.Table:
     inserted = diffs == 1
     exists, gone = minus[ids] > 0, plus[ids] == 0
     kept = pa.array(inserted | gone)
-    rows = changes.select(list(binding.schema.names))
     rows = rows.append_column(EXISTS, pa.array(exists)).append_column(DELETE, pa.array(~inserted))
     return rows.filter(kept)
 
@@ -61,7 +64,7 @@ class Stores:
         self._open: pa.Table | None = None
 
     def add(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return what is to be stored of the keys that ended in ``batch``.  Raises as `to_store`."""
+        """Return the rows to store for the keys that ended in ``batch``.  Raises as `to_store`."""
         changes = pa.Table.from_batches([batch])
         if self._open is not None:
             changes = pa.concat_tables([self._open, changes])
@@ -71,24 +74,24 @@ class Stores:
         others = np.flatnonzero(ids != ids[-1])
         ended = int(others[-1]) + 1 if len(others) else 0
         self._open = changes.slice(ended)
-        if len(self._open) > len(_ONES):  # no use in reading on: the key's rows are too many already
+        if len(self._open) > len(_ONES):  # the key has too many rows already: no need to read on
             to_store(self._binding, self._open)
         return to_store(self._binding, changes.slice(0, ended))
 
     def end(self) -> pa.Table | None:
-        """Return what is to be stored of the last key; None if there were no changes.  Raises as `to_store`."""
+        """Return the rows to store for the last key; None if there were no changes.  Raises as `to_store`."""
         return None if self._open is None else to_store(self._binding, self._open)
 
 
 def keys_of(binding: Binding, rows: pa.Table) -> pa.Table:
-    """Return the key columns of ``rows``, in the key's order: what a `messages.Load` carries."""
+    """Return the key columns of ``rows``, in the key's order, for a `messages.Load`."""
     return rows.select(list(binding.key))
 
 
 def with_existence(binding: Binding, rows: pa.Table, loaded: pa.Table) -> pa.Table:
-    """Return ``rows`` with `EXISTS` as the endpoint answered it: true for exactly the keys of ``loaded``.
+    """Return ``rows`` with `EXISTS` by the endpoint's answer: true for exactly the keys of ``loaded``.
 
-    A row to delete that is not there is dropped: there is nothing to do.
+    A delete of a missing row is dropped.
     """
     both = [
         pa.chunked_array([*rows[name].chunks, *loaded[name].cast(rows[name].type).chunks], rows[name].type)
@@ -116,7 +119,7 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if pa.types.is_nested(array.type):
-        # Arrow cannot compare nested values: their texts tell them apart.
+        # Arrow cannot compare nested values, so compare their texts.
         array = pa.array([repr(value) for value in array.to_pylist()], pa.string())
     elif pa.types.is_floating(array.type):
         array = pc.add(array, pa.scalar(0, array.type))  # -0.0 becomes 0.0
@@ -128,5 +131,5 @@ def _not_a_key(binding: Binding, changes: pa.Table, row: int) -> DefinitionError
     key = ", ".join(f"{name} = {changes[name][row].as_py()!r}" for name in binding.key)
     return DefinitionError(
         f"{binding.collection!r} into {binding.resource!r}: more than one row has the key ({key}); "
-        f"KEY ({', '.join(binding.key)}) does not tell its rows apart"
+        f"KEY ({', '.join(binding.key)}) does not identify its rows"
     )

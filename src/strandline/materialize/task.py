@@ -1,12 +1,13 @@
-"""What a materialization is, and how far it has come: plain values that both sides of the protocol speak of.
+"""The specification and the progress of a materialization: plain values for both sides of the protocol.
 
 A `MaterializationSpec` binds collections to resources (tables) of one endpoint.  A `Checkpoint` says, for each binding,
 the time before which everything is in its resource: resource = collection at every time in ``[T - 1, ...)`` up to the
-next change. A checkpoint is kept under *state keys* (resource + backfill counter), so a binding whose counter was
-bumped, or that is new, is simply not in it and starts from nothing, while the others go on.
+next change. The keys of a checkpoint are *state keys* (resource + backfill counter), so a new binding, or one whose
+counter was raised, is not in it and starts from nothing, while the others continue.
 
-Trap: times of one collection say nothing of another.  Whoever makes a collection, or a materialization, again under its
-old name gives its bindings another `Binding.incarnation`; else the old checkpoint would speak of the new data.
+Trap: times of one collection say nothing about another.  If a collection or a materialization is created again under
+its old name, its bindings must get another `Binding.incarnation`; otherwise the old checkpoint would apply to the new
+data.
 
 Source: design page "materialize" (the cycle; state key; the four patterns).
 """
@@ -29,7 +30,7 @@ _INCARNATION: Final = re.compile(r"(?:[a-z0-9-]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The split's share of the key hashes, both ends inclusive.
+    """The split's range of key hashes, both ends inclusive.
 
     >>> KeyRange(0, 9).overlaps(KeyRange(9, 12)), WHOLE.covers(KeyRange(0, 9)), KeyRange(0, 9).covers(WHOLE)
     (True, True, False)
@@ -43,11 +44,11 @@ class KeyRange:
             raise ValueError(f"key range [{self.begin}, {self.end}] is not within 0 <= begin <= end < 2**32")
 
     def overlaps(self, other: KeyRange) -> bool:
-        """Tell whether a key hash lies in both."""
+        """Return whether some key hash is in both."""
         return self.begin <= other.end and other.begin <= self.end
 
     def covers(self, other: KeyRange) -> bool:
-        """Tell whether every key hash of ``other`` lies here too."""
+        """Return whether every key hash of ``other`` is here too."""
         return self.begin <= other.begin and other.end <= self.end
 
 
@@ -56,10 +57,10 @@ WHOLE: Final = KeyRange(0, U32_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One collection, the resource kept equal to it, and the columns that tell its rows apart.
+    """One collection, the resource that is kept equal to it, and the columns that identify its rows.
 
-    ``incarnation`` (``[a-z0-9-]*``) names the data behind the names, ``backfill`` counts how often it was asked for
-    anew: with another of either the resource is emptied and filled from the start.
+    ``incarnation`` (``[a-z0-9-]*``) identifies the data behind the names, ``backfill`` counts the requested backfills:
+    if either changes, the resource is emptied and filled from the start.
 
     >>> from strandline.algebra.schema import Column
     >>> Binding("v", "t", ("a",), Schema((Column("a", "int"),)), backfill=2).state_key
@@ -93,7 +94,7 @@ class Binding:
 
     @property
     def state_key(self) -> str:
-        """The name of this binding's progress: other data, or another counter, is another name."""
+        """The key of this binding's progress; it changes with the data and with the counter."""
         return "-".join((f"{self.resource}.v{self.backfill}", self.incarnation)).removesuffix("-")
 
 
@@ -126,7 +127,7 @@ class MaterializationSpec:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Per state key, the time before which everything is in the resource.  Empty: nothing is anywhere yet.
+    """Per state key, the time before which everything is in the resource.  Empty: nothing is committed yet.
 
     >>> c = Checkpoint((("t.v0", 5), ("u.v0", 5))).advance(("t.v1", "w.v0"), 9)
     >>> c.times
@@ -138,26 +139,26 @@ class Checkpoint:
     times: tuple[tuple[str, int], ...] = ()
 
     def of(self, state_key: str) -> int | None:
-        """Return the time of one binding, or None if nothing of it was ever committed."""
+        """Return the time of one binding, or None if nothing of it was committed yet."""
         return dict(self.times).get(state_key)
 
     def time(self, state_keys: Sequence[str]) -> int:
-        """Return the time before which *all* of these are complete: 0 while one of them has not begun."""
+        """Return the time before which *all* of these are complete; 0 if one of them has not begun."""
         times = dict(self.times)
         return min(times.get(key, 0) for key in state_keys)
 
     def advance(self, state_keys: Sequence[str], upper: int) -> Checkpoint:
         """Return the checkpoint after all of these reached ``upper``.
 
-        What is known of other resources is kept (a binding that was removed may come back); another backfill of the
-        same resource is not, since its rows are gone.
+        Entries of other resources are kept (a binding that was removed may come back); entries of another backfill of
+        the same resource are dropped, because its rows are gone.
         """
         ours = {resource_of(key) for key in state_keys}
         kept = {key: time for key, time in self.times if resource_of(key) not in ours}
         return Checkpoint(tuple(sorted({**kept, **dict.fromkeys(state_keys, upper)}.items())))
 
     def mentions(self, resource: str) -> bool:
-        """Tell whether anything was ever committed to ``resource``, under whatever backfill."""
+        """Return whether anything was committed to ``resource``, under any backfill."""
         return any(resource_of(key) == resource for key, _ in self.times)
 
     def encode(self) -> str:
@@ -187,10 +188,10 @@ def resource_of(state_key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What one transaction covers: all changes of every binding from its time in ``start`` up to ``upper``.
+    """The changes of one transaction: of every binding, from its time in ``start`` up to ``upper``.
 
     It follows the checkpoint ``base``, and nothing changed from there to ``start``.  (``start`` is kept because since
-    holds may have moved there: what lies before it may no longer be readable.)
+    holds may have moved there, so earlier times may no longer be readable.)
     """
 
     base: Checkpoint
@@ -200,11 +201,11 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a task has come, as its recovery log keeps it.
+    """The progress of a task, as its recovery log keeps it.
 
     ``checkpoint`` is the last one committed.  ``position`` is the same or later: nothing has changed between the two,
-    so the endpoint is right there as well although it was not told.  ``extent`` is the transaction whose first rows may
-    have been sent; it counts only while ``checkpoint == extent.base``.
+    so the endpoint is right there too, although no message was sent.  ``extent`` is the transaction whose first rows
+    may have been sent; it counts only while ``checkpoint == extent.base``.
     """
 
     checkpoint: Checkpoint = NOTHING

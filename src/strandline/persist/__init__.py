@@ -1,7 +1,7 @@
 """Definite collections: shards of ``(row, time, diff)`` updates that every reader reads alike, for ever.
 
-Knows nothing of where rows come from; rows themselves pass through `plane.Engine` only.  What is named here is for
-those who build on it: a client of two stores, and the handles that it gives.
+This package knows nothing of where rows come from; rows themselves pass through `plane.Engine` only.  The names
+exported here are the public interface: a client of two stores, and the handles that it opens.
 
 Source: design pages "persist" (handles) and "the public face" (lower down).
 """

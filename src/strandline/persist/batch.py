@@ -14,8 +14,10 @@ Source: design page "persist" (shard state, digest, limits).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier, as_time
@@ -27,8 +29,7 @@ assert INLINE_PART_BYTES_MAX <= INLINE_SHARD_BYTES_MAX
 _LANE: Final = 1 << 64
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(msgspec.Struct, frozen=True):
     """Two sums modulo 2**64.
 
     >>> Digest(2**64 - 1, 5) + Digest(2, 1)
@@ -50,11 +51,10 @@ class Digest:
 NOTHING: Final = Digest(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What shows of a part: the updates stored at ``lower <= time < upper``, no time before ``advance``.
+class Window(msgspec.Struct, frozen=True):
+    """The part of a part that readers see: updates at ``lower <= time < upper``, times moved up to ``advance``.
 
-    The part itself stays as it was written.  An empty ``upper`` cuts nothing off.
+    The stored object stays as it was written.  An empty ``upper`` cuts nothing off.
     """
 
     lower: int = 0
@@ -62,16 +62,18 @@ class Window:
     advance: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class InlinePart:
+class InlinePart(msgspec.Struct, frozen=True):
     """Updates kept in the state: ``data`` is the engine's (or `records`') encoding, covered by the state's own seal.
 
-    ``rows`` counts all of them, whatever the window shows.  Its text shows none of them: states stand in messages.
+    ``rows`` counts all of them, whatever the window shows.  Its ``repr`` omits them, because messages quote states.
     """
 
-    data: bytes = field(repr=False)
+    data: bytes
     rows: int
     window: Window | None = None
+
+    def __repr__(self) -> str:
+        return f"InlinePart(rows={self.rows}, window={self.window})"
 
     @property
     def size(self) -> int:
@@ -79,8 +81,7 @@ class InlinePart:
         return len(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class BlobPart:
+class BlobPart(msgspec.Struct, frozen=True):
     """Updates in one Blob object.
 
     ``footer_crc`` is the CRC32C of the object's last bytes from the footer on (Parquet: footer, its length and the
@@ -99,14 +100,13 @@ class BlobPart:
 Part: TypeAlias = InlinePart | BlobPart
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(msgspec.Struct, frozen=True):
     """A batch that is written and in no shard yet: plain data, so that one worker stages and another appends.
 
     ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of
     the err half.  ``since`` is beyond the minimum only for what compaction wrote: its times were advanced to there.
-    Whoever staged it must append it, or give it back to `Engine.discard` after a *definite* refusal;
-    after an unknown outcome (or once fenced) it must be left alone.
+    The caller that staged it must append it, or pass it to `Engine.discard` after a *definite* refusal.  After an
+    unknown outcome (or once fenced) the caller must leave it alone.
     """
 
     lower: Frontier
@@ -144,9 +144,9 @@ def as_batch(staged: Staged) -> Batch:
 
 
 def narrowed(staged: Staged, lower: Frontier, upper: Frontier) -> tuple[Part, ...]:
-    """Return the parts of ``staged`` as they show in ``[lower, upper)`` alone; nothing is rewritten.
+    """Return the parts of ``staged``, restricted to ``[lower, upper)``; no part is rewritten.
 
-    The sums over what shows are not known without reading it (`plane.Engine.trim`).
+    The sums over the restricted parts are not known without reading them (`plane.Engine.trim`).
 
     Raises `InvalidUsage` if the bounds are not within the batch's own, or its updates were given another time.
     """
@@ -158,11 +158,13 @@ def narrowed(staged: Staged, lower: Frontier, upper: Frontier) -> tuple[Part, ..
 
 
 def retimed(staged: Staged, lower: Frontier, upper: Frontier) -> Staged:
-    """Return ``staged`` for ``[lower, upper)``, no time before ``lower``: what was written for a time that has passed.
+    """Return ``staged`` for ``[lower, upper)``, times before ``lower`` moved up to it.
 
-    Nothing is rewritten, so a contended append is retried for nothing.  Sums and digest know no times: they stay.
+    An append that lost a race for its time uses this to try a later time.  No part is rewritten, so the retry costs
+    nothing.  Sums and digest ignore times, so they stay.
 
-    Raises `InvalidUsage` if a time would go back, or what was cut off would show, or the batch was compacted.
+    Raises `InvalidUsage` if a time would go back, if updates that were cut off would become visible, or if the batch
+    was compacted.
     """
     if not lower < upper:
         raise InvalidUsage(f"a batch cannot span [{lower}, {upper}): it is empty")
@@ -178,8 +180,7 @@ def retimed(staged: Staged, lower: Frontier, upper: Frontier) -> Staged:
     return replace(staged, lower=lower, upper=upper, parts=tuple(replace(p, window=window) for p in staged.parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """A batch of a shard.  ``since``: its times may have been advanced to here by compaction."""
 
     lower: Frontier

@@ -1,7 +1,7 @@
-"""The door to persist: opens shards as writers, readers, holds and record shards.
+"""The entry point of persist: opens shards as writers, readers, holds and record shards.
 
-One `PersistClient` a process and location; handles to one shard share one `Machine`, so they see each other's commits
-at once.
+A process has one `PersistClient` for each location.  Handles to one shard share one `Machine`, so they see each other's
+commits at once.
 
 Source: design page "persist" (handles, modes).
 """
@@ -59,8 +59,8 @@ class PersistClient:
     ) -> None:
         """``merger`` reads and rewrites parts of rows: the engine; without it their batches are never merged.
 
-        ``grace_ms``: how long parts outlive the last version that names them; None: somebody else collects garbage.
-        ``merges_apart``: no commit waits for a large merge; whoever asks for that calls `merge` now and then.
+        ``grace_ms``: how long parts outlive the last version that names them; None: another process collects garbage.
+        ``merges_apart``: no commit waits for a large merge; then the caller must call `merge` regularly.
         """
         self.clock = clock
         self.ids = ids
@@ -127,10 +127,11 @@ class PersistClient:
     async def advance_many(
         self, moves: Sequence[tuple[WriteHandle, Frontier, str]]
     ) -> list[AppendOutcome | StrandlineError]:
-        """Advance each upper, from what is known here, by an empty append: all shards in one durable flush.
+        """Advance each upper, from the newest state known here, by an empty append: all in one durable flush.
 
-        This is what a tick costs for shards with nothing new.  The third of each is the fingerprint to certify the
-        shard with, or empty.  The outcomes are independent of each other: one shard's error is its outcome.
+        This is what a tick costs for shards with nothing new.  Each move is ``(writer, upper, fingerprint)``; a
+        fingerprint that is not empty certifies the shard.  The outcomes are independent: one shard's error is its
+        outcome.
         """
         requests = [(w, w.request((), w.state.upper, upper, certify=name)) for w, upper, name in moves]
         outcomes = await commit_many(
@@ -142,10 +143,10 @@ class PersistClient:
         return outcomes
 
     async def downgrade_many(self, moves: Sequence[tuple[SinceHandle, Frontier]]) -> None:
-        """Let go of the times before each frontier: all shards in one durable flush.
+        """Release the times before each frontier: all shards in one durable flush.
 
-        Raises what the first shard met that could not be moved (`FencedError`: a newer epoch has its hold); the others
-        are moved.
+        Raises the error of the first shard whose hold could not be moved (`FencedError`: a newer epoch owns the hold);
+        the other holds are moved.
         """
         commands = [(self._machines[hold.shard], hold.command(since)) for hold, since in moves]
         failed: StrandlineError | None = None
@@ -168,7 +169,7 @@ class PersistClient:
                 await machine.upkeep.do("merge", compactor.catch_up)
 
     async def compactor(self, shard: str, merger: Merger | None = None) -> Compactor | None:
-        """Return who compacts ``shard``, which is open already or opened now; None if it does not exist."""
+        """Return the compactor of ``shard``, opening the shard if need be; None if it does not exist."""
         if not await self._machine(shard).open(create=False):
             return None
         found = self._compactors[shard]
@@ -177,9 +178,10 @@ class PersistClient:
         return found
 
     async def _merger_of(self, state: ShardState, rows: Merger | None) -> Merger | None:
-        """Return who merges the parts of a shard: ``rows``, if they are rows of the engine's, else they are records.
+        """Return the merger of a shard's parts: ``rows`` if the engine wrote them, else a merger of records.
 
-        What a name stands for is in the codec's own words, which may look like columns: the codec is asked for.
+        The schema text of a named shard is in its codec's own words and may look like columns, so this looks up the
+        codec.
         """
         codec = RowCodec.name
         if parse_schema(state.schema) is None:
@@ -203,7 +205,7 @@ class PersistClient:
         return self._machines[shard].state
 
     def problems(self) -> dict[str, str]:
-        """Return, for each shard that cannot be kept short and clean, what stands in the way."""
+        """Return, for each shard whose upkeep failed, which job failed and why."""
         return {
             shard: "; ".join(f"{job} failed: {why}" for job, why in sorted(machine.upkeep.problems.items()))
             for shard, machine in self._machines.items()
@@ -216,14 +218,14 @@ class PersistClient:
         return None if collector is None else await inspect(self._machines[shard], collector, self.blob, held)
 
     async def collector(self, shard: str) -> Collector | None:
-        """Return who collects the garbage of ``shard``; None if it does not exist."""
+        """Return the garbage collector of ``shard``; None if it does not exist."""
         machine = self._machine(shard)
         if not await machine.open(create=False):
             return None
         return self._collector(machine, self._grace_ms or 0)
 
     async def mark_swept(self, shard: str, before_ms: int) -> None:
-        """Let nothing be appended to ``shard``, from now on, that names parts which were begun before ``before_ms``."""
+        """From now on, refuse appends to ``shard`` that name parts begun before ``before_ms``."""
         machine = await self._open(shard)
         await machine.commit(partial(mark_swept, before_ms=before_ms))
 
@@ -231,7 +233,7 @@ class PersistClient:
         return PatientBlob(self.blob, self.clock, self.metrics)
 
     async def drop(self, shard: str, epoch: int) -> None:
-        """Close ``shard`` for good, let go of its past, and delete it as `clear` says; idempotent (see `retire`).
+        """Close ``shard`` for good, release its past, and delete it as `clear` says; idempotent (see `retire`).
 
         Raises `FencedError` if a newer epoch has been admitted.
         """
@@ -242,10 +244,10 @@ class PersistClient:
         await self.clear(shard)
 
     async def clear(self, shard: str) -> None:
-        """Collect the garbage of ``shard``, which was given up, if that is this process's to do.
+        """Collect the garbage of ``shard``, which was given up, if this process collects garbage.
 
-        It is not told what cannot be done now, as long as somebody reads it or a store does not answer: all of that is
-        garbage like all other.
+        While a reader holds the shard or a store does not answer, this leaves the rest in place and raises nothing.  A
+        later collection deletes the rest as it deletes all other garbage.
         """
         if self._grace_ms is not None:
             with suppress(StoreError, Unavailable, CorruptionError):
@@ -255,7 +257,7 @@ class PersistClient:
         return Collector(machine, self.clock, self.ids, self.blob, self.consensus, grace_ms)
 
     def _look_after(self, machine: Machine, merger: Merger | None) -> None:
-        """Compact and collect after commits from now on: only who writes does; a reader's beat deletes nothing."""
+        """Compact and collect after commits from now on.  Only writers do so; a reader's beat deletes nothing."""
         compactor = self._compactors[machine.shard]
         compactor.merger = merger
         machine.upkeep.add("merge", compactor.keep_up)
@@ -291,13 +293,14 @@ def _append(request: Append, state: ShardState) -> tuple[ShardState, AppendOutco
 async def commit_many(
     consensus: Consensus, commands: Sequence[tuple[Machine, Command[Any]]]
 ) -> list[Any | StrandlineError]:
-    """Commit one command on each of several machines, and return each one's answer, or the error that it met.
+    """Commit one command on each of several machines; return each one's answer, or the error that it raised.
 
-    What does not succeed at once takes each machine's own path.
+    A command that does not succeed in the shared flush is committed by its own machine.
     """
     prepared: dict[int, tuple[ShardState, Any, CompareAndSet]] = {}
     for index, (machine, command) in enumerate(commands):
-        with suppress(StrandlineError):  # a command that refuses this state may take a newer one: its own path says
+        # A command that refuses this state may accept a newer one: the commit below decides.
+        with suppress(StrandlineError):
             before = machine.state
             after, answer = command(before)
             if after is not before:
@@ -319,7 +322,7 @@ async def commit_many(
                     answers[index] = answer
     for index in answers:
         await commands[index][0].maintain()
-    away = False  # a store that did not answer for a minute is asked once more by each of the others
+    away = False  # after a store did not answer for a minute, each remaining machine asks it only once
     for index, (machine, command) in enumerate(commands):
         if index not in answers:
             try:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import ConfigError
 from strandline.frontier.antichain import Frontier
@@ -35,8 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(msgspec.Struct, frozen=True):
     """What one version changed.  ``rollup`` is the newest rollup at that version."""
 
     seqno: int
@@ -64,7 +64,7 @@ def restore(shard: str, seqno: int, flat: Entries) -> ShardState:
 
 
 def difference(before: ShardState, after: ShardState) -> Diff:
-    """Return what leads from one version to the next.  What did not change is told by identity, so this is cheap."""
+    """Return what leads from one version to the next.  Identity shows what did not change, so this is cheap."""
     changed: dict[str, Any] = {}
     removed: list[str] = []
     for name, single in _SINGLES.items():
@@ -84,17 +84,25 @@ def difference(before: ShardState, after: ShardState) -> Diff:
                 if known is not value and known != value:
                     changed[f"{group}/{name}"] = each.pack(value)
     if before.rollups is not after.rollups:
-        had, has = ({r.seqno: r.key for r in state.rollups} for state in (before, after))
-        removed += [f"rollup/{seqno}" for seqno in sorted(had.keys() - has.keys())]
-        changed |= {f"rollup/{seqno}": key for seqno, key in has.items() if had.get(seqno) != key}
-    same = bytes(map(operator.is_, before.batches, after.batches)).find(False)
-    first = same if same >= 0 else min(len(before.batches), len(after.batches))
-    gone = {_batch_name(b): b for b in before.batches[first:]}
-    for batch in after.batches[first:]:
+        old, new = ({r.seqno: r.key for r in state.rollups} for state in (before, after))
+        removed += [f"rollup/{seqno}" for seqno in sorted(old.keys() - new.keys())]
+        changed |= {f"rollup/{seqno}": key for seqno, key in new.items() if old.get(seqno) != key}
+    removed.sort()
+    if before.batches is not after.batches:
+        removed += _batches_changed(before.batches, after.batches, changed)
+    return Diff(after.seqno, changed, tuple(removed), after.rollups[-1])
+
+
+def _batches_changed(before: tuple[Batch, ...], after: tuple[Batch, ...], changed: dict[str, Any]) -> list[str]:
+    """Put the batches that are not as before into ``changed``; return the names of those that are there no more."""
+    same = bytes(map(operator.is_, before, after)).find(False)
+    first = same if same >= 0 else min(len(before), len(after))
+    gone = {_batch_name(b): b for b in before[first:]}
+    for batch in after[first:]:
         name = _batch_name(batch)
         if gone.pop(name, None) is not batch:
             changed[name] = _pack_batch(batch)
-    return Diff(after.seqno, changed, (*sorted(removed), *sorted(gone)), after.rollups[-1])
+    return sorted(gone)
 
 
 def apply(state: ShardState, diffs: Sequence[Diff]) -> ShardState:

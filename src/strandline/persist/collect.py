@@ -1,22 +1,24 @@
-"""Garbage collection of one shard: what no living version names is deleted, then the dead versions are forgotten.
+"""Garbage collection of one shard: delete what no living version names, then forget the dead versions.
 
 A version is *alive* from the newest rollup on that is not newer than any version held by a leased reader.  In order:
 
 1. The rollups before that one are dropped from the state: one commit, if there are any.
-2. The parts that only dead versions name are deleted; or, while others may read without holding anything (`grace_ms`),
-   listed in a *doomed* object that says when they may go.
-3. The dropped rollups are deleted, oldest last: it leads to what the dead versions named.
+2. The parts that only dead versions name are deleted.  If readers without holds are allowed (`grace_ms`), the parts are
+   listed in a *doomed* object instead, which says when they may be deleted.
+3. The dropped rollups are deleted, the oldest last: a collection that is interrupted needs it to find what the dead
+   versions named.
 4. Consensus is truncated to the rollup that was kept.  This is the commit of the collection.
 
-A shard that was closed and given up (`holds.given_up`) is emptied, once no lease is left on it: then every part dies.
+A shard that was closed and given up (`holds.given_up`) is emptied once no lease is left on it: then all its parts are
+deleted.
 
-A crash anywhere only repeats deletes.  Requests that are stale, repeated or concurrent find less to do, and harm
-nothing: no key is ever given twice, and what was once let go of is never named again.
+A crash at any point only repeats deletes.  Requests that are stale, repeated or concurrent find less to do and harm
+nothing: no key is used twice, and a key that no version names is never named again.
 
 `sweep` finds what was leaked: parts that were written and never appended.  It lists before it reads the state, and it
-first commits a mark: parts begun before it can never be appended from then on, so nobody's append is deleted under it.
-Parts that are committed elsewhere and not appended yet hold the mark back; whoever commits there is told of it, too, so
-that no part begun before it is committed from then on.
+first commits a mark: parts begun before it can never be appended from then on, so the sweep deletes no part that an
+append still needs.  Parts that a transaction has committed and not yet appended hold the mark back.  The mark is also
+committed to the transaction logs, so no transaction can commit a part begun before it from then on.
 
 Source: design page "persist" (maintenance: GC; details: GC order, leak audit; modes: deletion grace period).
 """
@@ -44,19 +46,19 @@ from strandline.store.consensus import Consensus, Versioned
 from strandline.store.seal import Kind, seal, unseal
 
 DELETION_GRACE_MS: Final = 24 * 60 * 60 * 1000
-"""How long parts outlive the last version that names them: for readers that hold nothing."""
+"""How long parts outlive the last version that names them, so that readers without holds can finish."""
 LEAKED_AFTER_MS: Final = 24 * 60 * 60 * 1000
-"""How old a part must be that nothing names, for it to be leaked: no stage-and-append takes that long."""
+"""A part that nothing names counts as leaked from this age on: no stage-and-append takes that long."""
 assert LEAKED_AFTER_MS > LEASE_MS
 
 ROLLUPS_ENOUGH: Final = 3
-"""From how many rollups on a collection is due: it is a version itself, and reads all that are alive."""
+"""A collection is due from this many rollups on: it costs a version, and reads all living versions."""
 NAMED_HERE_ALONE: Final = frozenset({"", "records"})
 """The owners whose parts nothing but the shard itself ever names."""
 
 T = TypeVar("T")
 Held: TypeAlias = Callable[[int], Awaitable[Collection[str]]]
-"""Makes sure that nothing else will name a part begun before this time (ms) from now on; returns what it names now."""
+"""Prevents other durable objects from naming parts begun before this time (ms); returns the parts they name now."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[str]).decode
@@ -77,9 +79,8 @@ class Collected:
         return self == Collected()
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
-    """What only versions before ``kept`` name: ``versions`` of them are still in Consensus."""
+class Dead(msgspec.Struct, frozen=True):
+    """What only versions before ``kept`` name; ``versions`` counts those versions that are still in Consensus."""
 
     kept: Rollup
     parts: tuple[str, ...] = ()
@@ -88,7 +89,7 @@ class Dead:
 
 
 class Collector:
-    """Collects one shard's garbage.  ``grace_ms`` 0: nobody reads without a hold."""
+    """Collects one shard's garbage.  ``grace_ms`` 0: every reader has a hold."""
 
     def __init__(
         self, machine: Machine, clock: Clock, ids: Ids, blob: Blob, consensus: Consensus, grace_ms: int
@@ -99,24 +100,30 @@ class Collector:
         self._blob = blob
         self._consensus = consensus
         self._grace_ms = grace_ms
+        self._begun = False  # a collection of `keep_up` that has not come to its end
 
     async def keep_up(self) -> bool:
-        """Collect, if new rollups have made that worth while.  Raises what the stores raise, and `CorruptionError`."""
-        if len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
+        """Collect, if new rollups have made that worth while, or the last time came to no end.
+
+        Raises what the stores raise, and `CorruptionError`.
+        """
+        if not self._begun and len(self._machine.state.rollups) < ROLLUPS_ENOUGH:
             return False
+        self._begun = True
         await self._collect(None)
+        self._begun = False
         return True
 
     async def collect(self, to: int | None = None) -> Collected:
         """Collect everything before version ``to`` (default: all that is dead).
 
-        Raises what the stores raise: then some of it is still to be done.
+        Raises what the stores raise: then part of the work is left for the next collection.
         """
         await self._machine.refresh()
         return await self._collect(to)
 
     async def survey(self, to: int | None = None) -> Dead | None:
-        """Return what `collect` would let go of, and change nothing; None if there is no rollup to go by."""
+        """Return what `collect` would delete, and change nothing; None if no rollup is old enough."""
         kept = _kept(await self._machine.refresh(), to)
         return None if kept is None else await self._dead(kept)
 
@@ -145,7 +152,7 @@ class Collector:
         return done
 
     async def preview(self) -> Collected:
-        """Return what `collect` would do now, and do none of it; leases that are overdue count as held."""
+        """Return what `collect` would do now, and change nothing; overdue leases count as held."""
         dead = await self.survey()
         _, buried = bury(self._machine.state, self._clock.now_ms())
         due = sum([len(await self._doomed(key)) for key in await self._due()])
@@ -156,12 +163,12 @@ class Collector:
         return Collected(deleted, doomed, len(dead.rollups), dead.versions)
 
     async def _change(self, command: Command[T]) -> T:
-        """Commit ``command``, unless what is known here says that it changes nothing: then it need not be asked."""
+        """Commit ``command``, unless it changes nothing in the newest state known here."""
         after, answer = command(self._machine.state)
         return answer if after is self._machine.state else await self._machine.commit(command)
 
     async def finalize(self) -> int:
-        """Let go of all that a shard holds which nobody can read or write any more; count the parts.  Idempotent.
+        """Delete all that a shard holds, once no process can read or write it; count the parts.  Idempotent.
 
         Raises `InvalidUsage` unless its since and its upper are both empty.
         """
@@ -171,21 +178,21 @@ class Collector:
         return done.parts + done.doomed
 
     async def _empty(self) -> None:
-        """Forget what the shard names, and start its history there: older versions, and what they hold inline, go."""
+        """Empty the shard's state and roll it up, so that older versions and their inline parts can be deleted."""
         before = self._machine.state
         await self._machine.commit(finalize)
         if self._machine.state is not before:
             await self._machine.roll_up()
 
     async def _unnamed(self) -> set[str]:
-        """Return the parts of a shard to which nothing can be appended, but for those that are to be deleted anyway."""
+        """Return the parts of a shard that takes no appends, except those on a list of doomed objects."""
         doomed = [await self._doomed(key) for key in await self._blob.list(doomed_prefix(self._machine.shard))]
         return set(await self._blob.list(parts_prefix(self._machine.shard))).difference(*doomed)
 
     async def sweep(self, held: Held | None = None) -> list[str]:
-        """Delete what was leaked long ago, and return its keys.
+        """Delete objects that were leaked long ago, and return their keys.
 
-        ``held`` is asked, once the mark is chosen, for the parts that something else durable names, such as a
+        Once the mark is chosen, this calls ``held`` for the parts that other durable objects name, such as a
         transaction that is committed and not applied (`fsck.held_by_transactions`).
 
         Raises `InvalidUsage` if the shard has an owner, and ``held`` is not given.
@@ -193,7 +200,7 @@ class Collector:
         keys, mark = await self._leaked(held)
         if any(key.startswith(parts_prefix(self._machine.shard)) for key in keys):
             await self._machine.commit(partial(mark_swept, before_ms=mark))
-        named = await self.named()  # what was appended until the mark was set is named by now
+        named = await self.named()  # an append that came before the mark is visible by now
         leaked = [key for key in keys if key not in named]
         await self._delete(leaked)
         return leaked
@@ -208,7 +215,7 @@ class Collector:
         return keys
 
     async def _leaked(self, held: Held | None) -> tuple[list[str], int]:
-        """Return the objects that nothing names and nothing will, and the mark before which their parts were begun."""
+        """Return the objects that nothing names or will name, and the mark before which their parts were begun."""
         shard = self._machine.shard
         listed = [key for find in (parts_prefix, rollups_prefix) for key in await self._blob.list(find(shard))]
         state = await self._machine.refresh()
@@ -216,7 +223,7 @@ class Collector:
             raise InvalidUsage(f"shard {shard!r} belongs to {state.owner!r}: say which parts that holds")
         mark = max(state.swept_ms, state.walltime_ms - LEAKED_AFTER_MS)
         elsewhere = await held(mark) if held is not None else ()
-        # Not beyond what is held: that is appended later, however long after it was begun.
+        # The mark stays before the parts that are held: they are appended later, however old they are by then.
         dates = (named_time(parts_prefix(shard), key) for key in elsewhere)
         mark = min([mark, *(ms for ms in dates if ms is not None)])
         named = await self.named() | frozenset(elsewhere)
@@ -224,7 +231,7 @@ class Collector:
         found = []
         for key in listed:
             begun, seqno = named_time(parts_prefix(shard), key), named_time(rollups_prefix(shard), key)
-            # A rollup that is not newer than the newest is refused for ever.
+            # The state never accepts a rollup that is not newer than its newest.
             old = (begun is not None and begun < mark) or (seqno is not None and seqno <= newest)
             if old and key not in named:
                 found.append(key)
@@ -242,7 +249,8 @@ class Collector:
         count = kept.seqno - diffs[0].seqno
         base = await self._first_state(rollups)
         if base is None:
-            return Dead(kept, (), rollups, count)  # one before this got as far as deleting where all of this began
+            # An earlier collection already deleted the rollup that these versions start from.
+            return Dead(kept, (), rollups, count)
         dead = [diff for diff in diffs if base.seqno < diff.seqno <= kept.seqno]
         alive = [diff for diff in diffs if diff.seqno > kept.seqno]
         seen = set(_keys(base.parts)).union(*(_keys(codec.parts_set(diff)) for diff in dead))
@@ -250,9 +258,10 @@ class Collector:
         return Dead(kept, tuple(sorted(seen - still)), rollups, count)
 
     async def _first_state(self, rollups: Iterable[Rollup]) -> ShardState | None:
-        """Return the state at the first rollup that is still there: what older ones led to was deleted before them.
+        """Return the state at the oldest rollup that is still in Blob; what older ones named is deleted already.
 
-        What a damaged one led to is leaked, until it is swept; it must not keep everything after it for ever.
+        A damaged rollup is skipped, so that it does not keep everything after it for ever; a sweep finds what only it
+        named.
         """
         for rollup in rollups:
             with suppress(CorruptionError):
@@ -323,7 +332,7 @@ class Collector:
 
 
 def _kept(state: ShardState, to: int | None) -> Rollup | None:
-    """Return the newest rollup that is neither after ``to`` nor after a version that somebody holds."""
+    """Return the newest rollup that is neither after ``to`` nor after a version that a reader holds."""
     bound = min(seqno_held(state), state.seqno if to is None else to)
     return next((rollup for rollup in reversed(state.rollups) if rollup.seqno <= bound), None)
 

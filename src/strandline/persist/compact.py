@@ -1,14 +1,14 @@
-"""Compaction of one shard: the merges that its trace asks for, carried out by whoever made them necessary.
+"""Compaction of one shard: the writer whose commit makes a merge due carries it out.
 
-`Compactor.keep_up` is maintenance (`persist/upkeep.py`): it runs after a commit and does what `trace.due` says until
-nothing is.  What could not be done is still due for the next committer.
+`Compactor.keep_up` is maintenance (`persist/upkeep.py`): it runs after a commit and carries out the merges that
+`trace.due` returns, until none is due.  A merge that fails is still due at the next commit.
 
-A large merge takes seconds, and a commit should not.  Where ``apart`` is set, `keep_up` leaves large ones due, and
-whoever set it sees to it that `catch_up` is called between commits, or beside them: a merge takes its inputs' place iff
-they are all there as they were, whatever was committed meanwhile.
+A large merge takes seconds, and a commit should not.  If ``apart`` is set, `keep_up` skips large merges, and the
+environment calls `catch_up` between commits or concurrently with them.  That is safe: the output replaces the inputs
+only if all of them are still in the trace unchanged, whatever was committed meanwhile.
 
-What is written and does not get into the shard is deleted at once, unless the outcome of the commit is unknown: then it
-may be there.
+Output that is written and refused is deleted at once.  If the outcome of the commit is unknown, the output is kept,
+because the shard may name it.
 
 Source: design page "persist" (maintenance: compaction).
 """
@@ -29,9 +29,9 @@ from strandline.persist.trace import Merge, MergeOutcome, Plan, Stale, apply_mer
 from strandline.store.blob import Blob
 
 MERGES_MAX: Final = 32
-"""How many merges one commit carries out at most: more are due only where nobody has kept up for long."""
+"""How many merges one commit carries out at most: more are due only after upkeep has failed for long."""
 UNNAMED: Final = Schema(())
-"""The schema of what only its own codec can read."""
+"""The schema of parts that only their own codec can read."""
 
 
 class Compactor:
@@ -56,7 +56,7 @@ class Compactor:
         return True
 
     async def catch_up(self) -> bool:
-        """Carry out the merges that are due, large ones too; tell whether there were any.  Raises as `keep_up`."""
+        """Carry out the merges that are due, large ones too; return whether there were any.  Raises as `keep_up`."""
         return self.merger is not None and await self._carry_out_due(small=False)
 
     async def _carry_out_due(self, *, small: bool) -> bool:
@@ -69,7 +69,7 @@ class Compactor:
         return True
 
     async def whole(self) -> MergeOutcome | None:
-        """Merge everything into one batch at since, for a person who asks for it; None if there is nothing to do.
+        """Merge everything into one batch at since, on an operator's request; None if there is nothing to do.
 
         Raises what reading the parts and committing raise.
         """
@@ -81,8 +81,8 @@ class Compactor:
 
         Raises:
             CorruptionError: an input is damaged, or the result does not add up; the shard is as it was.
-            Indeterminate: the result may be in the shard, or get there.
-            Unavailable: it is not, and never will be.
+            Indeterminate: the result may be in the shard, or may still land.
+            Unavailable: the result is not in the shard, and never will be.
         """
         output = await self._rewritten(plan)
         merge = Merge(plan.inputs, output)
@@ -99,7 +99,8 @@ class Compactor:
                 await self._discard(output)
             raise
         if isinstance(outcome, Stale):
-            if not doubted:  # or it was in the shard, and was merged again since: somebody may be reading that version
+            # In doubt, it may have landed and been merged again since: a reader may be reading that version.
+            if not doubted:
                 await self._discard(output)
         else:
             self._machine.metrics.compactions += 1
@@ -112,7 +113,7 @@ class Compactor:
         if not any(batch.parts for batch in inputs):
             digest = sum((batch.digest for batch in inputs), NOTHING)
             return Staged(lower, upper, (), 0, 0, digest, plain=True, since=plan.since)
-        assert self.merger is not None, f"nobody can rewrite the parts of shard {state.shard!r}"
+        assert self.merger is not None, f"shard {state.shard!r} has no merger that can rewrite its parts"
         schema = parse_schema(state.schema) or UNNAMED
         contents = Contents(state.shard, schema, inputs, 0, TIME_MAX, since, Half.BOTH, seqno=state.seqno)
         request = StageRequest(

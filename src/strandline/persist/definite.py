@@ -1,10 +1,10 @@
-"""Reading while others collect: the right rows, or `AsOfError`, and never anything else.
+"""Reading during garbage collection: a read returns the right rows or raises `AsOfError`.
 
-`Contents` are planned from a version of the shard, and read a moment later.  Whoever holds nothing may find that a part
-is gone meanwhile: its batch was merged into another one, and garbage was collected.  Then the newest state says where
-the same rows are now, or that they can no longer be told apart from earlier ones.
+`Contents` are planned from a version of the shard, and read a moment later.  A reader without a hold may find a part
+missing: its batch was merged into another one, and the part was collected.  Then the newest state says where the same
+rows are now, or that since has passed the reader's time.
 
-A part that the newest state names, and that is missing or damaged all the same, is corruption: that is not mended here.
+If the newest state names the part and it is still missing or damaged, that is corruption, and the read raises.
 
 Source: design page "persist" (modes: a missing part means refetch the state).
 """
@@ -23,7 +23,7 @@ REPLANS_MAX: Final = 8
 
 
 class Reads(Protocol):
-    """The part of `Engine` that is needed here."""
+    """The part of `Engine` that this module needs."""
 
     async def read(self, contents: Contents) -> Rows:
         """See `Engine.read`."""
@@ -33,10 +33,10 @@ class Reads(Protocol):
 async def read_definitely(
     engine: Reads, handle: ReadHandle, plan: Callable[[], Awaitable[Contents]]
 ) -> tuple[Contents, Rows]:
-    """Return what ``plan`` (a call of ``handle``) names, with its rows; planned anew if it was overtaken.
+    """Return the contents that ``plan`` (a call of ``handle``) plans, with their rows; plan anew if overtaken.
 
     Raises:
-        AsOfError: it cannot be read any more; or it was overtaken again and again.
+        AsOfError: the time is no longer readable; or compaction overtook every attempt.
         CorruptionError: a part that the newest state names is missing or damaged.
     """
     wanted = await plan()

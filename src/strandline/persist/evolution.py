@@ -7,8 +7,9 @@ narrower number is widened, a column that is not asked for is not read.  So thes
 - widen: ``tinyint → smallint → int → bigint``, ``float → double``, a decimal to more digits before the point (at the
   same scale).
 
-Everything else is refused by name: values would change, or be lost.  So is a name that was dropped before: old parts
-still hold the old column's values, and they would come back as the new one's.
+Every other change is refused, and the message names the column: values would change or be lost.  A column name that was
+dropped before is refused too: old parts still hold the old column's values, and reads would return them as the new
+column's.
 
 Source: design page "persist" (codec per collection; evolution).
 """
@@ -17,13 +18,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from functools import lru_cache
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import InvalidUsage
 from strandline.persist.state import ShardState
 
+SCHEMAS_REMEMBERED: Final = 1_000
+"""Of how many texts it is remembered what they write; those that were asked for last."""
 _COLUMN: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`]+))\s+(\S.*?)\s*", re.DOTALL)
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _WIDER: Final[dict[str, frozenset[str]]] = {
@@ -34,8 +39,9 @@ _WIDER: Final[dict[str, frozenset[str]]] = {
 }
 
 
+@lru_cache(maxsize=SCHEMAS_REMEMBERED)
 def parse_schema(ddl: str) -> Schema | None:
-    """Return the schema that ``ddl`` writes, as `Schema.ddl` does; None if it does not write one.
+    """Return the schema that ``ddl`` describes, in the form of `Schema.ddl`; None if it describes none.
 
     >>> parse_schema("`a` int, `b,c` decimal(10,2), d struct<x:int,y:array<int>>").names
     ('a', 'b,c', 'd')
@@ -50,9 +56,9 @@ def parse_schema(ddl: str) -> Schema | None:
 
 
 def evolve(state: ShardState, schema: str) -> tuple[ShardState, None]:
-    """Make ``schema`` the shard's newest one; the same again changes nothing.
+    """Make ``schema`` the shard's newest schema; repeating the call changes nothing.
 
-    A certificate does not survive: what it says was said of rows under the old schema.
+    The certificate is dropped, because it speaks about rows under the old schema.
 
     Raises `InvalidUsage` if stored parts could not be read under it; the message names the column.
     """

@@ -1,14 +1,13 @@
-"""Is everything that a location names there, and as it was written?  And what is there that nothing names?
+"""Check a location: is each named object present and undamaged, and which objects does nothing name?
 
 `check_shard` reads every byte of a shard: all living versions and their rollups (sealed, and following from each
 other), the laws of the newest state, every part (checksums, rows, the sum of diffs).  `check_location` does so for all
-shards, for what transactions have committed and not applied yet, and finds objects that belong to no shard.  Both only
-look, at a location that others may write meanwhile; `Findings` say what is wrong and whose move it is.  What
-is leaked can be removed (`Collector.leaked`); what is damaged or missing must be restored, or written anew by whoever
-can compute it.
+shards, for batches that transactions have committed and not applied yet, and finds objects that belong to no shard.
+Both only read, and writers may continue meanwhile.  `Findings` say what is wrong.  `Collector.sweep` removes leaked
+objects.  Damaged or missing objects must be restored from a backup, or computed anew by their dataflow or source.
 
-Trap: a part that is being staged is no leak; only what is older than any append (`collect.LEAKED_AFTER_MS`) is called
-one.
+Trap: a part that is being staged is no leak; only a part older than any append in flight (`collect.LEAKED_AFTER_MS`)
+counts as one.
 
 Source: design page "persist" (inspect and repair: checksums, dangling, leaked; dry-run by default).
 """
@@ -17,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, DefinitionError
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
@@ -41,7 +42,7 @@ from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind, unseal
 
 _FIRST_ROLLUP: Final = f"/rollup/{FIRST_SEQNO}-"
-"""What is written before its shard exists: of a shard that does not, it may be one that is being created."""
+"""A shard's first rollup is written before the shard exists, so a stray one may belong to a shard being created."""
 
 
 @unique
@@ -83,12 +84,12 @@ class Findings:
 
     @property
     def harmful(self) -> tuple[Finding, ...]:
-        """Those that a read can meet: all but leaks."""
+        """The findings that can make a read fail: all but leaks."""
         return tuple(finding for finding in self.found if finding.fault is not Fault.LEAKED)
 
 
 async def check_location(client: PersistClient, merger: Merger | None = None) -> Findings:
-    """Check every shard, and look for objects of none.  ``merger`` reads parts of rows (as in `PersistClient`)."""
+    """Check every shard, and find objects of no shard.  ``merger`` reads parts of rows (as in `PersistClient`)."""
     everything = await client.blob.list("")
     shards = await shards_of(client.consensus)
     findings = Findings()
@@ -97,12 +98,13 @@ async def check_location(client: PersistClient, merger: Merger | None = None) ->
         writes = await _committed(client, [log for log in LOGS if log in shards])
         held = _parts_of(writes)
     except CorruptionError:
-        held = frozenset(everything)  # nobody can say what they hold: call nothing leaked
+        held = frozenset(everything)  # the log is unreadable, so any object may be held: report none as leaked
     for shard in shards:
         findings += await check_shard(client, shard, merger, held=held)
     for write in writes:
         findings += await _check_unapplied(client, write, merger)
-    known = tuple(shard_prefix(shard) for shard in await shards_of(client.consensus))  # now, and not when we began
+    # Listed again: a shard may have been created since the check began.
+    known = tuple(shard_prefix(shard) for shard in await shards_of(client.consensus))
     strays = [k for k in everything if not k.startswith(known) and _FIRST_ROLLUP not in k and k != LOCATION]
     return findings + Findings(tuple(Finding(Fault.LEAKED, "", key, f"{key} belongs to no shard") for key in strays))
 
@@ -125,14 +127,15 @@ async def check_shard(
     for batch in (*state.batches, *map(as_batch, state.unsealed.values())):
         checked = await _check_batch(client, state, batch, compactor.merger)
         if checked.found and not {*batch.parts} <= {*(await _newest(client, shard)).parts}:
-            continue  # a living writer has merged it meanwhile, and perhaps collected what it was
+            continue  # a writer has merged the batch meanwhile, and perhaps collected its parts
         findings += checked
     return findings + Findings(tuple(Finding(Fault.LEAKED, shard, key, f"{key} is named by nothing") for key in leaked))
 
 
 def _unlawful(state: ShardState) -> Iterator[Finding]:
     blank = ShardState(state.shard, seqno=state.seqno - 1)
-    if state.tombstone and not any(state.parts):  # emptied: who closed it is forgotten with all the rest
+    # An emptied shard remembers no writer, so the laws must not ask for one.
+    if state.tombstone and not any(state.parts):
         blank = replace(blank, since=EMPTY, upper=EMPTY)
     try:
         check(blank, state)
@@ -146,7 +149,7 @@ async def _bad_rollups(client: PersistClient, state: ShardState, diffs: Sequence
     for rollup in state.rollups:
         data = await client.blob.get(rollup.key)
         if data is None and rollup not in (await _newest(client, state.shard)).rollups:
-            continue  # a living writer has collected it meanwhile
+            continue  # a writer has collected it meanwhile
         if data is None:
             found.append(Finding(Fault.DANGLING, state.shard, rollup.key, f"rollup {rollup.key} is missing"))
             continue
@@ -198,7 +201,7 @@ async def shards_of(consensus: Consensus) -> list[str]:
 
 
 async def held_by_transactions(client: PersistClient, mark_ms: int | None = None) -> frozenset[str]:
-    """Return the parts that committed transactions name, and their shards perhaps do not yet.
+    """Return the parts that committed transactions name; their shards may not name them yet.
 
     ``mark_ms``: no transaction can be committed from now on with parts that were begun before this.
     """
@@ -226,7 +229,7 @@ async def _committed_in(client: PersistClient, log: str) -> list[Committed]:
         except CorruptionError:
             if {*state.parts} <= {*(await _newest(client, log)).parts}:
                 raise
-            continue  # a living writer has merged and collected what was being read
+            continue  # a writer has merged and collected what was being read
         return Ledger().after(records, state.upper).in_order()
 
 
@@ -236,17 +239,18 @@ def _parts_of(writes: Sequence[Committed]) -> frozenset[str]:
 
 
 async def _check_unapplied(client: PersistClient, write: Committed, merger: Merger | None) -> Findings:
-    """Check what a transaction is about to append: it is acknowledged, and as good as in the shard."""
+    """Check what a committed transaction will append: its commit is acknowledged, so the parts must be readable."""
     try:
         compactor = await client.compactor(write.shard, merger)
     except CorruptionError:
-        return Findings()  # told of the shard already
+        return Findings()  # the check of the shard reported this already
     if compactor is None:
         return Findings((Finding(Fault.DANGLING, write.shard, write.shard, f"shard {write.shard!r} is not there"),))
     state = client.state_of(write.shard)
     found = await _check_batch(client, state, as_batch(write.staged), compactor.merger)
     unapplied = (await _newest(client, write.shard)).upper <= Frontier(write.time)
-    return found if unapplied else Findings()  # what is applied is checked in its shard, wherever it lies by now
+    # Once applied, the check of the shard covers it, wherever its rows are by now.
+    return found if unapplied else Findings()
 
 
 async def _newest(client: PersistClient, shard: str) -> ShardState:

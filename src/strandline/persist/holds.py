@@ -1,22 +1,23 @@
-"""Leased readers: holds that last as long as their reader shows that it is there.  Pure transitions.
+"""Leased readers: holds that last as long as their reader sends heartbeats.  Pure transitions.
 
 A leased reader holds two things: the shard's *since* (its times stay readable) and a *seqno* (the parts that versions
-from there on name stay in Blob).  It beats at a quarter of its lease; who has not been heard of for a whole lease, by
-the walltime of the state, may be dropped by anybody.
+from there on name stay in Blob).  It beats at a quarter of its lease.  Any process may drop a reader that has not
+beaten for a whole lease, by the walltime of the state.
 
-Since moves only when a hold does: to the meet of all holds, critical ones too.  A reader that leaves or is dropped
-never moves it: nobody asked for that, and whoever comes next may still want what is there.
+Since moves only when a hold moves: to the meet of all holds, critical ones too.  A reader that leaves or is dropped
+never moves since, because the next reader may still want that history.
 
-Trap: a lease is a promise of liveness by clocks, and clocks lie.  A reader that was dropped is told so at its next beat
-(`None`) and must stop believing in its hold; what it reads meanwhile is right, or not there at all.
+Trap: a lease is a promise of liveness by clocks, and clocks lie.  The next beat of a reader that was dropped returns
+`None`, and the reader must stop relying on its hold.  Its reads until then return the right rows or raise.
 
 Source: design page "persist" (ReadHandle: lease, heartbeat; seqno holds).  Critical readers: `persist/state.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.frontier.antichain import EMPTY, Frontier, join
 from strandline.persist.state import Downgraded, Leased, ShardState, since_of
@@ -30,7 +31,7 @@ assert 0 < BEAT_MS * (BEATS_PER_LEASE - 1) < LEASE_MS, "a reader may miss beats 
 def register_leased(state: ShardState, reader: str, now_ms: int) -> tuple[ShardState, Leased]:
     """Register ``reader`` at the shard's since and newest version, or find it where it was.
 
-    Where nothing can be read any more there is nothing to hold, and nothing changes.
+    If the shard is unreadable there is nothing to hold, and nothing changes.
     """
     known = state.leased.get(reader)
     if known is not None:
@@ -44,7 +45,7 @@ def register_leased(state: ShardState, reader: str, now_ms: int) -> tuple[ShardS
 def downgrade_leased(
     state: ShardState, reader: str, since: Frontier, seqno: int, now_ms: int
 ) -> tuple[ShardState, Downgraded | None]:
-    """Let go of times before ``since`` and of versions before ``seqno``, and beat; None if it was dropped.
+    """Release times before ``since`` and versions before ``seqno``, and beat; None if the reader was dropped.
 
     Neither hold ever goes back.
     """
@@ -68,7 +69,7 @@ def expire_leased(state: ShardState, reader: str) -> tuple[ShardState, None]:
 
 
 def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
-    """Drop every reader that was not heard of for a lease, by the state's own walltime; answer which."""
+    """Drop every reader that has not beaten for a lease, by the state's own walltime; return their names."""
     overdue = tuple(sorted(name for name, held in state.leased.items() if held.beat_ms + LEASE_MS < state.walltime_ms))
     if not overdue:
         return state, ()
@@ -76,14 +77,14 @@ def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
 
 
 def given_up(state: ShardState) -> bool:
-    """Tell whether a shard is closed, and nobody who holds it by name (there is one) wants anything of its past."""
+    """Return whether a shard is closed, and has critical readers, and all of them have released its past."""
     return state.upper.empty and bool(state.criticals) and all(held.since.empty for held in state.criticals.values())
 
 
 def bury(state: ShardState, now_ms: int) -> tuple[ShardState, bool]:
-    """Move since to [] in a shard that was given up, unless somebody still reads it under a lease; answer whether so.
+    """Move since to [] in a shard that was given up, unless a reader has a lease; return whether since is [].
 
-    Nobody commits there any more, so its walltime stands still: leases end by the clock of who asks.
+    No writer commits there, so the walltime stands still and leases end by the caller's clock.
     """
     if not given_up(state) or state.since.empty:
         return state, state.tombstone
@@ -93,7 +94,7 @@ def bury(state: ShardState, now_ms: int) -> tuple[ShardState, bool]:
 
 
 def seqno_held(state: ShardState) -> int:
-    """Return the oldest version whose parts somebody may be reading: the newest one if nobody holds any."""
+    """Return the oldest version whose parts a reader may be reading: the newest version if none is held."""
     return min((held.seqno for held in state.leased.values()), default=state.seqno)
 
 

@@ -1,7 +1,7 @@
-"""What a shard is, for people: its state, who holds it where, and where its bytes are.  Reads, changes nothing.
+"""A shard described for operators: its state, its holds, and where its bytes are.  Read-only.
 
-Bytes are *live* (the newest version names them), *held* (only older versions that are alive do, or a list of doomed
-objects), or *leaked* (nothing does, and nothing will).
+Bytes are *live* (the newest version names them), *held* (only older living versions or a list of doomed objects name
+them), or *leaked* (nothing names them, and nothing will).
 
 Source: design page "persist" (inspect and repair).
 """
@@ -37,7 +37,7 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody whose hold since cannot pass.  ``seqno``, ``lease_left_ms``: None for a critical reader."""
+    """A reader whose hold since cannot pass.  ``seqno``, ``lease_left_ms``: None for a critical reader."""
 
     name: str
     since: Frontier
@@ -48,7 +48,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Objects and bytes in Blob, by what becomes of them; ``inline``: what lies in the state itself."""
+    """Objects and bytes in Blob, by whether a version names them; ``inline``: bytes kept in the state itself."""
 
     inline: int
     live: int
@@ -59,7 +59,7 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A shard at its newest version.  ``holders``: the one that since waits for comes first."""
+    """A shard at its newest version.  ``holders``: the one that holds since back comes first."""
 
     state: ShardState
     batches: tuple[BatchSummary, ...]
@@ -69,7 +69,7 @@ class Inspection:
 
 
 async def inspect(machine: Machine, collector: Collector, blob: Blob, held: Collection[str] = ()) -> Inspection:
-    """Look at a shard that is open.  ``held``: parts that something else durable names (`Collector.leaked`)."""
+    """Inspect a shard that is open.  ``held``: parts that other durable objects name (`Collector.leaked`)."""
     leaked = await collector.leaked(held)  # lists before it reads the state
     state = machine.state
     alive = await collector.named()

@@ -1,11 +1,11 @@
 """The laws of a shard, as named predicates over two successive states.
 
 `check` runs all of them before every compare-and-set (`machine.py`), and the simulator runs them again on what it reads
-back. A broken law is a bug of ours, so it raises `AssertionError`: the commit does not happen, nothing durable is
-harmed.
+back. A broken law is a bug in Strandline, so `check` raises `AssertionError`: the commit does not happen, and nothing
+durable is harmed.
 
 P1 definite reads, P3 acknowledged appends and P5 no dangling parts speak about histories; they are checked by the
-simulation's observers (tests/simulation).  Here are those that a pair of states can break.
+simulation's observers (tests/simulation).  This module has the laws that a pair of states can break.
 
 Source: design page "persist" (laws).
 """
@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.frontier.antichain import MINIMUM
 from strandline.persist.batch import NOTHING, Batch
@@ -83,9 +85,10 @@ def monotone(before: ShardState, after: ShardState) -> bool:
 
 
 def changed(before: ShardState, after: ShardState) -> tuple[int, tuple[Batch, ...], tuple[Batch, ...]]:
-    """Return where the batches begin to differ, and what was and is there: the rest is the same at both ends.
+    """Return the first batch index that differs, and the batches from there that went and came.
 
-    The laws look at this alone, so that a commit costs what it changes and not what there is.
+    Batches before and after these are the same.  The laws look at this difference alone, so a check costs time by what
+    the commit changes, not by the size of the state.
     """
     old, new = before.batches, after.batches
     if old is new:
@@ -122,7 +125,7 @@ def history_kept(before: ShardState, after: ShardState) -> bool:
 
 @law("contiguous", "batches are contiguous from the minimum to the upper")
 def contiguous(before: ShardState, after: ShardState) -> bool:
-    """A gap would be a time of which nothing is known inside ``[since, upper)``."""
+    """A gap would be a time inside ``[since, upper)`` whose updates no batch holds."""
     if not after.batches:
         return after.upper == MINIMUM
     if after.batches[0].lower != MINIMUM or after.batches[-1].upper != after.upper:
@@ -133,10 +136,10 @@ def contiguous(before: ShardState, after: ShardState) -> bool:
 
 @law("digest", "the shard's digest is the sum of its batches'")
 def digest_adds_up(before: ShardState, after: ShardState) -> bool:
-    """Checked as a difference: what is the same has not changed its digest."""
+    """Checked as a difference: batches that did not change keep their digests."""
     _, old, new = changed(before, after)
     if before.tombstone:
-        return True  # what is dropped with a shard that nobody can read leaves no sums
+        return True  # a dropped shard cannot be read, so its sums no longer matter
     total = before.digest
     for batch in old:
         total = total - batch.digest
@@ -171,7 +174,7 @@ def described_once(before: ShardState, after: ShardState) -> bool:
 
 @law("P6", "at most one append by token: a commit that appends remembers its token")
 def append_remembered(before: ShardState, after: ShardState) -> bool:
-    """Without the token a writer could not tell, after an unknown outcome, that its append landed."""
+    """Without the token a writer could not find out, after an unknown outcome, that its append landed."""
     if before.upper == after.upper:
         return True
     return any(w.upper == after.upper and before.writers.get(n) != w for n, w in after.writers.items())

@@ -1,10 +1,11 @@
-"""A reader's lease, kept while it reads: what it holds, and since when nobody has heard of it.
+"""A reader's lease: what it holds, and when it last beat.
 
-There is no thread that beats: whoever uses the reader beats, once a quarter of the lease has passed since the last
-time; a holder that is idle for longer calls `beat` itself.
+No thread sends the heartbeats.  Each call of the reader beats if a quarter of the lease has passed since the last beat;
+a holder that is idle for longer calls `beat` itself.
 
-What the reader handed out (`Contents`) names parts of the version it was planned from.  The lease holds the oldest such
-version until its user says that it is read (`gave_back`), so that nobody collects those parts meanwhile.
+The `Contents` that a reader handed out name parts of the version they were planned from.  The lease holds the oldest
+such version until its user reports that they are read (`gave_back`), so that no collector deletes those parts
+meanwhile.
 
 Source: design page "persist" (ReadHandle: lease 15 min, heartbeat at a quarter; seqno holds).
 """
@@ -22,18 +23,18 @@ from strandline.store.clock import Clock
 
 
 class Lease:
-    """The leased reader ``reader`` of one shard.  Registered by `register`, before anything else is asked of it."""
+    """The leased reader ``reader`` of one shard.  Call `register` first."""
 
     def __init__(self, machine: Machine, clock: Clock, reader: str) -> None:
         self._machine = machine
         self._clock = clock
         self._reader = reader
         self._beaten_ms = 0
-        self._out: Counter[int] = Counter()  # versions that something was handed out from, and is not given back
+        self._out: Counter[int] = Counter()  # versions whose contents were handed out and not given back
         self.since = MINIMUM
 
     async def register(self) -> Frontier:
-        """Take the lease, or find it; return where it holds."""
+        """Register the lease, or find it registered; return the since that it holds."""
         now = self._clock.now_ms()
         held = await self._machine.commit(lambda state: register_leased(state, self._reader, now))
         self._beaten_ms = now
@@ -41,9 +42,9 @@ class Lease:
         return held.since
 
     async def beat(self, deadline: Deadline | None = None) -> None:
-        """Show that the reader is there, and let go of the versions that nothing handed out needs any more.
+        """Renew the lease, and release the versions that no handed-out contents need.
 
-        Raises `AsOfError` if it was not heard of for too long and was dropped: what it held may be gone.
+        Raises `AsOfError` if the reader missed a whole lease and was dropped: what it held may be gone.
         """
         await self.downgrade(self.since, deadline)
 
@@ -53,14 +54,14 @@ class Lease:
             await self.beat(deadline)
 
     async def downgrade(self, since: Frontier, deadline: Deadline | None = None) -> Frontier:
-        """Let go of all times before ``since`` (it never goes back), and beat; return where it holds."""
+        """Release all times before ``since`` (the hold never goes back), and beat; return the since it holds."""
         now, seqno = self._clock.now_ms(), min(self._out, default=self._machine.state.seqno)
         moved = await self._machine.commit(
             lambda state: downgrade_leased(state, self._reader, since, seqno, now), deadline=deadline
         )
         if moved is None:
             raise AsOfError(
-                f"the reader {self._reader!r} of shard {self._machine.shard!r} was not heard of for a whole lease and "
+                f"the reader {self._reader!r} of shard {self._machine.shard!r} sent no heartbeat for a whole lease and "
                 "was dropped; open it again"
             )
         self._beaten_ms = now
@@ -68,14 +69,14 @@ class Lease:
         return moved.since
 
     def took(self, seqno: int) -> None:
-        """Hold the parts that version ``seqno`` names, from the next beat on (until then an older hold does)."""
+        """Hold the parts that version ``seqno`` names, from the next beat on; until then an older hold covers them."""
         self._out[seqno] += 1
 
     def gave_back(self, seqno: int) -> None:
-        """Let go of what was handed out once from version ``seqno``."""
+        """Release contents that were handed out once from version ``seqno``."""
         self._out[seqno] -= 1
         self._out += Counter()
 
     async def expire(self) -> None:
-        """Give the lease up.  The shard's since stays where it is."""
+        """End the lease.  The shard's since stays where it is."""
         await self._machine.commit(lambda state: expire_leased(state, self._reader))

@@ -1,15 +1,17 @@
-"""What the transactions shard says: who takes part, what is committed and not yet tidied, which tokens were used.
+"""The content of the transactions shard: registered shards, commits that are not yet tidied, and used tokens.
 
-A pure fold of the shard's records, whose order does not matter: a record is live while it was put there once more often
-than it was withdrawn.  So compaction may advance times and drop pairs; whatever must survive it stands in the record.
+The ledger is a pure fold of the shard's records, and their order does not matter: a record is live while it was
+inserted once more often than it was withdrawn.  So compaction may advance times and drop pairs, and everything that
+must survive compaction is in the record itself.
 
     ["shard", id, schema]               the data shard takes part; withdrawn by forget
     ["token", token, time]              the transaction ``token`` is committed at ``time``; withdrawn when it expires
     ["write", shard, time, n, staged]   the n-th batch to append to ``shard`` at ``time``; withdrawn when it is applied
 
-**Tokens.**  A token may say when it was made: ``name@time``.  Such a one is remembered for `TOKEN_LIFE_MS` after that,
-by the shard's own upper; whoever comes with it later is refused, since nobody knows any more whether it was committed.
-A token without a date never expires: the same word must be the same commit for ever, so it is remembered for ever.
+**Tokens.**  A token may say when it was made: ``name@time``.  The ledger keeps such a token for `TOKEN_LIFE_MS` after
+that time, by the shard's own upper.  A commit that uses it later is refused, because the ledger no longer shows whether
+the token was committed.  A token without a date never expires: the ledger keeps it for ever, so that the same token is
+always the same commit.
 
 Source: design page "persist" (transactions).
 """
@@ -17,7 +19,7 @@ Source: design page "persist" (transactions).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -28,12 +30,12 @@ from strandline.persist.batch import Staged
 from strandline.persist.records import Record
 
 TOKEN_LIFE_MS: Final = 15 * 60_000
-"""How long after it was made a dated token is remembered: longer than any retry of a call is in flight."""
+"""How long a dated token is kept after it was made: longer than any retry of a call is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A batch that is committed: to be appended to ``shard`` at ``time``.  ``data`` is its record."""
+    """A committed batch, which must be appended to ``shard`` at ``time``.  ``data`` is its record."""
 
     shard: str
     time: int
@@ -41,14 +43,13 @@ class Committed:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
-    """What is live before ``upper``.  ``tokens``: when each was committed; ``writes``: by their record."""
+class Ledger(msgspec.Struct, frozen=True):
+    """The records that are live before ``upper``.  ``tokens``: commit time by token; ``writes``: commits by record."""
 
     upper: Frontier = MINIMUM
-    shards: Mapping[str, str] = field(default_factory=dict)
-    tokens: Mapping[str, int] = field(default_factory=dict)
-    writes: Mapping[bytes, Committed] = field(default_factory=dict)
+    shards: Mapping[str, str] = msgspec.field(default_factory=dict)
+    tokens: Mapping[str, int] = msgspec.field(default_factory=dict)
+    writes: Mapping[bytes, Committed] = msgspec.field(default_factory=dict)
 
     def after(self, records: Iterable[Record], upper: Frontier) -> Ledger:
         """Return the ledger up to ``upper``, given the records that came since this one."""
@@ -56,10 +57,10 @@ class Ledger:
         for record in records:
             net[record.data] = net.get(record.data, 0) + record.diff
         shards, tokens, writes = dict(self.shards), dict(self.tokens), dict(self.writes)
-        for data, count in sorted(net.items(), key=lambda item: item[1]):  # first what goes, then what comes
+        for data, count in sorted(net.items(), key=lambda item: item[1]):  # withdrawals first, then insertions
             if not count:
                 continue
-            assert abs(count) == 1, f"a record of {len(data)} bytes is there {count} times more"
+            assert abs(count) == 1, f"the count of a record of {len(data)} bytes changed by {count}"
             match _decoder.decode(data):
                 case ["shard", shard, schema]:
                     _put(shards, shard, schema, count)
@@ -70,11 +71,11 @@ class Ledger:
         return Ledger(upper, shards, tokens, writes)
 
     def expired(self) -> list[bytes]:
-        """Return the records of tokens that need not be remembered any more."""
+        """Return the records of tokens that have expired."""
         return [token_record(t, time) for t, time in sorted(self.tokens.items()) if expires(t) <= as_time(self.upper)]
 
     def in_order(self) -> list[Committed]:
-        """Return the writes in the order of their times: in which they must be applied."""
+        """Return the writes in the order of their times, which is the order to apply them in."""
         return sorted(self.writes.values(), key=lambda w: (w.time, w.shard, w.data))
 
 
@@ -94,7 +95,7 @@ def write_record(shard: str, time: int, n: int, staged: Staged) -> bytes:
 
 
 def expires(token: str) -> float:
-    """Return the time from which on a token may be forgotten; infinity if it does not say when it was made.
+    """Return the time at which a token expires; infinity if the token has no date.
 
     >>> expires("order-7@1700") == 1700 + TOKEN_LIFE_MS, expires("@5") == 5 + TOKEN_LIFE_MS
     (True, True)

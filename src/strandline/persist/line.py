@@ -1,12 +1,13 @@
-"""The line of calls: what a client was asked and has not done yet, in order; one of those who wait does it.
+"""The queue of a client's calls, in call order; a task that awaits a call performs the calls before it.
 
-Nothing runs by itself.  Whoever awaits a `Call` drives the line until that one is done; who comes second waits, and
-takes over if the first one is cancelled.  Calls of one collection that stand next to each other are done in one *run*.
+Nothing runs in the background.  Awaiting a `Call` also performs the calls queued before it: the first task to await
+*drives* the line.  A second task waits for the first, and takes over if the first is cancelled.  Adjacent calls for one
+collection share one *run*.
 
-A refusal is told to who awaits its call; what nobody awaited is told to who stops the client.
+Awaiting a refused call raises its refusal.  Stopping the client raises the refusal of a call that was never awaited.
 
-A run that raises stands at the head of the line: whoever drives next tries the very same run again, before anything
-behind it.  So calls are never skipped, and never overtake each other.
+A run that raises stays at the head of the line.  The next task to drive retries the very same run before any later
+call, so calls are never skipped and never overtake each other.
 
 Source: design page "persist" (the stream client; effects follow call order).
 """
@@ -26,20 +27,20 @@ RUN_CALLS_MAX: Final = 256
 """How many calls share one commit at most."""
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.05
-"""How long the second who awaits sleeps before it looks again."""
+"""How long a task sleeps, while another drives the line, before it looks again."""
 assert PAUSE_S_MIN <= PAUSE_S_MAX
-UNTOLD_MAX: Final = 64
-"""How many refusals are kept for who stops the client, the newest: a program may never await what it knows is late."""
+UNRAISED_MAX: Final = 64
+"""How many refusals of calls that were never awaited are kept for `Line.finish`: the newest ones."""
 
 
 class Call(Generic[S]):
-    """Something asked of a client: ``step``.  Awaiting it returns when it is done and durable; it may be awaited again.
+    """One queued request: ``step``.  Awaiting it returns once it is done and durable; it may be awaited again.
 
     Raises:
-        InvalidUsage: it is refused, for good: it writes at a time that is sealed, or what the codec does not take.
-        DefinitionError: it is refused, for good: the collection's schema has a type that cannot be kept.
+        InvalidUsage: it is refused, for good: it writes at a time that is sealed, or a value that the codec refuses.
+        DefinitionError: it is refused, for good: the collection's schema has a type that cannot be stored.
         FencedError: a newer epoch has taken over.
-        Indeterminate: it may have happened, or may yet; await it again to learn.
+        Indeterminate: it may have happened, or may still happen; await it again to find out.
         Unavailable: it did not happen yet; await it again to try.
     """
 
@@ -54,7 +55,7 @@ class Call(Generic[S]):
         return self._line.drive(self).__await__()
 
     def settle(self, refusal: StrandlineError | None = None) -> None:
-        """Take note of its outcome."""
+        """Record the outcome."""
         self.done = True
         self.refusal = refusal
         if refusal is not None:
@@ -65,31 +66,31 @@ class Run(Protocol):
     """Calls that share a commit."""
 
     async def go(self) -> None:
-        """Settle them all, or raise and be tried again."""
+        """Settle all calls; if this raises, the next task to drive the line retries it."""
         ...
 
 
 class Line:
-    """The calls of a client and its clones, in order; one of those who await drives it."""
+    """The calls of a client and its clones, in order; one of the awaiting tasks drives it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._calls: deque[Call[Any]] = deque()
         self._run: Run | None = None
         self._driven = False
-        self._untold: deque[Call[Any]] = deque(maxlen=UNTOLD_MAX)
+        self._unraised: deque[Call[Any]] = deque(maxlen=UNRAISED_MAX)
         self.stopped = False
         self.clones = 1
 
     def enqueue(self, call: Call[S]) -> Call[S]:
-        """Take a call.  Raises `Stopped`."""
+        """Queue a call.  Raises `Stopped` if the client was stopped."""
         if self.stopped:
             raise Stopped("this stream client was stopped: it takes no new calls")
         self._calls.append(call)
         return call
 
     async def drive(self, call: Call[Any] | None = None) -> None:
-        """Do what is in line until ``call`` is done (None: everything), and raise its refusal."""
+        """Perform queued calls until ``call`` is done (None: all of them), and raise its refusal."""
         pause = PAUSE_S_MIN
         while not (call.done if call is not None else self._idle):
             if self._driven:
@@ -105,24 +106,24 @@ class Line:
             finally:
                 self._driven = False
         if call is not None and call.refusal is not None:
-            if call in self._untold:
-                self._untold.remove(call)
+            if call in self._unraised:
+                self._unraised.remove(call)
             raise call.refusal
 
     async def finish(self) -> None:
-        """Do everything that is in line; raise one of the refusals that nobody was told: having been fenced, if so."""
+        """Perform all queued calls; then raise one refusal that was not raised yet, preferably `FencedError`."""
         await self.drive()
-        refusals = [call.refusal for call in self._untold if call.refusal is not None]
-        self._untold.clear()
+        refusals = [call.refusal for call in self._unraised if call.refusal is not None]
+        self._unraised.clear()
         if refusals:
             first = next((error for error in refusals if isinstance(error, FencedError)), refusals[0])
             if len(refusals) > 1:
-                first.add_note(f"{len(refusals)} calls that nobody awaited were refused; this is one of them")
+                first.add_note(f"{len(refusals)} refused calls were never awaited; this is the refusal of one")
             raise first
 
     def refused(self, call: Call[Any]) -> None:
-        """Remember that a call was refused, until somebody is told."""
-        self._untold.append(call)
+        """Keep the refusal of a call until a caller awaits it or stops the client."""
+        self._unraised.append(call)
 
     @property
     def _idle(self) -> bool:

@@ -1,18 +1,18 @@
-"""Which location this is: one id, kept in Consensus and in Blob, so that only the two that belong together are opened.
+"""The identity of a location: one id in Consensus and in Blob, so that only a matching pair is opened.
 
-Objects without the Consensus that names them look like a location that nobody has used, and so does a Consensus beside
-other objects.  Whoever opened such a pair would get an empty twin of what is there, and write into it.
+A Blob with the wrong Consensus looks like an unused location.  A process that opened such a pair would see an empty
+location and write into it.
 
 Consensus decides the id (a register), then Blob gets it (an object at a fixed key, the *mark*), then Consensus notes
-that Blob has it.  So a crash between two of these writes is told from a wrong pair: only a Consensus that has not noted
-the mark yet may be without one.  The mark also says in words which Consensus it belongs to.  It is read in messages
-alone: hosts may change their names, ids do not.
+that Blob has it.  So a crash between two of these writes differs from a wrong pair: the mark may be missing only while
+Consensus has not noted it.  The mark also holds a readable name of its Consensus.  Only messages use that name, because
+host names may change and ids do not.
 
-A location of an earlier version has neither id nor mark.  It is taken as it is, unless Consensus is empty and Blob is
-not, and is marked when it is next opened for writing.
+A location of an earlier version has neither id nor mark.  It is accepted, unless Consensus is empty and Blob is not,
+and the next opening for writing marks it.
 
-Warning: Blob decides no races.  Two processes that make one location at the same moment with different Consensuses may
-both begin; the one whose mark was written over is refused when it is opened again.
+Warning: Blob does not arbitrate races.  Two processes that create one location at the same moment with different
+Consensuses may both start; the one whose mark was overwritten is refused at its next opening.
 
 Source: design pages "persist" (nothing durable names a missing part) and "the public face" (`strandline.open`).
 """
@@ -34,12 +34,12 @@ from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind, seal, unseal
 
 KEY: Final = "location"
-"""Of the register in Consensus, and of the mark in Blob."""
+"""The key of the register in Consensus, and of the mark in Blob."""
 FORMAT: Final = 1
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What Blob says: the location's id, and in words which Consensus it was made with; nothing of it is secret."""
+    """The mark in Blob: the location's id, and a readable name of its Consensus.  Nothing in it is secret."""
 
     id: str
     consensus: str
@@ -47,7 +47,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class _Decided(msgspec.Struct, frozen=True):
-    """What Consensus says: the location's id, and whether the mark is known to be in Blob."""
+    """The value in Consensus: the location's id, and whether the mark is known to be in Blob."""
 
     id: str
     marked: bool = False
@@ -61,7 +61,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A Blob and a Consensus that were named together, and what to call them in a message."""
+    """A Blob and a Consensus that were configured together, and their names for messages."""
 
     blob: Blob
     consensus: Consensus
@@ -72,7 +72,7 @@ class Pair:
 async def read_mark(blob: Blob, clock: Clock) -> Mark | None:
     """Return the mark of a location, or None.
 
-    Ask Blob itself and no cache of it: a location that was deleted and made anew has its mark at the same key.
+    Pass the store itself, not a cache of it: a location that was deleted and created anew has its mark at the same key.
 
     Raises:
         ConfigError: the mark was written by a later version.
@@ -90,14 +90,15 @@ async def read_mark(blob: Blob, clock: Clock) -> Mark | None:
 
 
 async def agree(pair: Pair, clock: Clock, ids: Ids, *, writes: bool) -> None:
-    """Return if the two of ``pair`` belong together; with ``writes`` mark them, if they are not marked yet.
+    """Check that the two stores of ``pair`` belong together; with ``writes``, mark them if they are unmarked.
 
     Raises:
-        ConfigError: they do not; the message says what the location was made with.
+        ConfigError: they do not; the message names the Consensus that the location was made with.
         Unavailable: a store does not answer.
     """
     register = Register(KEY, clock, ids, pair.consensus)
-    # Others may be marking it now, in the order id, mark, note: what they do between two reads must not look wrong.
+    # Another process may be marking it now, in the order id, mark, note.  Reading id, mark, id keeps that from looking
+    # like a wrong pair.
     noted = _decided(await register.read())
     mark = await read_mark(pair.blob, clock)
     decided = noted if mark is None else _decided(await register.read())
@@ -110,7 +111,7 @@ async def agree(pair: Pair, clock: Clock, ids: Ids, *, writes: bool) -> None:
         )
     elif noted is None and await _has_unknown_objects(pair):
         raise ConfigError(
-            f"location {pair.blob_name} holds objects, and consensus {pair.consensus_name} knows nothing of them: "
+            f"location {pair.blob_name} holds objects, and consensus {pair.consensus_name} has no record of them: "
             "open it with the consensus that it was made with"
         )
     if not writes or (mark is not None and decided is not None and decided.marked):
@@ -124,7 +125,7 @@ async def agree(pair: Pair, clock: Clock, ids: Ids, *, writes: bool) -> None:
     if mark is None:
         body = _encode(Mark(decided.id, pair.consensus_name))
         await PatientBlob(pair.blob, clock, Metrics()).set(KEY, seal(Kind.MARK, KEY, body))
-        mark = await read_mark(pair.blob, clock)  # another may have been faster, or have written over it
+        mark = await read_mark(pair.blob, clock)  # another process may have been faster, or have overwritten it
         _refuse_another(pair, mark, decided)
     await register.update(_noted)
 
@@ -133,7 +134,7 @@ def another_consensus(pair_name: str, given: str, mark: Mark) -> ConfigError:
     """Return what to raise where the location ``pair_name`` has ``mark``, and ``given`` is not its Consensus."""
     return ConfigError(
         f"location {pair_name} was made with consensus {mark.consensus}, and is opened with consensus {given}, "
-        "which knows nothing of it: open it with the consensus that it was made with"
+        "which has no record of it: open it with the consensus that it was made with"
     )
 
 
@@ -145,7 +146,7 @@ def _refuse_another(pair: Pair, mark: Mark | None, decided: _Decided | None) -> 
 
 
 async def _has_unknown_objects(pair: Pair) -> bool:
-    """Tell whether Blob holds objects while Consensus is empty, before and after it was asked for them."""
+    """Return whether Blob holds objects while Consensus is empty both before and after Blob is listed."""
     keys = pair.consensus.list_keys
     return not await keys() and bool(await pair.blob.list("")) and not await keys()
 

@@ -1,15 +1,16 @@
 """The one commit path of a shard.
 
 A `Machine` holds the newest state it knows and changes it by compare-and-set: a *command* (a pure transition of
-`state.py`) is evaluated, the laws are checked, the diff is sent.  After a lost race or an unknown outcome the newest
-state is fetched and the command is evaluated anew; it recognises its own earlier success.  A command's refusal counts
-only on a state that was fetched after the command was issued.
+`state.py`) is evaluated, the laws are checked, the diff is sent.  After a lost race or an unknown outcome the machine
+fetches the newest state and evaluates the command anew; the command recognises its own earlier success.  A command's
+refusal counts only on a state that was fetched after the command was issued.
 
 After a commit the machine does the maintenance that the commit made necessary (a rollup every `ROLLUP_EVERY` versions,
-and what else its owner added to `upkeep`); that may fail without harm, and unheard by the committer.
+and the other jobs that its owner added to `upkeep`).  Maintenance may fail without harm, and the committer does not see
+the failure.
 
-Trap: an `Indeterminate` that leaves here means that the last attempt may still land, so nothing it names may be
-deleted.
+Trap: if a machine raises `Indeterminate`, the last attempt may still land, so the caller must not delete anything that
+it names.
 
 Source: design page "persist" (shard state, errors, details that cost others years).
 """
@@ -17,8 +18,9 @@ Source: design page "persist" (shard state, errors, details that cost others yea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, Indeterminate, InvalidUsage, StoreError, StrandlineError, Unavailable
 from strandline.persist import codec
@@ -45,7 +47,7 @@ assert ROLLUP_EVERY_MIN <= ROLLUP_EVERY <= SCAN_LIMIT
 
 
 class Machine:
-    """One shard, as one process knows it.  Several coroutines may share it; several processes have one each."""
+    """One shard as one process knows it.  Coroutines may share a machine; each process has its own."""
 
     def __init__(
         self,
@@ -79,12 +81,12 @@ class Machine:
 
     @property
     def state(self) -> ShardState:
-        """The newest state known here (others may have gone on since)."""
+        """The newest state known here (other processes may have committed since)."""
         assert self._state is not None, f"shard {self.shard!r} is used before it was opened"
         return self._state
 
     async def open(self, *, create: bool = True) -> bool:
-        """Make the state known, creating the shard if it does not exist and ``create``; tell whether it exists."""
+        """Load the state, creating the shard if it is missing and ``create``; return whether it exists."""
         if self._state is not None:
             await self.refresh()
             return True
@@ -105,7 +107,7 @@ class Machine:
         raise Unavailable(f"shard {self.shard!r} could not be opened in {CAS_RETRIES_MAX} attempts ({last})")
 
     async def refresh(self, deadline: Deadline | None = None) -> ShardState:
-        """Fetch what others have committed since, and return the newest state.
+        """Fetch the versions committed since, and return the newest state.
 
         Raises `Unavailable` when the attempts are used up, or ``deadline`` has passed.
         """
@@ -124,7 +126,7 @@ class Machine:
         raise Unavailable(f"shard {self.shard!r} could not be read in {CAS_RETRIES_MAX} attempts ({last})")
 
     def within(self, timeout_s: float | None) -> Deadline | None:
-        """Return the deadline of a caller that waits for ``timeout_s``; None if it says nothing."""
+        """Return the deadline of a caller that waits for ``timeout_s``; None if it sets none."""
         return None if timeout_s is None else Deadline(self._clock, timeout_s)
 
     async def commit(
@@ -137,9 +139,9 @@ class Machine:
     ) -> T:
         """Apply ``command`` to the newest state, durably, and return its answer.
 
-        ``unknown``: why an attempt that the caller made by itself, from the newest state known here, may still land.
-        ``in_doubt`` is called whenever an attempt has left open what became of it: for commands that cannot tell, once
-        others have gone on, whether they landed.
+        ``unknown``: why an attempt that the caller made itself, from the newest state known here, may still land.
+        ``in_doubt`` is called whenever the outcome of an attempt is unknown.  Commands use it if later commits could
+        hide whether they landed.
 
         Raises:
             Indeterminate: the attempts are used up, or ``deadline`` has passed, and the last one may still land; delete
@@ -147,7 +149,7 @@ class Machine:
             Unavailable: the same, and none of them landed.
         """
         current = False  # whether self.state was fetched after this call began
-        doubted = unknown is not None  # whether any attempt left open what became of it
+        doubted = unknown is not None  # whether the outcome of any attempt is unknown
         try:
             for attempt in range(CAS_RETRIES_MAX):
                 before = self.state
@@ -175,7 +177,8 @@ class Machine:
                 await self.refresh(deadline)
                 current = True
                 if self.state.seqno > before.seqno:
-                    # The version we aimed at is taken: by us, as the command will see, or for ever by another.
+                    # The version we aimed at is taken: by us, which the command will see, or for ever by another
+                    # writer.
                     unknown = None
             if unknown is None:
                 after, answer = command(self.state)
@@ -192,7 +195,7 @@ class Machine:
 
     @staticmethod
     def _evaluate(command: Command[T], state: ShardState, *, refuse: bool) -> tuple[ShardState, T] | None:
-        """Evaluate ``command``; None if it refuses, and may not: then what it was shown may be stale."""
+        """Evaluate ``command``; None if it refuses a state that may be stale (``refuse`` is False)."""
         try:
             after, answer = command(state)
         except InvalidUsage:
@@ -209,18 +212,18 @@ class Machine:
         return after, CompareAndSet(self.shard, before.seqno, Versioned(after.seqno, data))
 
     def committed(self, state: ShardState, request: CompareAndSet) -> None:
-        """Take note of a version that was installed by the ``request`` of `prepare`, and tell whoever listens."""
+        """Adopt the version that the ``request`` of `prepare` installed, and publish a notice of it."""
         self.adopt(state)
         self._notifier.publish(notice_of(self.shard, state.seqno, request.new.data))
 
     async def subscribe(self) -> Subscription:
-        """Listen for new versions.  Give what it tells to `heard`; `refresh` first, and whenever it tells nothing."""
+        """Subscribe to new versions.  `refresh` first; pass each notice to `heard`, and `refresh` if none comes."""
         return await self._notifier.subscribe(self.shard)
 
     def heard(self, notice: Notice) -> bool:
-        """Take note of a version that somebody told of; tell whether everything up to it is now known here.
+        """Apply a notice of a version; return whether everything up to that version is now known here.
 
-        A diff that does not follow what is known here, or fails its check, changes nothing.
+        A diff that does not follow the state known here, or fails its check, changes nothing.
         """
         state = self.state
         if notice.seqno == state.seqno + 1 and notice.diff:
@@ -234,7 +237,7 @@ class Machine:
         return notice.seqno <= self.state.seqno
 
     def adopt(self, state: ShardState) -> None:
-        """Take note of a version that is committed, by whomever."""
+        """Keep a version that is committed, by this process or another, if it is newer."""
         if self._state is None or state.seqno > self._state.seqno:
             self._state = state
 
@@ -260,7 +263,7 @@ class Machine:
             newest = await self._consensus.head(self.shard)
             if newest is None or newest.seqno == head.seqno:
                 raise CorruptionError(f"shard {self.shard!r}: {found}, which version {head.seqno} needs, is missing")
-            head = newest  # what we started from was superseded meanwhile, and what it needs was collected
+            head = newest  # a newer version superseded this one meanwhile, and its objects were collected
         return False
 
     async def _load_from(self, head: Versioned) -> ShardState | str:
@@ -293,10 +296,10 @@ class Machine:
         data = codec.encode_diff(self.shard, codec.difference(empty, first))
         request = CompareAndSet(self.shard, None, Versioned(FIRST_SEQNO, data))
         if isinstance(await self._consensus.compare_and_set(request), Mismatch):
-            await self._blob.delete(key)  # somebody else created the shard: ours is named by nothing
+            await self._blob.delete(key)  # another process created the shard: nothing names our rollup
 
     async def maintain(self) -> None:
-        """Do what the last commits made necessary; raises nothing of it (`persist/upkeep.py`)."""
+        """Run the jobs that the last commits made due; their errors are noted, not raised (`persist/upkeep.py`)."""
         await self.upkeep.run()
 
     async def _roll_up_if_due(self) -> bool:

@@ -1,7 +1,7 @@
-"""What persist has met and done since its client was opened: what nobody sees otherwise, because it ended well.
+"""Counters of what persist did since its client was opened, such as retries that ended well.
 
-Retries are inside, so a store that fails every other time looks like one that is slow; these counters tell.  They are
-kept by one process, in memory, for people: nothing is decided by them.
+Persist retries inside, so a store that fails every other time only looks slow; these counters show the failures.  Each
+process keeps its counters in memory, for operators; no decision depends on them.
 
 Source: design page "persist" (errors: retries are visible).
 """
@@ -18,19 +18,19 @@ class Metrics:
     retries: int = 0
     """Calls to a store that were repeated, after a failure or a lost race."""
     indeterminate: int = 0
-    """Answers of a store that left open whether it did what it was asked."""
+    """Calls to a store whose outcome is unknown."""
     witness_hits: int = 0
-    """Commits that had landed though nobody had said so, recognised by what they left in the state."""
+    """Commits that landed although their answer was lost, recognised by what they left in the state."""
     corruption_errors: int = 0
     """Stored objects that failed their check."""
     notices: int = 0
-    """Versions that were told by a notice and did not have to be fetched."""
+    """Versions that came with a notice and did not have to be fetched."""
     upkeep_failures: int = 0
     """Rollups, merges and collections that were due after a commit and could not be done; tried again later."""
     compactions: int = 0
-    """Merges that took the place of what they were made of."""
+    """Merges whose output replaced their inputs."""
     large_compactions: int = 0
-    """Those among them that were large: an environment carries these out between commits."""
+    """The large ones among them: an environment carries these out between commits."""
     gc_runs: int = 0
     """Collections of garbage that were carried out."""
     parts_deleted: int = 0

@@ -1,12 +1,13 @@
-"""Several collections that are written and sealed together: all or nothing, at one time.
+"""Several collections written and sealed together: atomically, at one time.
 
 A `MultiWriteHandle` commits through the transactions that the location keeps for programs (`transactions.MULTI`), so it
 is atomic on every Consensus: the commit point is one compare-and-set of one shard, whatever the number of collections.
 A reader of any of them sees a write whole or not at all, and all of them at the same time.  All handles of a location
-share the times, and the epoch: a program that takes over raises it, as for a stream; the environment's is another.
+share one sequence of times and one epoch.  A program that takes over raises the epoch, as for a stream.  The
+environment has its own epoch.
 
-A collection is either a stream of its own (`stream.py`), or written through handles like this one; its shard knows
-which, and mixing is refused (`InvalidUsage`).
+A collection is either a stream (`stream.py`), or written through handles like this one.  Its shard records which, and
+opening it the other way raises `InvalidUsage`.
 
 Source: design page "persist" (the stream client: `MultiWriteHandle`; transactions).
 """
@@ -28,7 +29,7 @@ from strandline.persist.updates import Codec, Update, given_diff
 from strandline.persist.write import WriteHandle
 
 Changes = Mapping[str, Iterable[tuple[Any, int]]]
-"""By collection: values, and how many times more each is there."""
+"""By collection: pairs of a value and the change (diff) of its count."""
 
 
 HOLD: Final = "multi"
@@ -54,7 +55,7 @@ class MultiWriteHandle:
 
     @property
     def upper(self) -> Frontier:
-        """What is sealed in all of them, as far as is known here."""
+        """The time up to which all of them are sealed, as far as is known here."""
         return self._transactions.upper
 
     def reader(self, name: str) -> StreamReader[Any]:
@@ -64,12 +65,12 @@ class MultiWriteHandle:
     async def write(self, changes: Changes, *, at: int = 0, token: str | None = None) -> int:
         """Write to several collections at one time, ``at`` or later, and seal it in all of them; return the time.
 
-        Durable when it returns, whole or not at all.  The same ``token`` again is the same write; without one, who was
-        not told the outcome has to look for what it wrote.
+        Durable when it returns, whole or not at all.  The same ``token`` again is the same write.  Without one, a
+        caller that meets `Indeterminate` must look for what it wrote.
 
         Raises:
-            InvalidUsage: a collection is not of this handle, a value is none of its, what should be a time or a diff
-                is no whole number, or the token came too late.
+            InvalidUsage: a collection does not belong to this handle, a value does not fit the collection, a time or
+                diff is not a whole number, or the token has expired.
             FencedError: a newer epoch has taken over.
             Indeterminate: it may have happened; ask again with the same token.
         """
@@ -81,21 +82,21 @@ class MultiWriteHandle:
         return await self._transactions.transact(draft, token=token)
 
     async def seal(self, upper: int) -> None:
-        """Complete all times before ``upper`` in every collection; what is complete already stays so."""
+        """Complete all times before ``upper`` in every collection; times that are complete stay complete."""
         if (bound := given_time(upper, "a seal of several collections")) > 0:
             await self._transactions.advance(bound - 1)
 
     async def allow_compaction(self, since: int) -> None:
-        """Give up telling times before ``since`` apart, in every collection; readers that hold them still can."""
+        """Allow compaction of times before ``since`` in every collection; times that readers hold stay distinct."""
         bound = Frontier(given_time(since, "the since of several collections"))
         for member in self._members.values():
             await member.hold.downgrade(bound)
 
     async def drop(self, name: str) -> None:
-        """Let a name mean nothing, close its collection, and delete all of it; the others go on without it.
+        """Drop a name, close its collection, and delete all of it; the other collections continue.
 
-        Whoever still has it open finds that it is none any more (`InvalidUsage`).  Leases keep what they hold, as for a
-        stream (`StreamClient.drop`).  If this fails, the next who opens any collections brings it to its end.
+        A handle that still has it open raises `InvalidUsage` from then on.  Leases keep what they hold, as for a stream
+        (`StreamClient.drop`).  If this fails, the next `open_multi` finishes it.
         """
         member = self._member(name)
         await self._names.drop(name, member.named, closed=False)
@@ -109,10 +110,10 @@ class MultiWriteHandle:
 
 
 async def open_multi(client: PersistClient, epoch: int, codecs: Mapping[str, Codec[Any]]) -> MultiWriteHandle:
-    """Open collections by name, each in its codec, to be written together; those that are not there are created.
+    """Open collections by name, each in its codec, to write them together; missing ones are created.
 
     Raises:
-        InvalidUsage: one was created with another codec, or is a stream of its own.
+        InvalidUsage: one was created with another codec, or is a stream.
         FencedError: a newer epoch writes collections together.
     """
     transactions = await open_transactions(client, epoch, MULTI)
@@ -121,8 +122,8 @@ async def open_multi(client: PersistClient, epoch: int, codecs: Mapping[str, Cod
         members = {name: await _opened(name, codecs[name], client, transactions, epoch) for name in sorted(codecs)}
         registered = (await transactions.shards()).keys()
         meant = {each.shard for each in (await names.all()).values()}
-        # What is created is named before it is registered.  So what no name means was dropped in the moment in which it
-        # was opened, here or by somebody who died over it.
+        # A collection is named before it is registered.  So a registered shard without a name was dropped while it was
+        # being opened, by this process or by one that died before it finished.
         for shard in sorted((registered - meant) | await names.dropped()):
             await _give_up(shard, names, transactions)
         if all(member.named.shard in meant for member in members.values()):
@@ -141,7 +142,7 @@ async def _opened(
 
 
 async def _give_up(shard: str, names: Names, transactions: Transactions) -> None:
-    """Close what no name means any more; idempotent."""
+    """Close a shard that no longer has a name; idempotent."""
     await transactions.drop(shard)
     await names.closed(shard)
 
@@ -158,7 +159,7 @@ class _Draft:
         return max(upper, self.earliest)
 
     async def stage(self, time: int, upper: int) -> Writes:
-        """Stage each collection's changes; what cancels out is left out."""
+        """Stage each collection's changes, leaving out those that cancel."""
         bounds = (Frontier(time), Frontier(time + 1))
         writes = {}
         for member, pairs in self.changes.items():

@@ -1,13 +1,13 @@
-"""Names: which shard a name means, in which codec and schema, for the whole location.
+"""Names: the shard, codec and schema of each named collection of a location.
 
-One register; every change is a compare-and-set of all of it, so two that create one name at once are given one shard.
-A shard's id is fresh: a name that is dropped and created again means another collection, and whoever still holds the
-old one meets nothing of the new.
+All names are in one register, and every change is a compare-and-set of the whole register, so two processes that create
+one name at once get the same shard.  A shard's id is fresh: a name that is dropped and created again means another
+collection, and a process that still has the old one open sees nothing of the new one.
 
-A name may be any text.  It is never part of a path: the id is (`store.keys.segment`).
+A name may be any text.  Paths contain the shard's id (`store.keys.segment`), never the name.
 
-Warning: for what programs name themselves (streams).  What people define in SQL is named by the environment's catalog,
-a register too, which holds more than this.
+Warning: this register is for collections that programs name (streams).  The environment's catalog, another register,
+names the objects that SQL defines.
 
 Source: design page "persist" (names).
 """
@@ -24,12 +24,12 @@ from strandline.store.clock import Ids
 
 KEY: Final = "names"
 OWNERS: Final = frozenset({"stream", "multi"})
-"""Who owns the shards that are named here: streams, and what programs write together."""
+"""The owners of the shards named here: streams, and collections that programs write together."""
 FORMAT: Final = 1
 
 
 class Named(msgspec.Struct, frozen=True):
-    """What a name means.  ``codec`` says how rows become bytes, ``schema`` which rows there are, in its words."""
+    """What a name means.  ``codec`` says how rows become bytes; ``schema`` describes the rows in the codec's words."""
 
     shard: str
     codec: str
@@ -37,7 +37,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class _Names(msgspec.Struct, frozen=True):
-    """``dropped``: shards that no name means any more, and that are not closed yet."""
+    """``dropped``: shards whose name was dropped and that are not closed yet."""
 
     format: int = FORMAT
     names: dict[str, Named] = {}
@@ -49,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Names:
-    """The names of a location, in ``register``, which lies under `KEY`."""
+    """The names of a location, kept in ``register`` (its key is `KEY`)."""
 
     def __init__(self, register: Register, ids: Ids) -> None:
         self._register = register
@@ -76,18 +76,18 @@ class Names:
         return known
 
     async def drop(self, name: str, meant: Named, *, closed: bool) -> None:
-        """Let ``name`` mean nothing, if it means ``meant``: what another process has named so since then stays.
+        """Drop ``name`` if it still means ``meant``; a collection created since under the same name stays.
 
-        Unless its shard is ``closed`` already it is one of `dropped` from then on, until `closed` is called with it.
+        Unless its shard is ``closed`` already, `dropped` lists it until `closed` is called for it.
         """
         await self._change(name, meant, None, left=() if closed else (meant.shard,))
 
     async def dropped(self) -> frozenset[str]:
-        """Return the shards that were dropped and are not closed yet: by somebody who is about to, or died over it."""
+        """Return the shards that were dropped and are not closed yet, for example because a process died in between."""
         return frozenset((await self._read()).dropped)
 
     async def closed(self, shard: str) -> None:
-        """Take note that ``shard``, which was dropped, is closed."""
+        """Record that ``shard``, which was dropped, is closed."""
 
         def step(body: bytes | None) -> bytes | None:
             before = _decode(body)
@@ -110,7 +110,7 @@ class Names:
             before = _decode(body)
             names = dict(before.names)
             if names.get(name) != was:
-                return None  # somebody else was faster, or we were and were not told
+                return None  # another process was faster, or our own change landed and its answer was lost
             names.pop(name, None)
             if to is not None:
                 names[name] = to

@@ -1,11 +1,11 @@
-"""Notices: telling readers that a shard has a new version, so that they need not ask.
+"""Notices: messages to readers that a shard has a new version, so that they need not poll.
 
-A notice names a shard and a seqno, and carries that version's diff if it is small.  Whoever is at the version before
-applies the diff and knows the new state without asking Consensus; anybody else takes the notice as a hint to fetch.
+A notice names a shard and a seqno, and carries that version's diff if it is small.  A reader at the version before
+applies the diff and has the new state without asking Consensus; any other reader takes the notice as a hint to fetch.
 
-Notices are *unreliable by design*: one may come late, twice, after its successor, or never.  So nothing may depend on
-them but how soon something is seen, and every wait for one ends after a while, to ask (`persist/read.py`).  What they
-must be is *true*: a version is published only once it is known to be committed.
+Notices are *unreliable by design*: one may come late, twice, after its successor, or never.  So only latency may depend
+on them, and every wait for one times out and polls (`persist/read.py`).  They must be *true*: a version is published
+only once it is known to be committed.
 
 Source: design page "persist" (modes and locks: notification).
 """
@@ -21,7 +21,7 @@ import msgspec
 from strandline.store.clock import Clock
 
 NOTICES_WAITING_MAX: Final = 64
-"""For each subscription.  When it is behind by more, the oldest are dropped; it fetches what it missed at once."""
+"""Notices kept for a subscription.  If it falls further behind, the oldest are dropped and the reader fetches."""
 DIFF_BYTES_MAX: Final = 256 << 10
 """A larger diff is not carried."""
 
@@ -40,10 +40,10 @@ def notice_of(shard: str, seqno: int, diff: bytes) -> Notice:
 
 
 class Subscription(Protocol):
-    """Notices of one shard, from the moment that it was made."""
+    """Notices of one shard, from the moment of subscribing."""
 
     async def next(self, timeout_s: float) -> Notice | None:
-        """Return the next notice; None after ``timeout_s``, or earlier where it is time to fetch."""
+        """Return the next notice; None after ``timeout_s``, or earlier if the reader should fetch."""
         ...
 
     def close(self) -> None:
@@ -52,10 +52,10 @@ class Subscription(Protocol):
 
 
 class Notifier(Protocol):
-    """Where notices go and come from.  Neither method ever fails: not to be told is always allowed."""
+    """Publishes and delivers notices.  Neither method fails: losing a notice is always allowed."""
 
     def publish(self, notice: Notice) -> None:
-        """Tell whoever listens, at once and without waiting for anybody."""
+        """Pass the notice to all subscribers, without waiting for any of them."""
         ...
 
     async def subscribe(self, shard: str) -> Subscription:
@@ -64,7 +64,7 @@ class Notifier(Protocol):
 
 
 class Polling:
-    """The `Notifier` by which nobody is told anything: each wait for a notice takes as long as it may."""
+    """The `Notifier` that delivers nothing: each wait for a notice takes its full timeout."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -96,24 +96,24 @@ class LocalNotifier:
         self._listening: dict[str, list[_Mailbox]] = {}
 
     def publish(self, notice: Notice) -> None:
-        """Put the notice before everybody in this process who listens for its shard."""
+        """Deliver the notice to the subscribers of its shard in this process."""
         for mailbox in self._listening.get(notice.shard, ()):
             mailbox.put(notice)
 
     async def subscribe(self, shard: str) -> Subscription:
-        """Listen for the versions of ``shard`` that this process commits or is told of."""
+        """Listen for the versions of ``shard`` that this process commits or receives notices of."""
         mailbox = _Mailbox(self, shard)
         self._listening.setdefault(shard, []).append(mailbox)
         return mailbox
 
     def wake_all(self) -> None:
-        """Let everybody fetch: notices may have been missed."""
+        """Make all subscribers fetch: notices may have been missed."""
         for mailboxes in self._listening.values():
             for mailbox in mailboxes:
                 mailbox.wake()
 
     def leave(self, shard: str, mailbox: _Mailbox) -> None:
-        """Forget one who listened."""
+        """Remove a subscriber."""
         self._listening[shard].remove(mailbox)
         if not self._listening[shard]:
             del self._listening[shard]

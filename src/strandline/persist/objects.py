@@ -1,10 +1,10 @@
-"""What a shard's objects in Blob are called, so that who finds one knows what it is and when it was begun.
+"""The keys of a shard's objects in Blob: a key alone shows what an object is and when it was begun.
 
     <shard>/parts/<ms>-<id>/…       the parts of one batch; <ms>: when it was begun, by the shard's walltime
     <shard>/rollup/<seqno>-<id>     a rollup
-    <shard>/doomed/<ms>-<id>        a list of objects that nothing names any more, to be deleted at <ms>
+    <shard>/doomed/<ms>-<id>        a list of objects that nothing names now, to be deleted at <ms>
 
-A name is given once.  Source: design page "persist" (Blob: keys are never reused; leak audit).
+A key is never reused.  Source: design page "persist" (Blob: keys are never reused; leak audit).
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from strandline.store.keys import segment
 
 
 def shard_prefix(shard: str) -> str:
-    """Return what all names of a shard's objects start with."""
+    """Return the prefix of all keys of a shard."""
     return f"{segment(shard)}/"
 
 
 def parts_prefix(shard: str) -> str:
-    """Return what the names of its parts start with."""
+    """Return the prefix of the keys of a shard's parts."""
     return f"{segment(shard)}/parts/"
 
 
 def rollups_prefix(shard: str) -> str:
-    """Return what the names of its rollups start with."""
+    """Return the prefix of the keys of a shard's rollups."""
     return f"{segment(shard)}/rollup/"
 
 
 def doomed_prefix(shard: str) -> str:
-    """Return what the names of its lists of doomed objects start with."""
+    """Return the prefix of the keys of a shard's lists of doomed objects."""
     return f"{segment(shard)}/doomed/"
 
 
 def named_time(prefix: str, key: str) -> int | None:
-    """Return the number that ``key`` has right after ``prefix``: a time, or a rollup's seqno; None if it has none.
+    """Return the number in ``key`` right after ``prefix``: a time, or a rollup's seqno; None if there is none.
 
     >>> named_time("s/parts/", "s/parts/1700-b-7/part.parquet"), named_time("s/parts/", "s/parts/7/x")
     (1700, None)

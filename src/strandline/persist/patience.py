@@ -1,8 +1,7 @@
-"""Asking a store again: how often, after which pauses, and until when.
+"""Retries of store calls: how many, with which pauses, and until when.
 
-Whoever says nothing has persist's own patience: so many attempts, about a minute.  A caller's `Deadline` ends that
-earlier.  A call that is under way is never cut off, since what becomes of it must be known: a wait ends late rather
-than in doubt.
+By default persist retries `ATTEMPTS_MAX` times, for about a minute.  A caller's `Deadline` ends the retries earlier.  A
+call in flight is never cut off, because its outcome must be known: a wait ends late rather than in doubt.
 
 Source: design page "persist" (errors: retries are inside persist, bounded by the caller's deadline, and visible).
 """
@@ -25,7 +24,7 @@ PAUSE_S_MAX: Final = 1.0
 
 
 def pause_s(attempt: int) -> float:
-    """Return how long to wait after the attempt of that number, from 0 on.
+    """Return the pause after attempt number ``attempt``, counted from 0.
 
     >>> pause_s(0), pause_s(3), pause_s(60)
     (0.005, 0.04, 1.0)
@@ -34,7 +33,7 @@ def pause_s(attempt: int) -> float:
 
 
 class Deadline:
-    """The end of ``seconds`` from now on.  A clock that is set back does not make it later."""
+    """A deadline ``seconds`` from now.  A clock that is set back does not move it."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -50,10 +49,10 @@ class Deadline:
 
 
 class PatientBlob:
-    """A `Blob` for parts, which are written once under a fresh key: it asks again while ``inner`` fails.
+    """A `Blob` for parts, which are written once under a fresh key: it retries while ``inner`` fails.
 
-    What a lost answer left open does no harm: the same bytes again are the same part, and nothing names it yet.  So
-    whoever gives up is told `Unavailable`: nothing has happened that anybody could see.  (A write that comes so late
+    A lost answer does no harm: writing the same bytes again gives the same part, and nothing names it yet.  So after
+    the last attempt this raises `Unavailable`, because nothing visible has happened.  (A write that arrives so late
     that its part was collected meanwhile leaves a leak, which a sweep finds.)
     """
 
@@ -71,7 +70,7 @@ class PatientBlob:
         await self._patiently(key, partial(self._inner.set, key, data))
 
     async def delete(self, key: str) -> bool:
-        """See `Blob.delete`; asked once, since what stays behind is swept."""
+        """See `Blob.delete`; called once without retries, because a sweep deletes what stays behind."""
         return await self._inner.delete(key)
 
     async def list(self, prefix: str) -> list[str]:

@@ -1,8 +1,8 @@
-"""The data plane, as persist and everything above see it: rows are opaque, jobs are asked for by name.
+"""The data plane, as persist and the layers above see it: rows are opaque, and each job is one named call.
 
-Python decides, the JVM moves rows: whoever holds `Rows` may hand them on, never look inside.  `Engine` is the only way
-to Spark. What lies in a store is described by plain data (`Contents` to read, `Staged` written), so a request can be
-made by one process and served by another.
+Python decides, the JVM moves rows: a caller may pass `Rows` on but never look inside.  `Engine` is the only way to
+Spark.  Plain data describes what is stored (`Contents` to read, `Staged` once written), so one process can make a
+request and another can serve it.
 
 Source: design pages "persist" (handles, stage) and "the house planned" (where things meet).
 """
@@ -10,11 +10,14 @@ Source: design pages "persist" (handles, stage) and "the house planned" (where t
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NewType, Protocol
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
@@ -27,7 +30,7 @@ be."""
 
 NET_BATCH_ROWS: Final = 10_000
 NET_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""What a batch of `Engine.net` has at most: so many rows, and about so many bytes."""
+"""The most rows and (about) the most bytes of one batch of `Engine.net`."""
 
 
 class Half(Enum):
@@ -36,11 +39,10 @@ class Half(Enum):
     OK = "ok"
     ERR = "err"
     BOTH = "both"
-    """All columns and ``__error``: for whoever rewrites updates and does not look at them."""
+    """All columns and ``__error``: for jobs that rewrite updates without evaluating them, such as compaction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(msgspec.Struct, frozen=True):
     """Which updates to read: those of ``batches`` with ``lower <= time < upper``; times before ``advance`` become it.
 
     ``schema`` is the collection's; the ERR half is read with the one column ``__error``.  ``shard`` is for messages.
@@ -54,18 +56,18 @@ class Contents:
     advance: int
     half: Half = Half.OK
     net: bool = False
-    """Add up what is read (only where all times are advanced to one): a withdrawn row is then not there at all.
+    """Consolidate while reading (only if all times are advanced to one): withdrawn rows do not appear at all.
 
-    Nothing that is computed from what was read is evaluated on a row that was withdrawn.
+    So no expression over these rows is evaluated on a row that was withdrawn.
     """
     seqno: int = 0
     """The version of the shard that this was planned from."""
 
     def through(self, window: Window | None) -> Contents | None:
-        """Return these contents as they are to be read from parts that show through ``window``; None: nothing shows."""
+        """Return these contents restricted to ``window``; None if the window shows none of them."""
         if window is None:
             return self
-        # Moved times count, and what is moved into the contents' times lies before them as it is stored.
+        # A window moves times up to its ``advance``, so a part may store earlier times than these contents ask for.
         lower = 0 if self.lower <= window.advance else self.lower
         lower, upper = max(lower, window.lower), min(self.upper, as_time(window.upper))
         if lower >= upper or window.advance >= self.upper:
@@ -74,7 +76,7 @@ class Contents:
 
     @property
     def rows(self) -> int:
-        """Updates in these batches: an upper bound on what is read, known without reading."""
+        """Updates in these batches: an upper bound on the rows of a read, known without reading."""
         return sum(b.rows for b in self.batches)
 
     @property
@@ -84,18 +86,18 @@ class Contents:
 
     @property
     def plain(self) -> bool:
-        """Whether every update is one inserted row, so that nothing needs to be consolidated."""
+        """Whether every update inserts one row, so that no consolidation is needed."""
         return all(b.plain for b in self.batches)
 
 
-@dataclass(frozen=True, slots=True)
-class StageRequest:
+class StageRequest(msgspec.Struct, frozen=True):
     """Where and how to write a batch.
 
     ``prefix`` is a fresh Blob prefix that nothing else ever uses; ``sort`` the columns to sort by before ``__time``
     (all columns when empty); ``small`` a hint that the result is likely to fit in an inline part; ``inline_bytes_max``
     how many inline bytes the shard still has room for; ``normalised`` promises that the rows need neither normalising
-    nor consolidating (bulk input of a source that did the former at its door and whose updates are all insertions).
+    nor consolidating (bulk input of a source that normalised its rows while reading and whose updates are all
+    insertions).
     """
 
     shard: str
@@ -111,7 +113,7 @@ class StageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What is left of an update frame: how many rows too few and too many, and a few of them with their ``__diff``."""
+    """The net updates of a frame: how many rows are missing and extra, and a sample of them with ``__diff``."""
 
     missing: int
     extra: int
@@ -120,33 +122,50 @@ class Differences:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """What an error half sums up to: how many errors, and the first of them in the order of their text."""
+    """The sum of an error half: how many errors, and the first of them in the order of their text."""
 
     count: int
     sample: tuple[str, ...] = ()
 
 
 class Merger(Protocol):
-    """Whoever can rewrite a shard's parts: the part of `Engine` that compaction needs."""
+    """Rewrites a shard's parts: the part of `Engine` that compaction needs."""
 
     async def merge(self, contents: Contents, request: StageRequest) -> Staged:
-        """Rewrite all that ``contents`` shows as one batch: times advanced, equal updates added up, zeros dropped.
+        """Rewrite ``contents`` as one batch: times advanced, equal updates added up, zeros dropped.
 
-        Small ones without a job.  The digest is that of the batches read, since nothing is hashed again; the sums are
-        counted anew.  ``since`` of what is returned is ``contents.advance``.
+        Small contents need no Spark job.  The digest is the sum of the input batches' digests, because no row is hashed
+        again; the counts are computed anew.  ``since`` of the result is ``contents.advance``.
         """
         ...
 
     async def verify(self, contents: Contents) -> int:
-        """Read all that ``contents`` shows, every byte of its parts, and return the sum of its diffs.
+        """Read ``contents``, every byte of its parts, and return the sum of its diffs.
 
         Raises `CorruptionError` if a part is not as it was appended.
         """
         ...
 
 
+class Aside(Protocol):
+    """Rows that come from outside, table by table; see `Engine.aside`."""
+
+    def add(self, table: pa.Table) -> None:
+        """Put rows behind what is there, as `Engine.local` takes them.  Blocks; for one thread at a time.
+
+        Raises:
+            InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it.
+            Determinate: the machine refuses a temporary file.
+        """
+        ...
+
+    def rows(self) -> Rows:
+        """Return all of them as insertions at the time that was asked for; nothing is added after it."""
+        ...
+
+
 class Engine(Merger, Protocol):
-    """Rows in, rows out.  Calls are async; the work runs on Spark.  Cancelling a call does not undo it."""
+    """Runs jobs over rows.  Calls are async; the work runs on Spark.  Cancelling a call does not undo it."""
 
     async def read(self, contents: Contents) -> Rows:
         """Return the updates (lazy): columns of the half, ``__time``, ``__diff``; not consolidated.
@@ -158,27 +177,27 @@ class Engine(Merger, Protocol):
     async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
         """Return the updates of ``node`` (lazy), whose `Get` leaves name ``frames``; not consolidated.
 
-        The times that ``node`` names count from ``origin``, which no update of ``frames`` is before.  Trap: a plan that
-        names absolute times is compiled anew at every step.
+        The times that ``node`` names are relative to ``origin``, and no update of ``frames`` is before ``origin``.
+        Trap: a plan that names absolute times is compiled anew at every step.
         """
         ...
 
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
-        """Return all frames' updates in one (lazy), times advanced to ``advance``, those of a negated frame negated.
+        """Return the union of the frames' updates (lazy), times advanced to ``advance``, negated where ``negate`` says.
 
-        A frame of the ERR half is filled up with NULLs; the result has ``__error`` if some frame has.
+        A frame of the ERR half gets NULLs for the other columns; the result has ``__error`` if any frame has it.
         """
         ...
 
     async def stage(self, rows: Rows, request: StageRequest) -> Staged:
-        """Normalise, consolidate, and write ``rows`` (one or two jobs); the result is durable and in no shard yet.
+        """Normalise, consolidate and write ``rows`` (one or two jobs); the result is durable and in no shard yet.
 
-        A frame may have the column ``__error``; else all rows are of the ok half.
+        A frame may have the column ``__error``; without it, all rows belong to the ok half.
         """
         ...
 
     async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
-        """Return ``staged`` as it shows in ``[lower, upper)`` alone, with sums counted anew; no part is rewritten.
+        """Return ``staged`` restricted to ``[lower, upper)``, with sums counted anew; no part is rewritten.
 
         Raises `InvalidUsage` if the bounds are not within the batch's own.
         """
@@ -196,25 +215,32 @@ class Engine(Merger, Protocol):
         ...
 
     async def collect(self, rows: Rows) -> pa.Table:
-        """Run the job and return all of it: only for what is known to be small."""
+        """Run the job and return its whole result: only for results that are known to be small."""
         ...
 
     async def local(self, table: pa.Table, schema: Schema, *, time: int, diff: int) -> Rows:
-        """Return rows that Python holds as an update frame, columns taken by name and cast to ``schema``.
+        """Return Python's rows as an update frame, with columns taken by name and cast to ``schema``.
 
         Raises `InvalidUsage` naming the column that is missing, unknown or of a type that cannot be cast.
         """
         ...
 
+    def aside(self, schema: Schema, *, time: int) -> AbstractContextManager[Aside]:
+        """Return a place for rows that come from outside in many tables, whose memory does not grow with them.
+
+        Its rows can be used until it is closed.
+        """
+        ...
+
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
-        """Return plain Spark's answer to ``sql`` over the multisets of ``relations``: insertions at ``time`` (lazy).
+        """Return plain Spark's result of ``sql`` over the multisets of ``relations``: insertions at ``time`` (lazy).
 
         Raises `DefinitionError` if Spark refuses the text.
         """
         ...
 
     async def times(self, contents: Contents) -> tuple[int, ...]:
-        """Return the distinct times of the updates, ascending: from statistics where they tell, else by a small job."""
+        """Return the distinct times of the updates, ascending: from statistics if they suffice, else by a small job."""
         ...
 
     def net(
@@ -222,23 +248,30 @@ class Engine(Merger, Protocol):
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the net changes in bounded batches: the columns, ``__diff``; each row once, its diff never 0.
 
-        Rows that agree in ``key`` come one after the other, also across batches.  ``times``: the times are not summed
-        out; a column ``__time`` stands before ``__diff``, and earlier times come first.  Raises as `read`.
+        Rows that agree in ``key`` come one after the other, also across batches.  ``times``: keep the times; a column
+        ``__time`` comes before ``__diff``, and earlier times come first.  Raises as `read`.
         """
         ...
 
     async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
-        """Count the errors in a frame of the ERR half, times summed out; ``of``: those alone that name a collection."""
+        """Count the errors in a frame of the ERR half, ignoring times; ``of``: only those that name this collection."""
+        ...
+
+    async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
+        """Return ``rows``, all at ``time``, less the errors that cancel one another or one in ``held`` (lazy).
+
+        An error cancels the error of the same record taken back: `algebra.undecoded` says which do.
+        """
         ...
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
-        """Return Σ diff at each time of the updates, ascending; for what is small."""
+        """Return Σ diff at each time of the updates, ascending; for small frames."""
         ...
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
-        """Return those updates of ``rows`` whose row occurs in ``to`` (lazy), and perhaps some others."""
+        """Return the updates of ``rows`` whose row occurs in ``to`` (lazy); the result may contain others too."""
         ...
 
     async def differences(self, rows: Rows, schema: Schema, *, significant: int | None = None) -> Differences:
-        """Return what the updates do not cancel to, times ignored; floats to ``significant`` digits if given."""
+        """Return the net updates, ignoring times; floats are compared to ``significant`` digits if given."""
         ...

@@ -2,20 +2,20 @@
 
 The process that writes a location *serves* (`PushServer`): it leaves an *address file* in the location, readable by its
 user alone, with a port and a token.  Others of that user *listen* (`PushClient`); a client sends nothing but the proof
-that it knows the token, so it can disturb nobody.
+that it knows the token, so it cannot disturb the server or other clients.
 
-    server:  Hello(nonce)                         who connects must prove that it has read the address file
+    server:  Hello(nonce)                         the client must prove that it has read the address file
     client:  Answer(nonce, proof of both nonces)
-    server:  Welcome(proof of both, counters)     and so must the server: a port may have found another owner
+    server:  Welcome(proof of both, counters)     the server must prove it too: another process may own the port now
     server:  Notice …                             until either end goes away
 
-The token itself never travels.  A frame is a length (4 bytes, big-endian) and that many bytes of msgpack; a longer one
-than `FRAME_BYTES_MAX`, or one that is none of the above, ends the connection.  A listener that does not keep up loses
-notices, never slows the server down.
+The token itself never travels.  A frame is a length (4 bytes, big-endian) and that many bytes of msgpack; a frame
+longer than `FRAME_BYTES_MAX`, or any other message, ends the connection.  A listener that does not keep up loses
+notices and never slows the server down.
 
-A lost connection is tried again with back-off, whenever somebody waits for a notice; meanwhile readers poll.
+The client reconnects, with back-off, when a reader waits for a notice; meanwhile readers poll.
 
-Warning: the address file protects as far as the file system's modes do; on a file system without them, serve nothing.
+Warning: the file modes of the address file are its only protection; on a file system without modes, do not serve.
 
 Source: design page "persist" (modes and locks: a small push service, unreliable by design).
 """
@@ -43,7 +43,7 @@ HANDSHAKE_S_MAX: Final = 5.0
 CONNECT_S_MAX: Final = 1.0
 LISTENERS_MAX: Final = 64
 UNSENT_BYTES_MAX: Final = 4 << 20
-"""A listener that leaves so much unread is told nothing more until it has read some of it."""
+"""The server drops notices for a listener that has left this much unread, until it has read some of it."""
 RETRY_S_MIN: Final = 1.2
 RETRY_S_MAX: Final = 16.0
 assert DIFF_BYTES_MAX < FRAME_BYTES_MAX <= UNSENT_BYTES_MAX
@@ -54,27 +54,27 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The server's first words."""
+    """The server's first message."""
 
     nonce: str
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """The client's only words."""
+    """The client's only message."""
 
     nonce: str
     proof: bytes
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """The client is admitted; ``counters``: what the server's process has met since it began."""
+    """The client is admitted; ``counters``: the counters of the server's process since it began."""
 
     proof: bytes
     counters: dict[str, int]
 
 
 class Address(msgspec.Struct, frozen=True):
-    """What the address file holds."""
+    """The content of the address file."""
 
     port: int
     token: str
@@ -84,7 +84,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Hello | Answer | Welcome | Notice)
 
 
 class Frames:
-    """Frames out of the pieces that TCP delivers.
+    """Reassembles frames from the pieces that TCP delivers.
 
     >>> frames = Frames()
     >>> data = frame(Hello("n"))
@@ -115,18 +115,18 @@ class Frames:
 
 
 def frame(message: msgspec.Struct) -> bytes:
-    """Return a message as it travels."""
+    """Return a message as a frame."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
-def proof(token: str, who: str, server_nonce: str, client_nonce: str) -> bytes:
-    """Return what only ``who`` with the token can say about these two nonces."""
-    return hmac.digest(token.encode(), f"{who}/{server_nonce}/{client_nonce}".encode(), "sha256")
+def proof(token: str, role: str, server_nonce: str, client_nonce: str) -> bytes:
+    """Return the proof by ``role`` ("client" or "server") that it knows ``token``, for these two nonces."""
+    return hmac.digest(token.encode(), f"{role}/{server_nonce}/{client_nonce}".encode(), "sha256")
 
 
 class PushServer:
-    """The `Notifier` of the process that writes: tells its own readers and, once it serves, all that listen."""
+    """The `Notifier` of the process that writes: notifies its own readers and, once it serves, remote listeners."""
 
     def __init__(self, file: Path, ids: Ids) -> None:
         self.local = LocalNotifier()
@@ -139,7 +139,7 @@ class PushServer:
         self._server: asyncio.Server | None = None
 
     async def serve(self, counters: Callable[[], Mapping[str, int]]) -> None:
-        """Let others listen, and say where; they are told ``counters``.  Failing, only this process is told."""
+        """Accept listeners, which receive ``counters``; if the port or file fails, only local readers get notices."""
         self.counters = counters
         with contextlib.suppress(OSError):
             self._server = await asyncio.get_running_loop().create_server(lambda: _Listener(self), _HOST, 0)
@@ -148,19 +148,19 @@ class PushServer:
             _write_private(self._file, self._written)
 
     def publish(self, notice: Notice) -> None:
-        """Tell everybody who listens, here and in other processes."""
+        """Pass a notice to all listeners, in this process and in others."""
         self.local.publish(notice)
         if self.listeners:
             data = frame(notice)
             for listener in self.listeners:
-                listener.tell(data)
+                listener.send(data)
 
     async def subscribe(self, shard: str) -> Subscription:
         """Listen for what this process commits."""
         return await self.local.subscribe(shard)
 
     def close(self) -> None:
-        """Stop serving, and take the address away if it is still this one's."""
+        """Stop serving, and delete the address file if it is still this server's."""
         if self._server is not None:
             self._server.close()
         for listener in list(self.listeners):
@@ -200,7 +200,7 @@ class _Listener(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def tell(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         assert self._transport is not None, "a listener is connected"
         if self._transport.get_write_buffer_size() <= UNSENT_BYTES_MAX:
             self._transport.write(data)
@@ -227,9 +227,9 @@ class _Listener(asyncio.Protocol):
 
 
 class PushClient:
-    """The `Notifier` of a process that reads: tells its own readers what the location's server tells it.
+    """The `Notifier` of a process that reads: passes notices from the location's server to its own readers.
 
-    It connects when somebody subscribes, and again, with back-off, when somebody waits.
+    It connects at the first subscription, and reconnects, with back-off, when a reader waits.
     """
 
     def __init__(self, file: Path, clock: Clock, ids: Ids) -> None:
@@ -241,7 +241,7 @@ class PushClient:
         self._retry_s = RETRY_S_MIN
         self._retry_at_ms = 0
         self.counters: dict[str, int] | None = None
-        """What the server's process had met when it admitted this one; None if it never did."""
+        """The counters of the server's process when it admitted this one; None if it never did."""
 
     @property
     def connected(self) -> bool:
@@ -249,7 +249,7 @@ class PushClient:
         return self._connection is not None
 
     def publish(self, notice: Notice) -> None:
-        """Tell the readers of this process."""
+        """Pass a notice to the readers of this process."""
         self._local.publish(notice)
 
     async def subscribe(self, shard: str) -> Subscription:
@@ -258,10 +258,10 @@ class PushClient:
         return _Pushed(self, await self._local.subscribe(shard))
 
     async def connect(self) -> bool:
-        """Connect if there is no connection and it is time to try; tell whether a new one was made."""
+        """Connect if there is no connection and a retry is due; return whether a new connection was made."""
         if self.connected or self._clock.now_ms() < self._retry_at_ms:
             return False
-        # Said before it is tried, so that of several who wait only one tries.
+        # Set before the attempt, so that only one of several waiting tasks tries.
         self._retry_at_ms = self._clock.now_ms() + round(self._retry_s * 1000)
         self._retry_s = min(RETRY_S_MAX, self._retry_s * 2)
         address = _read_private(self._file)
@@ -271,17 +271,17 @@ class PushClient:
         return True
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
 
     def admitted(self, connection: _Connection, counters: dict[str, int]) -> None:
-        """Take note that the server proved itself."""
+        """Keep the connection, whose server has proved that it knows the token."""
         self._connection = connection
         self.counters = counters
 
     def lost(self, connection: _Connection) -> None:
-        """Take note that a connection ended: whoever waits has to ask again."""
+        """Forget a connection that ended, and wake the waiting readers so that they poll."""
         if self._connection is connection:
             self._connection = None
             self._local.wake_all()
@@ -299,7 +299,7 @@ class PushClient:
 
 
 class _Pushed:
-    """A subscription that mends its connection while it waits."""
+    """A subscription that reconnects while it waits."""
 
     def __init__(self, client: PushClient, inner: Subscription) -> None:
         self._client = client
@@ -307,7 +307,7 @@ class _Pushed:
 
     async def next(self, timeout_s: float) -> Notice | None:
         if await self._client.connect():
-            return None  # what was published while there was no connection has to be fetched
+            return None  # notices published without a connection are lost: the reader must fetch
         return await self._inner.next(timeout_s)
 
     def close(self) -> None:
@@ -333,7 +333,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for message in self._frames.feed(data):
-                self._told(message)
+                self._received(message)
         except ProtocolViolation:
             self.close()
 
@@ -346,7 +346,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _told(self, message: msgspec.Struct) -> None:
+    def _received(self, message: msgspec.Struct) -> None:
         admitted = self.welcomed.done()
         match message:
             case Hello(nonce) if not self._server_nonce and nonce:
@@ -366,7 +366,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _write_private(file: Path, data: bytes) -> None:
-    """Replace ``file`` by one that nobody else can read, at any moment."""
+    """Replace ``file`` by one that no other user can read at any moment."""
     temporary = file.with_name(file.name + "~")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
@@ -376,11 +376,11 @@ def _write_private(file: Path, data: bytes) -> None:
 
 
 def _read_private(file: Path) -> Address | None:
-    """Return the address that ``file`` holds, if it is this user's own and nobody else's: else anybody could push."""
+    """Return the address in ``file`` if only this user can access it; otherwise another user could push notices."""
     try:
         with file.open("rb") as opened:
-            told = os.fstat(opened.fileno())
-            if told.st_uid != os.getuid() or told.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            status = os.fstat(opened.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 return None
             return msgspec.json.decode(opened.read(FRAME_BYTES_MAX), type=Address)
     except (OSError, msgspec.MsgspecError):

@@ -1,10 +1,10 @@
-"""The reading handle of a shard: snapshots, changes, listening.
+"""The read handle of a shard: snapshots, changes, listening.
 
-What is handed out is plain data (`Contents`): which batches to read and between which times.  The engine reads them,
-now or later: a batch that was named once stays readable as long as it is held.  A handle with a *lease* holds it: its
-since, and the parts of whatever it handed out until that is given back (`release`).  A handle without one writes
-nothing, and relies on others' holds and on the grace period before parts are deleted; reading what is gone is an error,
-never wrong rows.
+A handle returns plain data (`Contents`): which batches to read and between which times.  The engine reads them, now or
+later: a batch stays readable as long as it is held.  A handle with a *lease* holds its since, and the parts of the
+contents it handed out until the caller releases them (`release`).  A handle without a lease writes nothing; it relies
+on other holds and on the grace period before parts are deleted.  Reading deleted parts raises an error and never
+returns wrong rows.
 
 Source: design page "persist" (handles): snapshot waits until ``upper > as_of``; a listen is exclusive of its ``as_of``.
 """
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.errors import AsOfError, InvalidUsage
@@ -28,17 +29,17 @@ from strandline.persist.state import ShardState
 
 POLL_S_MIN: Final = 1.2
 POLL_S_MAX: Final = 16.0
-"""How long a reader that is told nothing waits before it asks again: at first, and at last."""
+"""How long a reader waits for a notice before it polls: at first, and after back-off."""
 assert POLL_S_MIN < POLL_S_MAX
 STUTTER_S: Final = 1.0
-"""How long a store that fails is asked again, also for a caller that does not wait."""
+"""How long a failing store is retried, also for a caller that does not wait."""
 
 
 class ReadHandle:
-    """One reader of one shard.  ``name`` is what people call the collection, for messages.
+    """One reader of one shard.  ``name`` is the collection's name for messages.
 
-    ``lease`` is registered, or None: then nothing is held, and nothing is written.  ``kept`` says for how long the
-    collection's history is kept, for messages, where somebody promised that.
+    ``lease`` is registered, or None: then the reader holds nothing and writes nothing.  ``kept`` says, for messages,
+    how long the collection's policy keeps its history, if it has such a policy.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ReadHandle:
         return await self._machine.refresh()
 
     async def beat(self) -> None:
-        """Show that this reader is there: for one that is idle for longer than a quarter of its lease.
+        """Renew the lease: for a reader that is idle for longer than a quarter of its lease.
 
         Raises `AsOfError` if it was dropped.
         """
@@ -75,30 +76,30 @@ class ReadHandle:
             await self._lease.beat()
 
     async def downgrade_since(self, since: Frontier) -> Frontier:
-        """Let go of times before ``since``; return where this reader holds: never beyond what a listen still needs.
+        """Release times before ``since``; return the since it holds: never beyond what a listen still needs.
 
         Raises:
             InvalidUsage: this reader has no lease, so it holds nothing.
             AsOfError: its lease was lost.
         """
         if self._lease is None:
-            raise InvalidUsage(f"this reader of {self.name!r} has no lease: there is nothing to let go of")
-        # A listen tells t from t - 1 only while since is at or before t - 1.
+            raise InvalidUsage(f"this reader of {self.name!r} has no lease: there is nothing to release")
+        # A listen can distinguish t from t - 1 only while since is at or before t - 1.
         needed = [Frontier(max(0, frontier - 1)) for frontier in self._listening.elements()]
         return await self._lease.downgrade(meet((since, *needed)))
 
     def release(self, contents: Contents) -> None:
-        """Say that ``contents``, handed out by this handle, is read: its parts need not be held any more."""
+        """Report that ``contents``, which this handle returned, is read, so that its parts need no hold."""
         if self._lease is not None:
             self._lease.gave_back(contents.seqno)
 
     async def close(self) -> None:
-        """Give the lease up, if there is one."""
+        """End the lease, if there is one."""
         if self._lease is not None:
             await self._lease.expire()
 
     async def snapshot(self, as_of: int, *, timeout_s: float | None = None, half: Half = Half.OK) -> Contents:
-        """Return the collection's contents at ``as_of``, all times advanced to it; wait until they are known.
+        """Return the collection's contents at ``as_of``, all times advanced to it; wait until they are complete.
 
         Raises:
             AsOfError: ``as_of`` is no time or before since; or the collection is not complete at it within
@@ -112,20 +113,20 @@ class ReadHandle:
         return self._hand_out(contents(state, self.schema, 0, as_of + 1, advance=as_of, half=half))
 
     async def changes(self, lower: int, upper: int, *, half: Half = Half.OK) -> Contents:
-        """Return the updates with ``lower <= time < upper``, which are known and not compacted together.
+        """Return the updates with ``lower <= time < upper``, which must be known and not compacted together.
 
-        From the very beginning (``lower`` 0) they are what the contents at ``upper - 1`` sum up to.
+        With ``lower`` 0 they add up to the contents at ``upper - 1``.
 
         Raises:
-            AsOfError: the shard's upper is before ``upper``, or its since is not before ``lower``, so that updates
-                there cannot be told from earlier ones (``lower`` 0: its since is beyond ``upper - 1``).
+            AsOfError: the shard's upper is before ``upper``, or its since is not before ``lower``, so that compaction
+                may have mixed the updates with earlier ones (``lower`` 0: its since is beyond ``upper - 1``).
         """
         state = await self._known_to(upper)
         self._refuse_unreadable(state, lower - 1 if lower else max(0, upper - 1))
         return self._hand_out(contents(state, self.schema, lower, upper, advance=lower, half=half))
 
     async def history(self, upper: int, *, half: Half = Half.OK) -> Contents:
-        """Return all that is known before ``upper``: the contents at since, as updates there, and every later change.
+        """Return the history before ``upper``: the contents at since, as updates there, and every later change.
 
         Raises `AsOfError` if the shard's upper is before ``upper``, or its since not.
         """
@@ -134,10 +135,12 @@ class ReadHandle:
         return self._hand_out(contents(state, self.schema, 0, upper, advance=as_time(state.since), half=half))
 
     async def listen(self, as_of: int) -> AsyncIterator[tuple[Contents, Frontier]]:
-        """Yield the updates after ``as_of``, each once, with the frontier they are complete to, until that is empty.
+        """Yield the updates after ``as_of``, each once, with the frontier up to which they are complete.
+
+        The iteration ends when the collection is closed.
 
         Raises:
-            AsOfError: ``as_of`` is no time, or the next time to tell is before since: nobody held it for this listener.
+            AsOfError: ``as_of`` is no time, or since has passed the next time to yield: no hold kept it readable.
         """
         lower = self._readable(as_of) + 1
         self._listening[lower] += 1
@@ -147,17 +150,17 @@ class ReadHandle:
                 state = await self.wait_beyond(lower)
                 self._refuse_unreadable(state, lower - 1)
                 upper = as_time(state.upper)
-                # A batch merged with earlier ones holds what was told before: the window leaves that out.
+                # A batch merged with earlier ones holds updates that were yielded before: the bounds leave those out.
                 yield self._hand_out(contents(state, self.schema, lower, upper, advance=lower)), state.upper
                 if state.upper.empty:
                     return
                 self._listening[upper] += 1
-                self._told(lower)
+                self._stop_needing(lower)
                 lower = upper
         finally:
-            self._told(lower)
+            self._stop_needing(lower)
 
-    def _told(self, frontier: int) -> None:
+    def _stop_needing(self, frontier: int) -> None:
         self._listening[frontier] -= 1
         if not self._listening[frontier]:
             del self._listening[frontier]
@@ -187,7 +190,7 @@ class ReadHandle:
         return time
 
     def require(self, time: int) -> None:
-        """Raise `AsOfError` unless ``time`` can be told from earlier ones, as far as is known here."""
+        """Raise `AsOfError` if since, as far as is known here, is beyond ``time``."""
         self._refuse_unreadable(self.state, time)
 
     def _refuse_unreadable(self, state: ShardState, time: int) -> None:
@@ -198,7 +201,7 @@ class ReadHandle:
             raise AsOfError(f"{self.name!r} cannot be read at {time}: {why}")
 
     async def wait_beyond(self, time: int, *, timeout_s: float | None = None) -> ShardState:
-        """Return a state whose upper is beyond ``time``: when it is told of one, or finds it by asking now and then.
+        """Wait for a state whose upper is beyond ``time``, by notices and by polling, and return it.
 
         Raises:
             AsOfError: ``timeout_s`` has passed first.
@@ -210,26 +213,26 @@ class ReadHandle:
         if not self.state.upper <= Frontier(time):
             return self.state
         pause = POLL_S_MIN
-        told = await self._machine.subscribe()  # before it asks, so that nothing falls between
+        notices = await self._machine.subscribe()  # before the first refresh, so that no version is missed
         try:
             state = await self._machine.refresh(patience)
             while state.upper <= Frontier(time):
                 left = None if deadline is None else deadline.left_s()
                 if left is not None and left <= 0:
                     raise AsOfError(f"{self.name!r} is not complete at {time} yet: its upper is {state.upper}")
-                notice = await told.next(pause if left is None else min(pause, left))
+                notice = await notices.next(pause if left is None else min(pause, left))
                 pause = min(POLL_S_MAX, pause * 2) if notice is None else POLL_S_MIN
                 await self._beat_if_due(patience)
                 if notice is None or not self._machine.heard(notice):
                     await self._machine.refresh(patience)
                 state = self.state
         finally:
-            told.close()
+            notices.close()
         return state
 
 
 def erring(held: Contents) -> Contents:
-    """Return ``held`` without the batches that have no errors: all that needs to be read of its err half."""
+    """Return ``held`` without the batches that have no errors: the batches to read for its err half."""
     return replace(held, batches=tuple(batch for batch in held.batches if batch.errors))
 
 

@@ -1,8 +1,8 @@
 """Record shards: definite collections of small byte records, for the control plane itself.
 
-Bindings of a source, committed transactions, a reader's file list: few, small, and decided by Python, so they do not go
-through the engine.  They are shards like all others (upper, since, epoch, tokens, laws); only their parts are encoded
-here, and read whole.
+The bindings of a source, committed transactions and a reader's file list are few, small, and decided by Python, so they
+do not go through the engine.  They are shards like all others (upper, since, epoch, tokens, laws).  Only their parts
+differ: this module encodes them, and reads them whole.
 
 Source: design pages "persist" (one spine for everything durable) and "sources" (remap collection).
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
@@ -37,16 +36,15 @@ from strandline.store.blob import Blob
 from strandline.store.seal import Kind, crc32c, seal, unseal
 
 SCHEMA: Final = "records"
-"""What a record shard is described with, so that nobody opens it as a shard of rows, or the other way round."""
+"""The schema text of a record shard; it prevents opening one as a shard of rows, or the other way round."""
 
 
 Bounds: TypeAlias = tuple[Frontier, Frontier]
-"""Of a batch: its lower and its upper."""
+"""The lower and the upper of a batch."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Record:
-    """One update: at ``time`` the record ``data`` is there ``diff`` times more."""
+class Record(msgspec.Struct, frozen=True, order=True):
+    """One update: at ``time`` the count of the record ``data`` changes by ``diff``."""
 
     data: bytes
     time: int
@@ -118,7 +116,7 @@ class RecordShard:
     ) -> AppendOutcome:
         """Append ``records``, times within ``[expected, new)``, iff the upper is ``expected``; once by ``token``.
 
-        ``begun_ms``: when the oldest of the parts was begun that the records name.
+        ``begun_ms``: when the oldest part that the records name was begun.
 
         Raises:
             InvalidUsage: a record's time is not within, or parts were begun so long ago that they may be swept.
@@ -143,9 +141,9 @@ class RecordShard:
         """Return the updates of ``state`` (default: the newest known here), consolidated, in order of time.
 
         ``after``: only those in batches that begin there or later.  ``lower``: only those at that time or later, which
-        since must be before; batches that end before it are not read.  Nothing is remembered: whoever keeps what it
-        was given asks for what is new.  What is merged and collected while it is read is read as what took its place,
-        unless a certain ``state`` is asked for.
+        since must be before; batches that end before it are not read.  Nothing is cached: a caller that keeps earlier
+        results passes ``after`` and gets only what is new.  If a batch is merged and collected during the read, this
+        reads the batch that replaced it, unless the caller passed a ``state``.
         """
         while True:
             wanted = self.state
@@ -167,7 +165,7 @@ class RecordShard:
 async def stage_records(
     blob: Blob, writer: WriteHandle, records: Iterable[Record], bounds: Bounds, *, inline_bytes_max: int
 ) -> Staged:
-    """Write one batch: into the state if it is small and there is room, else into an object of its own."""
+    """Write one batch: inline in the state if it is small and there is room, else as an object in Blob."""
     net = consolidate(records)
     parts = await write_records(blob, net, writer.stage_prefix(), inline_bytes_max=inline_bytes_max)
     diffs = sum(r.diff for r in net)
@@ -177,7 +175,7 @@ async def stage_records(
 async def write_records(blob: Blob, net: Sequence[Record], prefix: str, *, inline_bytes_max: int) -> tuple[Part, ...]:
     """Return the part that holds ``net`` (none, if there is nothing), written below ``prefix`` unless it is inline.
 
-    Raises `InvalidUsage` for what nobody could read again, and writes nothing.
+    Raises `InvalidUsage` for a record that could not be decoded again, and writes nothing.
     """
     if not net:
         return ()
@@ -194,16 +192,16 @@ async def write_records(blob: Blob, net: Sequence[Record], prefix: str, *, inlin
 
 
 async def discard_records(blob: Blob, staged: Iterable[Staged]) -> None:
-    """Delete the objects of batches that were definitely refused, as far as the store lets us."""
+    """Delete the objects of batches that were definitely refused; a store that fails leaves them as leaks."""
     for batch in staged:
         for part in batch.parts:
             if isinstance(part, BlobPart):
-                with suppress(StoreError):  # what stays behind is named by nothing
+                with suppress(StoreError):  # nothing names what stays behind: a sweep deletes it
                     await blob.delete(part.key)
 
 
 async def read_records(blob: Blob, shard: str, parts: Iterable[Part]) -> list[Record]:
-    """Return the records that show of ``parts``.  Raises `CorruptionError` if one is missing or damaged."""
+    """Return the records in the windows of ``parts``.  Raises `CorruptionError` if one is missing or damaged."""
     found: list[Record] = []
     for part in parts:
         if isinstance(part, InlinePart):
@@ -232,7 +230,7 @@ def _records(body: bytes, window: Window | None) -> list[Record]:
 
 
 class RecordMerger:
-    """`plane.Merger` for record shards: in this process, whole."""
+    """The `plane.Merger` of record shards: it merges in this process and in memory."""
 
     def __init__(self, blob: Blob) -> None:
         self._blob = blob

@@ -1,7 +1,8 @@
 """Registers: one small durable value under a Consensus key, changed by compare-and-set.
 
-For what is a value and no collection: the catalog, the names, a task's recovery log.  Every change carries a fresh
-token, so that after an unknown outcome the writer recognises its own version.  Old versions are forgotten now and then.
+A register keeps what is a value and not a collection: the catalog, the names, a task's recovery log.  Every change
+carries a fresh token, so that after an unknown outcome the writer recognises its own version.  Old versions are
+truncated regularly.
 
 Source: design pages "persist" (after an indeterminate CAS the writer looks for its own token) and "environment"
 (catalog: CAS + epoch).
@@ -23,7 +24,7 @@ from strandline.store.seal import Kind, seal, unseal
 
 RETRIES_MAX: Final = ATTEMPTS_MAX
 KEEP_VERSIONS: Final = 64
-"""So many versions are kept at least, that whoever was not told an outcome finds its own; at most twice as many."""
+"""At least this many versions are kept, so that a writer in doubt finds its own; at most twice as many."""
 
 
 class Register:
@@ -44,8 +45,8 @@ class Register:
     async def update(self, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
         """Replace the value by ``change(value)`` and return the new one.
 
-        A change to None (or an exception) leaves the value alone.  ``change`` is evaluated anew when somebody else was
-        faster.  Raises `Indeterminate` if the last attempt may still land.
+        A change to None (or an exception) leaves the value alone.  ``change`` is evaluated anew when another process
+        was faster.  Raises `Indeterminate` if the last attempt may still land.
         """
         for _ in range(RETRIES_MAX):
             seqno, body = await self._head()
@@ -61,7 +62,7 @@ class Register:
         raise Unavailable(f"register {self.key!r}: no change in {RETRIES_MAX} attempts; too many writers at once")
 
     async def _install(self, request: CompareAndSet, token: str) -> bool:
-        """Send one version until its fate is known; tell whether it is in the history."""
+        """Send one version until its outcome is known; return whether it is in the history."""
         unknown: StoreError | None = None
         for attempt in range(RETRIES_MAX):
             try:
@@ -78,13 +79,13 @@ class Register:
 
     async def _forget(self, seqno: int) -> None:
         if seqno and seqno % KEEP_VERSIONS == 0:
-            with suppress(StoreError):  # housekeeping: the next one forgets more
+            with suppress(StoreError):  # housekeeping: the next change truncates more
                 await self._consensus.truncate(self.key, seqno - KEEP_VERSIONS + 1)
 
     async def _is_ours(self, seqno: int, token: str) -> bool:
         versions = await self._consensus.scan(self.key, seqno, 1)
         if not versions or versions[0].seqno != seqno:
-            raise Indeterminate(f"register {self.key!r}: version {seqno} is truncated, so nobody knows whose it was")
+            raise Indeterminate(f"register {self.key!r}: version {seqno} is truncated, so its writer is not known")
         return self._decode(versions[0])[0] == token
 
     async def _head(self) -> tuple[int | None, bytes | None]:
@@ -110,16 +111,17 @@ class _Formatted(msgspec.Struct):
 def refuse_future(what: str, body: bytes, known: int) -> None:
     """Raise `ConfigError` if ``what`` was written in a newer format than ``known``: its ``format`` in JSON.
 
-    Whoever changed it would write it back without what is new in it.
+    A change by this version would write it back without the fields that the newer format added.
     """
-    with suppress(msgspec.MsgspecError):  # what is no such value at all is told by who decodes it
+    # The caller decodes the value next, and reports one that is no such value at all.
+    with suppress(msgspec.MsgspecError):
         written = _formats.decode(body).format
         if written > known:
             raise ConfigError(f"{what} in format {written}, this version knows {known}: a later strandline is needed")
 
 
 def version_key(key: str, seqno: int) -> str:
-    """What a version is sealed for."""
+    """Return the key that a version is sealed under."""
     return f"{key}/{seqno}"
 
 

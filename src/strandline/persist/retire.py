@@ -1,27 +1,29 @@
-"""Dropping a shard: it is closed, and whoever holds its past by name is let go of.
+"""Dropping a shard: it is closed, and the holds of its critical readers are released.
 
-A lease keeps what it holds: `holds.bury` lets go of everything once none is left, and the collector empties the shard.
+A lease keeps what it holds.  Once no lease is left, `holds.bury` moves since to the end, and the collector empties the
+shard.
 
-Trap: this does not ask who writes.  What a transactions log registered must have been forgotten there first, and a
-stream is dropped by its client (`StreamClient.drop`), which seals what was written.
+Trap: `retire` does not check for other writers.  A shard registered with a transactions log must be forgotten there
+first, and a stream must be dropped by its client (`StreamClient.drop`), which seals what was written.
 
 Source: design pages "persist" (details: tombstone) and "environment" (DROP).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from strandline.frontier.antichain import EMPTY
 from strandline.persist.state import Append, Critical, Fenced, ShardState, append, since_of
 
 DROPPED: Final = "dropped"
-"""The critical reader of a shard that nobody else held by name."""
+"""The critical reader that a dropped shard gets, so that it counts as given up even if it had no other."""
 
 
 def retire(state: ShardState, epoch: int, token: str) -> tuple[ShardState, Fenced | None]:
-    """Close the shard, and move every hold by name to the end; None once that is so."""
+    """Close the shard, and move every critical hold to the end; None once that is done."""
     if epoch < state.epoch:
         return state, Fenced(state.epoch)
     assert not state.unsealed, f"shard {state.shard!r} is a stream: its client drops it"

@@ -1,7 +1,7 @@
-"""Critical readers: holds on a shard's since that survive their owner.
+"""Critical readers: holds on a shard's since that survive their owner's process.
 
-A critical reader has no lease: only its owner moves it, forward, by `compare_and_downgrade` with the token (`opaque`)
-it left there last time.  An owner of an older epoch finds another token and knows that it has been succeeded.
+A critical reader has no lease.  Only its owner moves it, forward, by `compare_and_downgrade` with the token (`opaque`)
+that it wrote last time.  An owner of an older epoch finds another token, which shows that a newer owner has taken over.
 
 Source: design page "persist" (handles, SinceHandle).
 """
@@ -31,7 +31,7 @@ class SinceHandle:
         self.since = Frontier(0)
 
     async def register(self) -> Frontier:
-        """Register the hold, or take it over from an older epoch; return where it holds.
+        """Register the hold, or take it over from an older epoch; return the since it holds.
 
         Raises `FencedError` if a newer epoch holds it.
         """
@@ -47,19 +47,19 @@ class SinceHandle:
         return self._machine.shard
 
     async def downgrade(self, since: Frontier) -> Frontier:
-        """Let go of all times before ``since``; return where the hold stands (it never goes back).
+        """Release all times before ``since``; return the since it holds (the hold never goes back).
 
         Raises `FencedError` if a newer epoch holds it.
         """
         return await self.settled(since, await self._machine.commit(self.command(since)))
 
     def command(self, since: Frontier) -> Command[Downgraded | OpaqueMismatch]:
-        """Return what `downgrade` would commit (for `downgrade_many`); its answer is for `settled`."""
+        """Return the command that `downgrade` would commit (for `downgrade_many`); pass its answer to `settled`."""
         expected = self._opaque
         return lambda state: compare_and_downgrade(state, self._reader, expected, self._epoch, since)
 
     async def settled(self, since: Frontier, answer: Downgraded | OpaqueMismatch) -> Frontier:
-        """Take note of what became of a `command`, and see it through; returns and raises as `downgrade`."""
+        """Record the answer of a `command`, and retry it if need be; returns and raises as `downgrade`."""
         match answer:
             case Downgraded(stands):
                 self._opaque = self._epoch
@@ -68,12 +68,12 @@ class SinceHandle:
             case OpaqueMismatch(opaque, _) if opaque > self._epoch:
                 raise self._fenced(opaque)
             case OpaqueMismatch(opaque, _):
-                # Our own downgrade, whose answer was lost, or that of an older epoch: the hold is ours to take.
+                # Our own downgrade, whose answer was lost, or one of an older epoch: this owner may take the hold.
                 self._opaque = opaque
                 return await self.downgrade(since)
 
     async def expire(self) -> None:
-        """Give the hold up for good.  Raises `FencedError` if a newer epoch holds it."""
+        """Release the hold for good.  Raises `FencedError` if a newer epoch holds it."""
         outcome = await self._machine.commit(lambda state: expire_critical(state, self._reader, self._opaque))
         if outcome is not None:
             raise self._fenced(outcome.opaque)

@@ -1,18 +1,18 @@
 """The stream client: write now, seal later, in the order of the calls.
 
-`StreamClient.create_or_load` gives a writer and a reader of a named collection.  What the writer is asked (`write`,
-`seal`, `allow_compaction`) is a plain function: it *enqueues* when it is called and returns a `Call`, to be awaited.
-Calls take effect in the order in which they were made, over all collections of a client and its clones; those for one
-collection that are pending next to each other share one commit.  A call is resolved when its effect is durable: a
-written update, although it is in no read before its time is sealed.
+`StreamClient.create_or_load` gives a writer and a reader of a named collection.  The writer's methods (`write`, `seal`,
+`allow_compaction`) are plain functions: each *enqueues* a request at once and returns a `Call` to await.
+Calls take effect in the order in which they were made, over all collections of a client and its clones; adjacent
+pending calls for one collection share one commit.  A call is done when its effect is durable.  A written update is
+durable then, but no read shows it before its time is sealed.
 
-Nothing runs by itself: whoever awaits does what is in line (`line.py`).  When the store does not answer, whoever drives
-is told (`Indeterminate`, `Unavailable`); awaiting any call tries the same commit again, with the same token, before
-anything that was called later.  So nothing is ever skipped or done twice; and a process that gives up leaves a prefix
-of its calls.  A call that nobody awaits is done with a later one, or by `stop`.
+Nothing runs in the background: awaiting a call also performs the calls queued before it (`line.py`).  If the store does
+not answer, the await raises `Indeterminate` or `Unavailable`.  Awaiting any call then retries the same commit, with the
+same token, before any later call.  So no call is skipped or done twice, and a process that stops has done a prefix of
+its calls.  A call that is never awaited is done with a later one, or by `stop`.
 
-Trap: times are the caller's.  A write at a time that is sealed, by whomever, is refused (`InvalidUsage`) and the calls
-behind it go on.  Sealing is monotone: sealing less than is sealed does nothing.
+Trap: the caller chooses the times.  A write at a time that any writer has sealed is refused (`InvalidUsage`), and later
+calls go on.  Sealing is monotone: sealing less than is sealed does nothing.
 
 Source: design page "persist" (the stream client).
 """
@@ -20,9 +20,11 @@ Source: design page "persist" (the stream client).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Self, TypeAlias, TypeVar
+
+from msgspec.structs import replace
 
 from strandline.errors import CollectionError, DefinitionError, FencedError, InvalidUsage, Stopped, StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier, given_time
@@ -52,12 +54,12 @@ from strandline.store.clock import Ids
 
 V = TypeVar("V")
 Asked: TypeAlias = Seal | Allow | tuple[Update[Any], ...]
-"""What a call is about: updates to write, or a step of its own."""
+"""The request of a call: updates to write, or a seal or allow step."""
 
 
 @dataclass
 class _Commit(Generic[V]):
-    """A run of calls for one collection: staged once, committed as one pour, whatever becomes of each attempt."""
+    """A run of calls for one collection: staged once and committed as one pour, also over several attempts."""
 
     writer: WriteHandle
     codec: Codec[V]
@@ -65,7 +67,7 @@ class _Commit(Generic[V]):
     calls: list[Call[Asked]]
     request: Pour
     mine: dict[int, list[Write]] = field(default_factory=dict)
-    """By the index of a call: what was staged for it."""
+    """The batches staged for each call, by the call's index."""
     inline: int = 0
     """Bytes of inline parts that are staged and not in the state yet."""
 
@@ -79,7 +81,7 @@ class _Commit(Generic[V]):
             except InvalidUsage as refusal:
                 if anew:
                     return self._settle(refusal)
-                anew = True  # parts that waited for so long that they may have been swept as leaked
+                anew = True  # the parts waited so long that a sweep may have deleted them as leaked
                 self.mine, self.inline, self.request = {}, 0, replace(self.request, pieces={})
                 await self._stage()
                 continue
@@ -95,7 +97,7 @@ class _Commit(Generic[V]):
         return self._settle()
 
     async def _attempt(self, steps: tuple[Step, ...]) -> Outcome:
-        """Pour ``steps``; remember since when nobody knows what became of it."""
+        """Pour ``steps``; record the version of the first attempt whose outcome is unknown."""
         tried: tuple[int, Frontier] | None = None
 
         def attempt(state: ShardState) -> tuple[ShardState, Outcome]:
@@ -111,7 +113,7 @@ class _Commit(Generic[V]):
             return await self.writer.commit(attempt, in_doubt=doubt)
         except StrandlineError:
             raise
-        except BaseException:  # cancelled, perhaps in the middle of an attempt
+        except BaseException:  # cancelled, possibly during an attempt
             doubt()
             raise
 
@@ -121,7 +123,7 @@ class _Commit(Generic[V]):
                 call.settle(refusal)
 
     async def _stage(self) -> None:
-        """Write the updates of each call, cut where the calls behind it will seal."""
+        """Write the updates of each call, cut at the upper to which later calls will seal."""
         last = self.writer.state.upper
         for call in self.calls:
             last = max(last, call.step.upper) if isinstance(call.step, Seal) else last
@@ -130,10 +132,11 @@ class _Commit(Generic[V]):
                 try:
                     self.mine[index] = await self._write(call.step, last)
                 except (InvalidUsage, DefinitionError) as error:
-                    call.settle(error)  # these are no values of this collection, or it can hold none: for good
+                    # The values do not fit the collection, or its schema cannot be stored: retrying is no use.
+                    call.settle(error)
 
     async def _write(self, updates: Iterable[Update[V]], at: Frontier) -> list[Write]:
-        """Stage updates, those before ``at`` apart from those after."""
+        """Stage updates in two batches: those before ``at``, and the others."""
         before = [update for update in updates if not at.beyond(update.time)]
         after = [update for update in updates if at.beyond(update.time)]
         written = []
@@ -146,7 +149,7 @@ class _Commit(Generic[V]):
         return written
 
     def _steps(self) -> list[tuple[int, Step]]:
-        """Return what is left to do, each with the index of its call."""
+        """Return the steps that are left to do, each with the index of its call."""
         steps: list[tuple[int, Step]] = []
         for index, call in enumerate(self.calls):
             if call.done:
@@ -159,13 +162,13 @@ class _Commit(Generic[V]):
         lower = min((write.staged.lower for write in self.mine[index]), default=upper)
         self.calls[index].settle(
             InvalidUsage(
-                f"shard {self.writer.shard!r}: nothing is written at {lower} any more: it is sealed up to {upper}"
+                f"shard {self.writer.shard!r}: cannot write at {lower}: the collection is sealed up to {upper}"
             )
         )
         await self.codec.discard(write.staged for write in self.mine[index])
 
     async def _cut(self, batches: Mapping[str, Staged], at: Frontier) -> None:
-        """Cut batches that were written before, and seal beyond: read them, and stage what is before and after."""
+        """Cut unsealed batches that reach beyond ``at``: read them, and stage the two sides as separate batches."""
         pieces = dict(self.request.pieces)
         for name, staged in sorted(batches.items()):
             held = await self.codec.read(contents_of(self.writer.shard, self.codec.schema, staged))
@@ -186,27 +189,27 @@ class StreamWriter(Generic[V]):
 
     @property
     def upper(self) -> Frontier:
-        """What is sealed, as far as is known here."""
+        """The time up to which the collection is sealed, as far as is known here."""
         return self._writer.state.upper
 
     def write(self, updates: Iterable[Update[V] | tuple[V, int, int]]) -> Call[Asked]:
-        """Write updates, at any times that are not sealed: all or none.
+        """Write updates at times that are not sealed: all or none.
 
-        Raises `InvalidUsage` at once, for what is no time or diff: a whole number.
+        Raises `InvalidUsage` at once if a time or diff is not a whole number.
         """
         return self._enqueue(given_updates(updates, repr(self.name)))
 
     def seal(self, upper: int | None) -> Call[Asked]:
-        """Complete all times before ``upper`` (None: all there are; the collection is closed).
+        """Complete all times before ``upper`` (None: all times; this closes the collection).
 
-        Raises `InvalidUsage` at once, for what is no time.
+        Raises `InvalidUsage` at once if it is not a time.
         """
         return self._enqueue(Seal(EMPTY if upper is None else Frontier(given_time(upper, repr(self.name)))))
 
     def allow_compaction(self, since: int) -> Call[Asked]:
-        """Give up telling times before ``since`` apart; readers that hold them still can.
+        """Allow compaction of times before ``since``; times that readers hold stay distinct.
 
-        Raises `InvalidUsage` at once, for what is no time.
+        Raises `InvalidUsage` at once if it is not a time.
         """
         return self._enqueue(Allow(Frontier(given_time(since, repr(self.name)))))
 
@@ -226,11 +229,11 @@ class StreamReader(Generic[V]):
         self._codec = codec
 
     async def snapshot(self, as_of: int, *, timeout_s: float | None = None) -> list[Update[V]]:
-        """Return the contents at ``as_of``, once it is sealed.
+        """Wait until ``as_of`` is sealed, and return the contents at it.
 
         Raises:
             AsOfError: see `ReadHandle.snapshot`.
-            CollectionError: something is there less than no times, since more of it was withdrawn than was written.
+            CollectionError: a value has a negative count, because more of it was withdrawn than was written.
         """
         found = await self._values(await self._reader.snapshot(as_of, timeout_s=timeout_s))
         for value, _, diff in found:
@@ -242,23 +245,23 @@ class StreamReader(Generic[V]):
         return found
 
     async def listen(self, as_of: int) -> AsyncIterator[tuple[list[Update[V]], Frontier]]:
-        """Yield the updates after ``as_of``, each once, with the frontier that they are complete to.
+        """Yield the updates after ``as_of``, each once, with the frontier up to which they are complete.
 
-        Raises `AsOfError`: the past of ``as_of`` is compacted.
+        Raises `AsOfError` if the history at ``as_of`` is compacted.
         """
         async for contents, upper in self._reader.listen(as_of):
             yield await self._values(contents), upper
 
     async def allow_compaction(self, since: int) -> None:
-        """Let go of times before ``since``, which this reader's lease held (see `ReadHandle.downgrade_since`)."""
+        """Release the times before ``since`` that this reader's lease holds (see `ReadHandle.downgrade_since`)."""
         await self._reader.downgrade_since(Frontier(given_time(since, repr(self._reader.name))))
 
     async def beat(self) -> None:
-        """Show that this reader is there (see `ReadHandle.beat`)."""
+        """Renew this reader's lease (see `ReadHandle.beat`)."""
         await self._reader.beat()
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """End this reader's lease."""
         await self._reader.close()
 
     async def _values(self, contents: Contents) -> list[Update[V]]:
@@ -269,10 +272,10 @@ class StreamReader(Generic[V]):
 
 
 async def read_stream(client: PersistClient, name: str, codec: Codec[V], *, lease: bool) -> StreamReader[V] | None:
-    """Open the collection ``name`` to read it, in any process and beside any writer; None: there is none.
+    """Open the collection ``name`` to read it, in any process and beside any writer; None if there is none.
 
-    It is under no epoch, so nobody is fenced.  ``lease``: what is readable now stays readable until
-    `StreamReader.close` (or until its reader is not there any more); without one nothing is written at all.
+    The reader has no epoch, so it fences no writer.  ``lease``: what is readable now stays readable until
+    `StreamReader.close`, or until the lease expires; without a lease the reader writes nothing.
 
     Raises `InvalidUsage` if it was created with another codec.
     """
@@ -295,7 +298,7 @@ class StreamClient:
         self._left = False
 
     async def create_or_load(self, name: str, codec: Codec[V]) -> tuple[StreamWriter[V], StreamReader[V]]:
-        """Return a writer and a reader of the collection ``name``, which is created if it is not there.
+        """Return a writer and a reader of the collection ``name``, creating it if it does not exist.
 
         Raises:
             InvalidUsage: it was created with another codec, or is not a stream.
@@ -314,11 +317,11 @@ class StreamClient:
         return StreamWriter(self._line, self._client.ids, writer, codec, name), StreamReader(reader, codec)
 
     async def drop(self, name: str) -> bool:
-        """Close the collection ``name``, let the name mean nothing, and delete all of it; tell whether there was one.
+        """Close the collection ``name``, drop its name, and delete all of it; return whether it existed.
 
-        Whoever still has it open finds it closed.  While a reader with a lease holds something of it, nothing is
-        deleted: once none is left, whoever collects the location's garbage does so.  Raises `InvalidUsage` if it is not
-        a stream.
+        A process that still has it open finds it closed.  While a leased reader holds any of it, nothing is deleted;
+        the location's garbage collection deletes it once no lease is left.  Raises `InvalidUsage` if it is not a
+        stream.
         """
         named = (await self._names.all()).get(name)
         if named is None:
@@ -333,19 +336,19 @@ class StreamClient:
         return True
 
     def clone(self) -> StreamClient:
-        """Return another client of the same line: its calls and this one's are in one order."""
+        """Return another client that shares this client's queue, so that the calls of both are in one order."""
         if self._line.stopped:
-            raise Stopped("this stream client was stopped: it has no clones any more")
+            raise Stopped("this stream client was stopped: it cannot be cloned")
         self._line.clones += 1
         return StreamClient(self._client, self._epoch, line=self._line)
 
     async def stop(self) -> None:
-        """Take no new calls, from any clone, and finish those that were made; may be called again if it fails.
+        """Refuse new calls, from any clone, and finish the calls that were made; may be called again if it fails.
 
         Raises:
-            FencedError, InvalidUsage, DefinitionError: calls that nobody awaited were refused, for good: what they
-                wrote is not there.  All others are done; who stops again is not told again.
-            Indeterminate, Unavailable: not all calls are done.
+            FencedError, InvalidUsage, DefinitionError: calls that were never awaited were refused for good, so their
+                writes are lost.  All other calls are done; a second `stop` does not raise this again.
+            Indeterminate, Unavailable: some calls are not done.
         """
         self._line.stopped = True
         await self._line.finish()

@@ -1,28 +1,28 @@
-"""The trace of a shard: which adjacent batches to merge, and how a merged one takes their place.  Pure.
+"""The trace of a shard: which adjacent batches to merge, and how the output replaces them.  Pure.
 
-A *merge* rewrites adjacent batches as one: times advanced to a since, equal updates added up, zeros dropped.  It leaves
-every read at or after that since as it was, and with it the sum of diffs and the digest, which are asserted when the
-result takes its inputs' place.  It names its inputs whole: if one of them is not there any more, as it was, somebody
-else was faster and the result is *stale*.
+A *merge* rewrites adjacent batches as one: times advanced to a since, equal updates added up, zeros dropped.  It
+preserves every read at or after that since, and so the sum of diffs and the digest; both are checked when the output
+replaces its inputs.  A merge names its whole inputs: if one of them has changed or gone, another merge was faster and
+the output is *stale*.
 
 Which to merge: a batch's *tier* is the magnitude of its number of updates (base `FAN`); one that lies before a larger
 batch counts as that one does, since it will never grow by itself.  So tiers fall from the oldest batch to the newest,
-and as soon as `FAN` batches share a tier they become one.  There are never more than `FAN - 1` batches a tier: their
-number grows as the logarithm of the number of appends, and each update is rewritten once a tier.
+and as soon as `FAN` batches share a tier they become one.  No tier has more than `FAN - 1` batches, so their number
+grows as the logarithm of the number of appends, and each update is rewritten once per tier.
 
-A past that is given up shrinks.  At or before since, what was withdrawn cancels what it withdraws, in however large or
-small batches the two lie: as soon as that would drop half of what is there, these batches become one (`_cancelled`).
-So of what lies before since at most twice what is alive is kept.
+Released history shrinks.  At or before since, a withdrawal cancels the update that it withdraws, even if they are in
+batches of different tiers.  As soon as cancelling would drop half of the updates, these batches become one
+(`_cancelled`).  So the updates before since are at most twice the live rows.
 
-A merge is *large* above `LARGE_UPDATES` or `LARGE_BYTES`: where somebody does those apart, no commit waits for one
-(`persist/compact.py`).
+A merge is *large* above `LARGE_UPDATES` or `LARGE_BYTES`.  A client may carry out large merges apart from commits, so
+that no commit waits for one (`persist/compact.py`).
 
-What counts is not batches but *runs*: what was staged as one, and lies below one prefix.  A batch that was appended as
-one is mostly one run, however many parts Spark wrote it in; but all that a stream wrote before it sealed is one batch
-of as many runs as there were writes.  What a merge wrote is one run, so it is never due for its parts alone.
+Tiers count *runs*, not batches.  A run is what was staged together, under one prefix.  An appended batch is usually one
+run, in however many parts Spark wrote it.  But when a stream seals, all that it wrote becomes one batch with one run
+per write.  The output of a merge is one run, so its number of parts never makes a merge due.
 
-Traps: a batch with the last times of all is left out while it is empty, because it is about to grow; and a merge with
-only one batch that holds anything is done like any other: that batch may hold what it must not show, or zeros.
+Traps: the last batch is left out while it is empty, because the next empty append extends it.  A merge in which only
+one batch has parts is done like any other: that batch may hold updates outside its window, or zeros.
 
 Source: design page "persist" (maintenance; details that cost others years).
 """
@@ -30,9 +30,12 @@ Source: design page "persist" (maintenance; details that cost others years).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier, as_time, join
@@ -42,15 +45,14 @@ from strandline.persist.state import ShardState
 _TIER_BITS: Final = 3
 FAN: Final = 1 << _TIER_BITS
 INLINE_BYTES_FULL: Final = INLINE_SHARD_BYTES_MAX * 3 // 4
-"""From here on inline parts are moved to Blob, so that appends still find room for theirs."""
+"""From this size on inline parts are moved to Blob, so that appends still find room for theirs."""
 assert INLINE_BYTES_FULL < INLINE_SHARD_BYTES_MAX
 LARGE_UPDATES: Final = 100_000
 LARGE_BYTES: Final = 32 << 20
-"""What is more than either takes longer than a commit should: a job of its own, and seconds."""
+"""A merge above either takes longer than a commit should: a Spark job, and seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What to merge: adjacent batches, to which since, and how many bytes of the result may stay inline."""
 
     inputs: tuple[Batch, ...]
@@ -70,10 +72,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A merge that was carried out: ``output`` is what became of ``inputs``.
+    """A merge that was carried out: ``output`` replaces ``inputs``.
 
-    Raises `InvalidUsage` if it cannot be the merge of these: they are not contiguous, not exactly its bounds, or
-    already further advanced than it is.
+    Raises `InvalidUsage` if ``output`` cannot be the merge of ``inputs``: they are not contiguous, have other bounds,
+    or are advanced further than ``output``.
     """
 
     inputs: tuple[Batch, ...]
@@ -92,12 +94,12 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The result has taken its inputs' place, now or already before."""
+    """The output has replaced its inputs, by this call or an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The result was refused and changed nothing; its parts are in no shard.  ``why`` is for people."""
+    """The output was refused and changed nothing; its parts are in no shard.  ``why`` is for messages."""
 
     why: str
 
@@ -106,9 +108,9 @@ MergeOutcome: TypeAlias = Merged | Stale
 
 
 def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutcome]:
-    """Put a merge's output in the place of its inputs, iff they are all there as they were.
+    """Replace a merge's inputs by its output, iff all inputs are in the trace unchanged.
 
-    Raises `CorruptionError` if the output does not add up to what its inputs did: a part is not what it was, or a bug.
+    Raises `CorruptionError` if the output does not add up to its inputs: a part is damaged, or there is a bug.
     """
     output = merge.output
     merged = as_batch(output)
@@ -119,12 +121,12 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
     if state.tombstone:
         return state, Stale("the shard was dropped")
     if state.batches[at:end] != merge.inputs:
-        return state, Stale(f"not all of {_bounds(merge.inputs)} are there any more")
+        return state, Stale(f"not all of {_bounds(merge.inputs)} are still in the trace")
     if not output.since <= state.since:
         return state, Stale(f"it was advanced to {output.since}, beyond the shard's since {state.since}")
     rows = sum(batch.rows for batch in merge.inputs)
     if output.rows > rows:
-        return state, Stale(f"it holds {output.rows} updates, more than the {rows} that it was made of")
+        return state, Stale(f"it holds {output.rows} updates, more than the {rows} of its inputs")
     diffs = sum(batch.diffs for batch in merge.inputs)
     digest = sum((batch.digest for batch in merge.inputs), NOTHING)
     if (output.diffs, output.digest) != (diffs, digest):
@@ -136,9 +138,9 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
 
 
 def due(state: ShardState, *, small: bool = False) -> Plan | None:
-    """Return the merge that the newest batches have made necessary, or None; ``small``: leaving out large ones.
+    """Return the next merge that is due, or None; ``small``: skip large merges.
 
-    A tombstone is not merged: nobody can read it, and it is about to be deleted.
+    A tombstone is not merged: no reader can read it, and it is about to be deleted.
     """
     if state.tombstone:
         return None
@@ -155,7 +157,7 @@ def _due(state: ShardState) -> Iterator[Plan]:
 
 
 def _tiers(state: ShardState, batches: Sequence[Batch]) -> Iterator[Plan]:
-    """Yield the merges of as many runs of a tier as fan in, those of the lowest tier first."""
+    """Yield a merge for each tier that has `FAN` runs or more, the lowest tier first."""
     tier = runs = 0
     end = len(batches)
     for at in range(len(batches) - 1, -1, -1):
@@ -170,10 +172,10 @@ def _tiers(state: ShardState, batches: Sequence[Batch]) -> Iterator[Plan]:
 
 
 def _cancelled(state: ShardState, batches: Sequence[Batch]) -> Sequence[Batch]:
-    """Return the batches that begin at or before since, if at least half of what they hold before it cancels out.
+    """Return the batches that begin at or before since, if at least half of their updates before it cancel.
 
-    How much does is known without reading where diffs are 1 and -1: of ``n`` updates that sum up to ``d``, ``n - d``;
-    of a batch that goes on beyond since, as large a share as of its times.
+    How many cancel is estimated without reading, as if diffs were 1 and -1: of ``n`` updates with sum ``d``, ``n - d``
+    cancel; a batch that reaches beyond since counts by the share of its times before since.
     """
     since = as_time(state.since)
     begun = batches[: next((n for n, batch in enumerate(batches) if as_time(batch.lower) > since), len(batches))]
@@ -183,9 +185,10 @@ def _cancelled(state: ShardState, batches: Sequence[Batch]) -> Sequence[Batch]:
 
 
 def _share(batch: Batch, since: int, *, first: bool) -> float:
-    """Return how much of what a batch holds could cancel at ``since`` and has not done so, from 0 to 1.
+    """Return the share of a batch that may cancel at ``since`` and has not done so yet, from 0 to 1.
 
-    What compaction advanced to one time has cancelled within its batch, so of the first batch only what came later may.
+    Updates that compaction advanced to one time have cancelled within their batch already, so of the first batch only
+    later ones may cancel.
     """
     begin = max(as_time(batch.lower), as_time(batch.since))
     end = min(as_time(batch.upper), TIME_MAX) - 1
@@ -195,7 +198,7 @@ def _share(batch: Batch, since: int, *, first: bool) -> float:
 
 
 def everything(state: ShardState) -> Plan | None:
-    """Return the merge of all batches to one at since, for a person who asks for it; None if that changes nothing."""
+    """Return the merge of all batches into one at since (`Compactor.whole`); None if it changes nothing."""
     batches = _closed(state.batches)
     if state.tombstone or not any(batch.parts for batch in batches):
         return None
@@ -206,13 +209,13 @@ def everything(state: ShardState) -> Plan | None:
 
 def _plan(state: ShardState, inputs: Sequence[Batch]) -> Plan:
     room = INLINE_SHARD_BYTES_MAX - state.inline_bytes + sum(batch.inline_bytes for batch in inputs)
-    # Of what nobody can read any more the times are all one; the empty frontier itself is no time.
+    # An unreadable shard needs no times, so they all become the last one; the empty frontier is no time.
     since = join((Frontier(TIME_MAX - 1) if state.since.empty else state.since, *(b.since for b in inputs)))
     return Plan(tuple(inputs), since, max(0, room))
 
 
 def _runs(batch: Batch) -> int:
-    """Return how many runs a batch is made of; one that is empty takes a place in the state, too."""
+    """Return the number of runs of a batch; an empty batch counts as one, because the state lists it too."""
     if len(batch.parts) < 2:
         return 1
     staged = {part.key.rpartition("/")[0] for part in batch.parts if isinstance(part, BlobPart)}

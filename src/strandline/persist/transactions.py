@@ -1,18 +1,18 @@
-"""Transactions: one commit over several table shards, at one time, all or nothing.
+"""Transactions: one atomic commit over several table shards, at one time.
 
 The *transactions shard* (a record shard, see `ledger.py`) is the commit point: a transaction is committed iff its
 records are in it.  Its batches were staged before; applying it means appending them to each data shard at the
 transaction's time.  Only the applier moves a registered shard's upper, and never past ``t`` before the batches of ``t``
-are in; so ``upper > t`` alone shows that a transaction is whole, and no reader knows of the transactions shard.
-Whoever opens it for writing applies what is committed first.
+are in; so ``upper > t`` alone shows that a transaction is complete, and readers need not know the transactions shard.
+A process that opens the transactions shard for writing first applies what is committed.
 
-Applying is idempotent and may be done by several at once: an append needs the upper to be at or before ``t``, and moves
-it beyond.  Tidying (withdrawing what is applied, and tokens that expired) is not, so what is withdrawn is what is live
-at the very upper that the append expects.  Nobody reads the shard's past, so its since follows, and compaction drops
-what cancels out.
+Applying is idempotent, and several processes may do it at once: an append needs the upper to be at or before ``t``, and
+moves it beyond.  Tidying (withdrawing applied writes and expired tokens) is not idempotent, so an append withdraws only
+records that are live at the very upper it expects.  No reader needs the shard's past, so its since follows the upper,
+and compaction drops what cancels.
 
-A location has one for the environment's tables and one for programs (`LOGS`), which know nothing of each other: epochs
-and times of the one are not the other's.  A data shard is owned by its log, so it takes part in one alone.
+A location has one log for the environment's tables and one for programs (`LOGS`).  They are independent: each has its
+own epochs and times.  A data shard's owner is its log, so it takes part in only one.
 
 Source: design page "persist" (transactions); cases `txn_wal`.
 """
@@ -43,42 +43,42 @@ from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 
 SHARD: Final = "transactions"
-"""Those of the environment: its epoch, its times."""
+"""The log of the environment's tables."""
 MULTI: Final = "multi"
-"""Those of programs (`persist/multi.py`)."""
+"""The log of programs (`persist/multi.py`)."""
 LOGS: Final = (SHARD, MULTI)
 HOLD: Final = "transactions"
-"""The critical reader of the transactions shard: whoever keeps it."""
+"""The critical reader of the transactions shard; the process that has the log open owns it."""
 TIDY_EVERY: Final = 64
-"""Expired tokens are withdrawn, and the shard's past is let go of, once in so many versions."""
+"""Expired tokens are withdrawn, and the log's past is released, once in this many versions."""
 APPLY_RETRIES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedAt:
-    """The transaction is durable at ``time``, now or (same token) already before."""
+    """The transaction is durable at ``time``, by this call or (same token) an earlier one."""
 
     time: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimeTaken:
-    """Somebody else was faster: commit at ``upper`` or later.  The staged batches are the caller's."""
+    """Another transaction was faster: commit at ``upper`` or later.  The staged batches are still the caller's."""
 
     upper: int
 
 
 CommitOutcome: TypeAlias = CommittedAt | TimeTaken
 Writes: TypeAlias = Mapping[str, Sequence[Staged]]
-"""Batches by the shard that they are for."""
+"""Staged batches, by shard."""
 
 
 class Draft(Protocol):
-    """A transaction that does not know its time yet."""
+    """A transaction whose time is not decided yet."""
 
     @property
     def reads(self) -> bool:
-        """Whether what it writes follows from what the shards hold; then nobody may commit in between."""
+        """Whether its writes depend on what the shards hold; then no other transaction may commit in between."""
         ...
 
     def time(self, upper: int) -> int:
@@ -86,7 +86,7 @@ class Draft(Protocol):
         ...
 
     async def stage(self, time: int, upper: int) -> Writes:
-        """Stage for ``time``; the shards hold everything that is committed before ``upper``."""
+        """Stage the writes for ``time``; the shards hold everything that is committed before ``upper``."""
         ...
 
     async def discard(self, writes: Writes) -> None:
@@ -105,7 +105,7 @@ class Transactions:
         self._writers: dict[str, WriteHandle] = {}
         self._ledger = Ledger()
         self._tidied_at = log.state.seqno
-        self._applied: set[bytes] = set()  # write records applied here that the log may still hold
+        self._applied: set[bytes] = set()  # write records that this process applied and the log may still hold
 
     @property
     def upper(self) -> Frontier:
@@ -118,13 +118,13 @@ class Transactions:
         return known.shards
 
     async def register(self, shard: str, schema: str, *, merger: Merger | None = None) -> WriteHandle:
-        """Make ``shard`` one that only transactions append to; idempotent.  Its upper follows the log's from now on.
+        """Register ``shard``, so that only transactions append to it and its upper follows the log's; idempotent.
 
-        ``merger`` rewrites its parts here (see `PersistClient.writer`); who applies what is committed to shards that
-        others registered chooses by their schemas.
+        ``merger`` rewrites its parts in this process (see `PersistClient.writer`).  For shards that other processes
+        registered, their schemas choose the merger.
         """
         writer = await self._writer(shard, schema, merger)
-        await self._log.refresh()  # somebody else may have let it go
+        await self._log.refresh()  # another process may have unregistered it
         while True:
             state, known = await self._current()
             if shard in known.shards:
@@ -135,11 +135,11 @@ class Transactions:
         return writer
 
     async def forget(self, shard: str) -> None:
-        """Let ``shard`` take part no more; idempotent.
+        """Unregister ``shard``; idempotent.
 
-        Everything committed to it is applied first; its upper stands still from then on, and commits to it are refused.
+        Everything committed to it is applied first.  From then on its upper stands still and commits to it are refused.
         """
-        await self._log.refresh()  # somebody else may have registered it
+        await self._log.refresh()  # another process may have registered it
         while True:
             await self.apply()
             state, known = await self._current()
@@ -152,18 +152,18 @@ class Transactions:
         self._writers.pop(shard, None)
 
     async def drop(self, shard: str) -> None:
-        """Let ``shard``, whether it takes part or not, take part no more, and close it for good; idempotent.
+        """Unregister ``shard`` if it is registered, and close it for good; idempotent.
 
-        See `PersistClient.drop` for what becomes of it, and for errors.
+        See `PersistClient.drop` for its effects and errors.
         """
         await self.forget(shard)
         await self._client.drop(shard, self._epoch)
 
     async def transact(self, draft: Draft, *, token: str | None) -> int:
-        """Commit ``draft`` at a time that is free, later for as long as others are faster; apply it.
+        """Commit ``draft`` at a free time, trying later times while other transactions are faster; apply it.
 
-        What it wrote is given the later time as it is; only a draft that reads is staged anew.  The same token again is
-        the same commit; without one nobody can ask again, and nothing of it is remembered.  Raises what `commit` and
+        Staged batches are retimed for a later time; only a draft that reads is staged anew.  The same token again is
+        the same commit.  Without a token the caller cannot ask again, and the log keeps none.  Raises what `commit` and
         ``draft.stage`` raise; then nothing is committed, unless it is `Indeterminate`.
         """
         done = None if token is None else await self.find(token)
@@ -182,24 +182,25 @@ class Transactions:
                 case CommittedAt(at):
                     done = at
                     if at != time:
-                        await _give_back(draft, writes)  # it was committed before, with other batches
+                        await _give_back(draft, writes)  # an earlier call committed it, with other batches
                 case TimeTaken() if draft.reads:
                     await _give_back(draft, writes)
                     writes = None
-        with suppress(StoreError, Unavailable, FencedError):  # it is durable: whoever is next applies it
+        # It is durable: the next process to open the log applies it.
+        with suppress(StoreError, Unavailable, FencedError):
             await self.apply()
         return done
 
     async def commit(self, time: int, writes: Writes, *, token: str | None, read: int | None = None) -> CommitOutcome:
-        """Commit batches staged for exactly ``[time, time + 1)`` to their shards, all or none; durable when it returns.
+        """Commit batches staged for exactly ``[time, time + 1)`` to their shards, all or none, durably.
 
-        ``read``: the upper that the transaction saw when it read what it changes; if anything was committed since, it
-        is refused (`TimeTaken`), and must read again.
+        ``read``: the upper at which the transaction read the data that it changes.  If anything was committed since,
+        the commit is refused (`TimeTaken`), and the transaction must read again.
 
         Raises:
-            InvalidUsage: a shard is not registered, a batch is staged for another time, or so long ago that a sweep has
-                taken its parts for leaked, or ``token`` was made so long ago that nobody knows any more whether it was
-                committed.
+            InvalidUsage: a shard is not registered; a batch is staged for another time, or so long ago that a sweep may
+                have deleted its parts as leaked; or ``token`` has expired, so that the log no longer shows whether it
+                was committed.
             Indeterminate: it may have happened: ask again with the same token.
         """
         records = [] if token is None else [Record(token_record(token, time), time, 1)]
@@ -214,14 +215,14 @@ class Transactions:
         begun = min(dates, default=None)
         fresh = False  # whether the state was fetched after this call began
         while True:
-            state, known = await self._current()  # the answer follows from one version, whoever commits meanwhile
+            state, known = await self._current()  # one version decides the answer, whatever is committed meanwhile
             upper = _at(state.upper)
             if token is not None and token in known.tokens:
                 return CommittedAt(known.tokens[token])
             if token is not None and expires(token) <= upper:
                 raise InvalidUsage(
-                    f"token {token!r} comes too late: tokens are remembered for {TOKEN_LIFE_MS // 60_000} minutes, so "
-                    "whether it was committed is not known any more; look, and use a new token"
+                    f"token {token!r} comes too late: tokens are kept for {TOKEN_LIFE_MS // 60_000} minutes, so "
+                    "whether it was committed is no longer known; look, and use a new token"
                 )
             if upper > time or read not in (None, upper):
                 return TimeTaken(upper)
@@ -230,7 +231,7 @@ class Transactions:
                     raise InvalidUsage(
                         f"shard {missing[0]!r} is not registered with the transactions; register it first"
                     )
-                await self._log.refresh()  # somebody else may have registered it
+                await self._log.refresh()  # another process may have registered it
                 fresh = True
                 continue
             if await self._append(state, records, time + 1, begun_ms=begun):
@@ -266,7 +267,7 @@ class Transactions:
         return len(writes)
 
     async def advance(self, time: int) -> None:
-        """Seal all registered shards through ``time``: no transaction can commit at or before it any more."""
+        """Seal all registered shards through ``time``: no transaction can commit at or before it from then on."""
         while _at((state := self._log.state).upper) <= time:
             await self._append(state, [], time + 1)
         await self.apply()
@@ -282,7 +283,7 @@ class Transactions:
                 return state, known
 
     async def _read(self, state: ShardState) -> Ledger | None:
-        """Return the ledger at ``state``; None if that was merged and collected while it was read: others went on."""
+        """Return the ledger at ``state``; None if its batches were merged and collected during the read."""
         try:
             return await self._known(state)
         except CorruptionError:
@@ -292,13 +293,13 @@ class Transactions:
             return None
 
     async def _known(self, state: ShardState) -> Ledger:
-        """Return the ledger at ``state``; what is appended is read once."""
+        """Return the ledger at ``state``; each appended batch is read once."""
         past = self._ledger
         if state.upper == past.upper:
             return past
         lowers = [batch.lower for batch in state.batches if batch.parts and not batch.upper <= past.upper]
         if not past.upper <= state.upper or not all(past.upper <= lower for lower in lowers):
-            past = Ledger()  # this state is an older one, or compaction has put old and new together
+            past = Ledger()  # this state is older, or compaction has merged old and new batches
         known = past.after(await self._log.contents(state, after=past.upper), state.upper)
         self._learn(known)
         return known
@@ -310,15 +311,15 @@ class Transactions:
     async def _append(
         self, state: ShardState, records: Sequence[Record], new: int, *, begun_ms: int | None = None
     ) -> bool:
-        """Append to the log as it is in ``state``, and tidy; tell whether nobody was faster.
+        """Append to the log as it is in ``state``, and tidy; return False if another append was faster.
 
-        Raises `InvalidUsage` if parts that ``records`` name were begun (``begun_ms``) before the mark of a sweep: what
-        is committed can never be refused any more, since nobody would get past it.
+        Raises `InvalidUsage` if parts that ``records`` name were begun (``begun_ms``) before the mark of a sweep.  This
+        must be refused here: a committed write that can never be applied would block all later ones.
         """
         known = await self._read(state)
         if known is None:
             return False
-        self._applied &= known.writes.keys()  # the rest was withdrawn already, by whomever
+        self._applied &= known.writes.keys()  # the rest is withdrawn already
         withdrawn = frozenset(self._applied)
         due = state.seqno >= self._tidied_at + TIDY_EVERY
         expired = known.expired() if due else []
@@ -328,18 +329,18 @@ class Transactions:
                 self._learn(known.after(fresh, Frontier(new)))
                 self._applied -= withdrawn
                 if due:
-                    await self._let_go()
+                    await self._release_past()
                 return True
             case UpperMismatch():
                 return False
             case Fenced() as outcome:
                 raise fenced(self._log.shard, outcome, self._epoch)
 
-    async def _let_go(self) -> None:
-        """Let go of the log's past, so that compaction can drop what cancels out; failing does no harm."""
+    async def _release_past(self) -> None:
+        """Release the log's past, so that compaction can drop what cancels; a failure does no harm."""
         state = self._log.state
         self._tidied_at = state.seqno
-        with suppress(StoreError, Unavailable, FencedError):  # what was appended is durable all the same
+        with suppress(StoreError, Unavailable, FencedError):  # the append is durable in any case
             await self._hold.downgrade(Frontier(_at(state.upper) - 1))
 
     # ---- the data shards ---------------------------------------------------------------------------------------------
@@ -356,7 +357,7 @@ class Transactions:
         for _ in range(APPLY_RETRIES_MAX):
             upper = writer.state.upper
             if not upper <= Frontier(time):
-                return  # applied before: nothing else moves this upper beyond the time
+                return  # already applied: only applying moves this upper beyond the time
             outcome = await writer.compare_and_append(staged, upper, Frontier(time + 1), token=f"{shard}@{time}")
             if isinstance(outcome, Appended):
                 return
@@ -376,7 +377,7 @@ class Transactions:
 
 
 async def open_transactions(client: PersistClient, epoch: int, log: str = SHARD) -> Transactions:
-    """Open those transactions of a location for writing: apply all that is committed, whoever committed it."""
+    """Open a transactions log of a location for writing, and apply all that is committed in it."""
     records = await client.records(log, epoch)
     transactions = Transactions(records, await client.since(log, HOLD, epoch), client, epoch)
     await transactions.apply()
@@ -389,7 +390,7 @@ def _at(frontier: Frontier) -> int:
 
 
 async def _give_back(draft: Draft, writes: Writes) -> None:
-    with suppress(StoreError, Unavailable):  # what stays behind is named by nothing, and is swept as leaked
+    with suppress(StoreError, Unavailable):  # nothing names what stays behind: a sweep deletes it
         await draft.discard(writes)
 
 

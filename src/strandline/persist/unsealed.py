@@ -1,14 +1,15 @@
-"""What a stream does to its shard: write at times that are not complete yet, seal, let go of the past.
+"""The transitions of a stream's shard: write at times that are not complete yet, seal, release the past.
 
-An *unsealed* batch is durable and in no read: its times may still get company.  Sealing through a time makes one batch
-of the trace out of everything written before that time.  A written batch that straddles it must have been cut there
-first: the transition says so (`Straddling`), the caller cuts it (an I/O) and asks again with the pieces.
+An *unsealed* batch is durable, but no read shows it, because more updates may come at its times.  Sealing through a
+time turns everything written before that time into one batch of the trace.  A written batch that straddles that time
+must be cut there first: the transition answers `Straddling`, and the caller cuts the batch (an I/O) and calls again
+with the pieces.
 
-A *pour* is a run of such steps in the order they were called; it is committed whole, by one version, or not at all.
-The first step that can never be done is told (`Refused`), and then nothing was done.
+A *pour* is a run of such steps in call order; one version commits all of it, or none.  If a step can never be done, the
+answer is `Refused` with the first such step, and nothing is done.
 
-Traps: a token says that a whole pour landed, so a refusal must commit nothing; a piece of a cut batch is a batch of its
-own, and the parts of what was cut are named by nothing afterwards.
+Traps: a token says that a whole pour landed, so a refusal must commit nothing; each piece of a cut batch is a batch,
+and nothing names the parts of the original batch afterwards.
 
 Source: design page "persist" (the stream client; unsealed batches).
 """
@@ -16,8 +17,11 @@ Source: design page "persist" (the stream client; unsealed batches).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from strandline.errors import Indeterminate
 from strandline.frontier.antichain import MINIMUM, Frontier, join
@@ -36,31 +40,28 @@ from strandline.persist.state import (
 )
 
 OWNER: Final = "stream"
-"""Owns streamed shards: nobody else may append to them, and a stream to no other."""
+"""The owner of streamed shards: only streams append to them, and a stream appends to no other shard."""
 HOLD: Final = "stream"
-"""The critical reader by which a stream keeps its past until `Allow`; it is the collection's, so its token is no
-one's."""
+"""The critical reader that keeps a stream's past until `Allow`.  All writers share it, so it has a fixed token."""
 HOLD_TOKEN: Final = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Keep ``staged``, all of it at times that are not sealed, under ``name``, which is never given again."""
+class Write(msgspec.Struct, frozen=True):
+    """Keep ``staged``, whose times are not sealed, under ``name``, which is never used again."""
 
     name: str
     staged: Staged
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """Complete all times before ``upper``; those that are complete already stay so."""
+class Seal(msgspec.Struct, frozen=True):
+    """Complete all times before ``upper``; times that are complete stay complete."""
 
     upper: Frontier
 
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Nobody who writes needs times before ``since`` to be told apart any more."""
+    """Release the stream's hold on times before ``since``."""
 
     since: Frontier
 
@@ -68,25 +69,24 @@ class Allow:
 Step: TypeAlias = Write | Seal | Allow
 
 
-@dataclass(frozen=True, slots=True)
-class Pour:
-    """Steps to do as one.
+class Pour(msgspec.Struct, frozen=True):
+    """Steps to commit together.
 
     ``pieces``: what batches were cut into, by the name of the batch that was cut.  ``doubt``: the version and the upper
-    that the first attempt went by of which nobody was told what became; None: each is known not to have landed.
+    of the first attempt whose outcome is unknown; None: no attempt has landed.
     """
 
     writer: str
     token: str
     epoch: int
     steps: tuple[Step, ...]
-    pieces: Mapping[str, tuple[Write, ...]] = field(default_factory=dict)
+    pieces: Mapping[str, tuple[Write, ...]] = msgspec.field(default_factory=dict)
     doubt: tuple[int, Frontier] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Poured:
-    """All steps are done and durable, now or already before."""
+    """All steps are done and durable, by this call or an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ Outcome: TypeAlias = Poured | Refused | Straddling | Fenced
 
 
 def pour(state: ShardState, request: Pour) -> tuple[ShardState, Outcome]:
-    """Do the steps of ``request``, all of them or none; at most once by token.
+    """Do the steps of ``request``, all of them or none; at most once per token.
 
-    Raises `Indeterminate`: an attempt is in doubt, and nothing shows any more whether it was done.
+    Raises `Indeterminate` if an attempt is in doubt, and the state no longer shows whether it landed.
     """
     if _landed(state, request):
         return state, Poured()
@@ -137,30 +137,30 @@ def pour(state: ShardState, request: Pour) -> tuple[ShardState, Outcome]:
 
 
 def hold(state: ShardState) -> tuple[ShardState, Frontier]:
-    """Keep a fresh stream's past until `Allow` lets go of it; answer where the hold stands."""
+    """Register the hold that keeps a fresh stream's past until `Allow`; return the since it holds."""
     after, held = register_critical(state, HOLD)
     return after, held.since
 
 
 def _landed(state: ShardState, request: Pour) -> bool:
-    """Tell whether ``request`` is done: by its token, or, if that may be forgotten, by what it wrote."""
+    """Return whether ``request`` landed: by its token, or, if that may be forgotten, by what it wrote."""
     if any(last.token == request.token for last in state.writers.values()):
         return True
     if request.doubt is None:
         return False
     seqno, seen = request.doubt
     if len(state.writers) < WRITERS_MAX or seqno == state.seqno or not seen <= state.forgotten:
-        return False  # its token would be remembered
+        return False  # if it had landed, the state would remember its token
     written = [step for step in request.steps if isinstance(step, Write)]
     batches = _cut({step.name: step.staged for step in written}, request.pieces)
-    # What lies beyond the upper was neither sealed nor cut by anybody: it is there under its name, if it ever was.
+    # A batch beyond the upper was neither sealed nor cut, so if it landed, it is still there under its name.
     beyond = [name in state.unsealed for name, staged in batches.items() if state.upper <= staged.lower]
     if written and not beyond:
         raise Indeterminate(
-            f"shard {state.shard!r}: whether a write tried at version {seqno} landed is not known any more: its times "
+            f"shard {state.shard!r}: whether a write tried at version {seqno} landed is no longer known: its times "
             f"are sealed, and of more than {WRITERS_MAX} writers only the last are remembered"
         )
-    return any(beyond)  # to seal and to let go once more does no harm
+    return any(beyond)  # repeating a seal or an allow does no harm
 
 
 def _done(
@@ -184,7 +184,7 @@ def _done(
 
 
 def _cut(batches: Mapping[str, Staged], pieces: Mapping[str, tuple[Write, ...]]) -> Mapping[str, Staged]:
-    """Return ``batches``, each that was cut as its pieces, which may have been cut in turn."""
+    """Return ``batches``, with each batch that was cut replaced by its pieces, recursively."""
     found: dict[str, Staged] = {}
     for name, staged in batches.items():
         if name not in pieces:

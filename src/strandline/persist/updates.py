@@ -1,11 +1,11 @@
-"""Updates as programs hold them, and how a collection keeps them: its codec.
+"""Updates as Python programs see them, and codecs, which say how a collection stores them.
 
-A codec turns Python updates into parts and parts into updates.  `RowCodec` is the usual one: rows of a Spark schema,
-staged and read by the engine, so that the collection is one like all others.  `ValueCodec` is for values that are the
-program's own: they become bytes by its functions, and only it can read them.
+A codec turns Python updates into parts and parts into updates.  `RowCodec` is the usual one: the engine stages and
+reads rows of a Spark schema, so the collection is like all others.  `ValueCodec` is for the program's own values: the
+program's functions turn them into bytes, and only it can read them.
 
 A codec's ``name`` and ``words`` are kept with the collection's name (`names.py`): opening it with others is refused.
-Whoever changes how bytes look must change the name.
+If the encoding changes, the name must change.
 
 Source: design page "persist" (codec per collection).
 """
@@ -37,11 +37,11 @@ from strandline.store.blob import Blob
 V = TypeVar("V")
 
 DIFF_MAX: Final = 1 << 40
-"""Of one update, either way: the sum of millions of them is still a number that the engine and the state can hold."""
+"""The largest diff of one update, so that sums of millions of them still fit 64 bits."""
 
 
 class Update(NamedTuple, Generic[V]):
-    """At ``time`` the value is there ``diff`` times more."""
+    """At ``time`` the count of ``value`` changes by ``diff``."""
 
     value: V
     time: int
@@ -53,12 +53,12 @@ class Codec(Protocol[V]):
 
     @property
     def name(self) -> str:
-        """What the encoding is called; another one for every way to write bytes."""
+        """The name of the encoding; each way to write bytes has its own."""
         ...
 
     @property
     def words(self) -> str:
-        """Which values there are, in the codec's own words (for rows: the schema)."""
+        """A description of the values in the codec's own words (for rows: the schema)."""
         ...
 
     @property
@@ -68,20 +68,20 @@ class Codec(Protocol[V]):
 
     @property
     def merger(self) -> Merger:
-        """Who rewrites what it wrote, in compaction."""
+        """The merger that compacts what the codec wrote."""
         ...
 
     async def stage(
         self, writer: WriteHandle, updates: Iterable[Update[V]], bounds: Bounds, *, inline_bytes_max: int
     ) -> Staged:
-        """Write one batch of ``bounds``, within which all times lie; durable, and in no shard yet.
+        """Write one batch of ``bounds``, which contain all times; the result is durable and in no shard yet.
 
-        ``inline_bytes_max``: how much room there is for it in the shard's state.
+        ``inline_bytes_max``: how many inline bytes the shard's state has room for.
         """
         ...
 
     async def read(self, contents: Contents) -> list[Update[V]]:
-        """Return the updates that ``contents`` names, equal ones added up, in order of time."""
+        """Return the updates of ``contents``, equal ones added up, in order of time."""
         ...
 
     async def discard(self, staged: Iterable[Staged]) -> None:
@@ -150,7 +150,7 @@ class RowCodec:
 
 
 class ValueCodec(Generic[V]):
-    """Values of the program's own, by its functions ``encode`` and ``decode``; equal values must have equal bytes."""
+    """Stores the program's own values by ``encode`` and ``decode``; equal values must have equal bytes."""
 
     schema = Schema((Column("value", "binary"),))
 
@@ -196,16 +196,16 @@ class ValueCodec(Generic[V]):
 
 
 def given_updates(updates: Iterable[Update[V] | tuple[V, int, int]], whose: str) -> tuple[Update[V], ...]:
-    """Return the updates that a caller gave, times and diffs as ints.
+    """Check the updates that a caller passed, and return them with times and diffs as ints.
 
-    Raises `InvalidUsage` if there is one that is no time or diff: stored, it would make the whole batch unreadable.
+    Raises `InvalidUsage` for a number that is no time or diff: stored, it would make the whole batch unreadable.
     """
     given = (Update(*update) for update in updates)
     return tuple(Update(value, given_time(time, whose), given_diff(diff, whose)) for value, time, diff in given)
 
 
 def given_diff(number: object, whose: str) -> int:
-    """Return the diff that a caller gave.  Raises `InvalidUsage`, naming ``whose`` it is, if it is none.
+    """Check a diff that a caller passed, and return it.  Raises `InvalidUsage` that names ``whose`` it is.
 
     >>> given_diff(-2, "'orders'")
     -2
@@ -220,7 +220,7 @@ def given_diff(number: object, whose: str) -> int:
 
 
 def contents_of(shard: str, schema: Schema, staged: Staged) -> Contents:
-    """Return what a staged batch holds, to be read."""
+    """Return the contents of a staged batch, to read them."""
     lower = as_time(staged.lower)
     return Contents(shard, schema, (as_batch(staged),), lower, as_time(staged.upper), lower)
 
@@ -242,5 +242,5 @@ def _table(rows: list[Mapping[str, Any]], names: list[str]) -> pa.Table:
 def _column(name: str, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except Exception as error:  # Arrow asks the program's own objects what they are, and they may raise anything
+    except Exception as error:  # Arrow calls methods of the program's own objects, which may raise anything
         raise InvalidUsage(f"column {name!r} cannot be made of these values: {error}") from error

@@ -1,16 +1,16 @@
-"""Upkeep: what a commit made necessary besides itself, done by whoever committed, and never at its expense.
+"""Upkeep: maintenance that a commit makes due; the committer runs it, and its failures never fail the commit.
 
-A *job* looks at what is due and does it; it returns False if it put off even looking.  Whatever it raises is noted
-(`Upkeep.problems`, `Metrics.upkeep_failures`) and kept from the committer: the commit is durable, and an error would
-tell the contrary.  A caller who believed it would write the same rows again, or delete what the shard names.
+A *job* checks what is due and does it; it returns False if it postponed even the check.  An error of a job is noted
+(`Upkeep.problems`, `Metrics.upkeep_failures`) and not raised: the commit is durable, and an error would suggest that it
+failed.  The caller might then write the same rows again, or delete what the shard names.
 
-A job that a store failed is tried again at the next commit.  One that failed for any other reason (a damaged part, a
-job that Spark cannot run) would fail again and take time at every commit, so it is left out of the next 1, 2, 4, …
-commits, `LEFT_OUT_MAX` at most: once its cause is gone it goes on by itself.
+If a job fails because of a store, the next commit retries it.  A job that failed for any other reason (a damaged part,
+a job that Spark cannot run) would fail again and take time at every commit, so the next 1, 2, 4, … commits skip it,
+`LEFT_OUT_MAX` at most.  It resumes by itself once its cause is gone.
 
-Trap: a failed assertion is a bug, of ours or of whoever watches us.  It is not kept from anybody.
+Trap: a failed assertion is a bug, in Strandline or in the test that observes it, so it is raised.
 
-Source: design page "persist" (maintenance is assigned to whoever committed).
+Source: design page "persist" (maintenance is assigned to the committer).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from strandline.errors import StoreError, Unavailable
 from strandline.persist.metrics import Metrics
 
 LEFT_OUT_MAX: Final = 512
-"""Of how many commits in a row a job that fails and fails is left out at most."""
+"""The most commits in a row that skip a job which keeps failing."""
 
 Job: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Upkeep:
-    """The jobs of one shard in one process, by name, in the order in which they are done."""
+    """The jobs of one shard in one process, by name, in the order in which they run."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -37,25 +37,25 @@ class Upkeep:
         self._left_out: dict[str, int] = {}
         self._running = False
         self.problems: dict[str, str] = {}
-        """Why a job was not done when it last looked, by its name."""
+        """The last error of each failing job, by its name."""
 
     def add(self, name: str, job: Job) -> None:
-        """Do ``job`` too from now on, unless there is one of that name."""
+        """Add ``job``, unless there is one of that name."""
         self._jobs.setdefault(name, job)
 
     async def run(self) -> None:
-        """Do what is due.  What the jobs commit themselves makes nothing necessary that the next commit cannot do."""
+        """Run the jobs.  The jobs' own commits start no further run: the next commit does what they make due."""
         if self._running:
             return
         self._running = True
         try:
-            for name, job in list(self._jobs.items()):  # whoever opens a writer meanwhile adds to them
+            for name, job in list(self._jobs.items()):  # a writer that is opened meanwhile adds jobs
                 await self.do(name, job)
         finally:
             self._running = False
 
     async def do(self, name: str, job: Job) -> None:
-        """Do ``job``, which is due now, unless it failed too often of late; what it raises is noted."""
+        """Run ``job``, unless it must be skipped after recent failures; its errors are noted."""
         if self._left_out.get(name):
             self._left_out[name] -= 1
         else:
@@ -68,7 +68,7 @@ class Upkeep:
             raise
         except (StoreError, Unavailable) as error:
             self._note(name, error)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the commit is done
+        except Exception as error:  # noqa: BLE001  # the commit is durable, whatever the error
             self._note(name, error)
             self._failures[name] = self._failures.get(name, 0) + 1
             self._left_out[name] = min(LEFT_OUT_MAX, 2 ** (self._failures[name] - 1))

@@ -1,11 +1,11 @@
-"""The writing handle of a shard.
+"""The write handle of a shard.
 
 `WriteHandle.compare_and_append` appends staged batches as one, at the expected upper, at most once, under the writer's
 epoch.  The three outcomes are values: `Appended`, `UpperMismatch` (the caller's view is stale), `Fenced` (stop).
 
-Whose move is a staged batch: after `Appended` it is the shard's; after `UpperMismatch` it is the caller's to discard or
-to use elsewhere; after `Fenced` or an exception (`Indeterminate`) it is nobody's: it may be in the shard, so it must be
-left alone.
+Ownership of a staged batch: after `Appended` the shard owns it.  After `UpperMismatch` the caller owns it, to discard
+or to use elsewhere.  After `Fenced` or an exception (`Indeterminate`) it may be in the shard, so the caller must leave
+it alone.
 
 Source: design page "persist" (handles).
 """
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All of it is durable, by whomever.  ``unused``: batches of ours that are in no shard: the caller's to discard."""
+    """All of the data is durable.  ``unused``: batches that are in no shard, which the caller must discard."""
 
     upper: Frontier
     unused: tuple[Staged, ...]
@@ -48,8 +48,8 @@ class Written:
 class WriteHandle:
     """A writer of one shard, under one epoch; several coroutines may share it.  Opened by `PersistClient.writer`.
 
-    The shard remembers the last token of each writer's *name*.  A name is used by one append at a time and given back
-    once the outcome is known, so an append whose answer was lost finds its token however many others went on meanwhile.
+    The shard remembers the last token of each writer's *name*.  One append at a time uses a name and returns it once
+    the outcome is known.  So an append whose answer was lost finds its token, whatever other appends did meanwhile.
     """
 
     def __init__(self, machine: Machine, ids: Ids, epoch: int, *, owner: str = "") -> None:
@@ -74,11 +74,11 @@ class WriteHandle:
         return await self._machine.refresh()
 
     async def commit(self, command: Command[T], *, in_doubt: Callable[[], None] | None = None) -> T:
-        """Change the shard's state by a transition of the caller's own; see `Machine.commit`."""
+        """Change the shard's state by the caller's own transition; see `Machine.commit`."""
         return await self._machine.commit(command, in_doubt=in_doubt)
 
     def stage_prefix(self) -> str:
-        """Return a Blob prefix for one batch's parts; it is never given again."""
+        """Return a fresh Blob prefix for one batch's parts."""
         return self._machine.fresh_prefix()
 
     @property
@@ -101,9 +101,9 @@ class WriteHandle:
 
         An empty ``staged`` advances the upper alone; an empty ``new`` closes the shard.  ``token`` makes the request
         recognisable across restarts of the caller (default: a fresh one, recognisable across retries).  ``certify`` is
-        the fingerprint of the dataflow that states, by this append, that the shard now holds what it desired.
-        ``begun_ms``: see `state.Append`.  ``timeout_s``: how long to ask a store that does not answer (default:
-        persist's own patience, about a minute).
+        the fingerprint of a dataflow; by this append it certifies that the shard now holds what it desired.
+        ``begun_ms``: see `state.Append`.  ``timeout_s``: how long to retry a store that does not answer (default: about
+        a minute).
 
         Raises:
             Indeterminate: it may have happened; open the shard again and look.
@@ -123,17 +123,18 @@ class WriteHandle:
         upper: Frontier,
         trim: Callable[[Staged, Frontier, Frontier], Awaitable[Staged]],
     ) -> Written | Fenced:
-        """Make definite data of ``[lower, upper)`` durable, which others may be writing at the same time.
+        """Make definite data of ``[lower, upper)`` durable; other writers may write the same data concurrently.
 
-        What others have appended already is cut off ours (``trim`` is `Engine.trim`), so each update is there once.
+        Times that another writer has appended already are trimmed from ``staged`` (``trim`` is `Engine.trim`), so each
+        update is appended once.
 
         Raises:
-            InvalidUsage: the shard's upper is before ``lower``: something would be missing in between.
+            InvalidUsage: the shard's upper is before ``lower``, so the append would leave a gap.
             Indeterminate: it may have happened; ask again.
         """
         while True:
             actual = self.state.upper
-            if actual < lower:  # as far as is known here: others may have closed the gap
+            if actual < lower:  # the known state may be old: another writer may have closed the gap
                 actual = (await self.refresh()).upper
             if actual < lower:
                 raise InvalidUsage(f"shard {self.shard!r}: data of [{lower}, {upper}) leaves a gap after {actual}")
@@ -149,7 +150,7 @@ class WriteHandle:
                 case Fenced() as outcome:
                     return outcome
                 case UpperMismatch():
-                    continue  # somebody else wrote some of it meanwhile
+                    continue  # another writer appended some of it meanwhile
 
     def request(
         self,
@@ -170,11 +171,11 @@ class WriteHandle:
         return Append(name, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify, begun_ms)
 
     def settled(self, request: Append) -> None:
-        """Take note that the outcome of ``request`` is known: nobody will look for its token any more."""
+        """Record that the outcome of ``request`` is known, so that its writer name can be used again."""
         self._idle.append(request.writer)
 
     async def admit(self) -> None:
-        """Raise the shard's epoch to this handle's, so that older writers are fenced from here on.
+        """Raise the shard's epoch to this handle's, which fences older writers.
 
         Raises `FencedError` if a newer epoch has been admitted already.
         """
@@ -183,7 +184,7 @@ class WriteHandle:
             raise fenced(self.shard, Fenced(holds), self.epoch)
 
     async def evolve(self, schema: str) -> None:
-        """Make ``schema`` the shard's newest one: stored parts are read under it from now on, as they are.
+        """Make ``schema`` the shard's newest schema: reads use it from now on, also for stored parts.
 
         Raises:
             FencedError: a newer epoch has been admitted.
@@ -203,7 +204,7 @@ class WriteHandle:
 
 
 def fenced(shard: str, outcome: Fenced, epoch: int) -> FencedError:
-    """Return the error that tells a fenced writer to stop."""
+    """Return the error for a fenced writer."""
     return FencedError(
         f"fenced: shard {shard!r} has admitted epoch {outcome.epoch}, this writer has {epoch}; "
         "another environment has taken over"

@@ -11,11 +11,13 @@ waiting is told by `notices`.
 with the one last seen; only the content of a file where these differ is read again.  A file that changed, or
 vanished, is a `SourceError` that stops the source, before it is durable here (we could not read what we bound) and
 after (the collection would no longer be what is upstream).  With ``retain`` false a file may vanish once `commit` said
-that it is durable.
+that it is durable; a probe then costs what is there, however many files have gone.  Its name stays taken: if it comes
+back as it was, it is the same file and is not read again.
 
 *Takes back*: the rows of files that ``retract`` names are withdrawn, one by one; a correction is such a file with the
 rows as they were, and another with the rows as they are.  A row that was never there makes the collection negative at
-that time, which is an error for whoever reads it.
+that time, which is an error for every reader.  A record that could not be decoded is taken back in the same way, by
+its text as it was: its error leaves.
 
 Whatever touches the file system is asked of a `Folder`, which keeps it off the event loop.
 
@@ -27,6 +29,7 @@ Source: design page "sources" (files).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
@@ -90,14 +93,28 @@ class FileReader:
         """Files may be deleted once they are durable only where the definition says so."""
         return not self._options.retain
 
+    @property
+    def retracts(self) -> bool:
+        """Whether the names of some files say that their rows are taken back."""
+        return bool(self._options.retract)
+
     async def upstream_frontier(self) -> Offsets:
         """Check the files known, number the new ones that are complete, and return how many there are."""
         listed = await self._listed()
+        self._same = {name: stamp for name, stamp in self._same.items() if name in listed}
         await self._sequence.refresh()
-        await self._check(range(len(self._sequence)), listed)
+        await self._check(self._due(listed), listed)
         new = {name: stamp for name, stamp in listed.items() if self._sequence.number_of(name) is None}
         await self._sequence.register(await self._complete(new))
         return Offsets({PARTITION: len(self._sequence)})
+
+    def _due(self, listed: Mapping[str, Stamp]) -> Iterable[int]:
+        """Return the numbers that a probe looks at: of the files that are there, and of those that must be."""
+        if self._options.retain:
+            return range(len(self._sequence))
+        first = self._durable[PARTITION]
+        there = (self._sequence.number_of(name) for name in listed)
+        return chain((n for n in there if n is not None and n < first), range(first, len(self._sequence)))
 
     async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
         """Return the rows of the files of these slices; each is first compared with what was recorded."""
@@ -229,7 +246,6 @@ class FileReader:
 
     def _allow_absence(self, number: int, *, reading: bool) -> None:
         recorded, durable = self._sequence[number], self._durable.covers(PARTITION, number)
-        self._same.pop(recorded.name, None)
         if durable and not self._options.retain and not reading:
             return
         raise SourceError(

@@ -22,12 +22,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from msgspec import structs
+
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.batch import Staged
-from strandline.persist.plane import Engine, StageRequest
+from strandline.persist.plane import Engine, Half, Rows, StageRequest
+from strandline.persist.read import contents, erring
 from strandline.persist.state import Appended, Fenced, UpperMismatch
 from strandline.persist.write import WriteHandle, fenced
 from strandline.sources.invariants import forgets_only_durable
@@ -120,6 +123,11 @@ class Ingestion:
         """The durable upper of the source's data, as last seen."""
         return self._data.state.upper
 
+    @property
+    def bound(self) -> Frontier:
+        """The first time that is not bound, as last seen."""
+        return self._remap.remap.upper
+
     async def tick(self, time: int) -> Ticked:
         """Bind ``time`` to how far upstream could be read now; a time that is bound already stays as it is."""
         try:
@@ -139,7 +147,8 @@ class Ingestion:
         """Make durable what is bound and not durable yet, in one append.
 
         A step does not straddle what may have been read before: that comes first, by itself, so that it is counted to
-        the record.
+        the record.  Where upstream takes records back, a step takes one binding: which errors leave at its time depends
+        on those that are there before it.
 
         Raises:
             FencedError: a newer epoch has taken over.
@@ -152,6 +161,8 @@ class Ingestion:
         if upper <= lower:
             return Idle()
         slices = self._remap.remap.slices(lower, upper)
+        if self._reader.retracts and len(slices) > 1:
+            upper, slices = Frontier(slices[1].time), slices[:1]
         again = upper <= self._begun
         self._begun = max(self._begun, upper, key=_progress)
         try:
@@ -165,6 +176,32 @@ class Ingestion:
         while isinstance(outcome := await self.step(), Advanced):
             pass
         return outcome
+
+    async def dismiss(self, errors: Rows, time: int) -> None:
+        """Withdraw ``errors``, rows of the err half as they are held, at ``time``.
+
+        They leave by no message of upstream but because a person said so, so the time is bound to nothing new.  All
+        that is bound must be durable already (`catch_up`).
+
+        Raises:
+            Unavailable: another instance went on meanwhile; nothing was withdrawn.
+            FencedError: a newer epoch has taken over.
+            Indeterminate: they may be withdrawn; look before you ask again.
+        """
+        lower, upper = self.upper, Frontier(time + 1)
+        remap = await self._remap.mint(time, NOTHING_READ)
+        if remap.slices(lower, upper):
+            raise Unavailable(f"another instance has bound messages by {time}; ask again")
+        left = await self._engine.union(self._schema, [errors], advance=time, negate=[True])
+        staged = await self._engine.stage(left, self._request(lower, upper))
+        match await self._data.compare_and_append([staged], lower, upper):
+            case Appended():
+                await self._let_go()
+            case UpperMismatch():
+                await self._discard([staged])
+                raise Unavailable(f"another instance has appended to shard {self._data.shard!r} meanwhile; ask again")
+            case Fenced() as outcome:
+                raise fenced(self._data.shard, outcome, self._data.epoch)
 
     async def _stage(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, again: bool) -> Staged:
         """Read and write a batch; if it has errors once more, to say where they are (the ok rows are the same).
@@ -182,19 +219,31 @@ class Ingestion:
         await self._engine.discard(staged)
         return await self._read(slices, lower, upper, locate=True)
 
+    async def _without_taken_back(self, rows: Rows, slices: Sequence[Slice], lower: Frontier) -> Rows:
+        """Return the rows of one slice, less the errors of records that upstream takes back in it."""
+        (only,) = slices
+        held = contents(self._data.state, self._schema, 0, as_time(lower), advance=only.time, half=Half.ERR)
+        return await self._engine.cancel(rows, await self._engine.read(erring(held)), time=only.time)
+
     async def _read(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool) -> Staged:
         rows = await self._reader.read(slices, locate=locate)
-        request = StageRequest(
+        if locate and self._reader.retracts:
+            rows = await self._without_taken_back(rows, slices, lower)
+        request = self._request(lower, upper)
+        return await self._engine.stage(
+            rows, structs.replace(request, small=self._reader.likely_small(slices), normalised=True)
+        )
+
+    def _request(self, lower: Frontier, upper: Frontier) -> StageRequest:
+        return StageRequest(
             self._data.shard,
             self._schema,
             as_time(lower),
             as_time(upper),
             self._data.stage_prefix(),
-            small=self._reader.likely_small(slices),
+            small=True,
             inline_bytes_max=self._data.inline_room,
-            normalised=True,
         )
-        return await self._engine.stage(rows, request)
 
     async def _append(self, staged: list[Staged], lower: Frontier, upper: Frontier) -> Stepped:
         match await self._data.compare_and_append(staged, lower, upper):

@@ -28,6 +28,11 @@ class SourceReader(Protocol):
         """Whether upstream may really forget what it was told it may: what is committed cannot be read again."""
         ...
 
+    @property
+    def retracts(self) -> bool:
+        """Whether upstream takes records back: the same answer for as long as the source exists."""
+        ...
+
     async def upstream_frontier(self) -> Offsets:
         """Ask upstream how far it could be read now.  What lies before the answer never changes."""
         ...
@@ -37,9 +42,10 @@ class SourceReader(Protocol):
 
         The diff is 1, or −1 for a record that upstream takes back.
 
-        Messages that cannot be decoded are rows of the err half.  With ``locate`` their ``__error`` says where each
-        of them is and what is wrong with it, which may take more passes; without, only that they are errors.  The
-        rows of the ok half are the same.
+        Messages that cannot be decoded are rows of the err half with diff 1.  With ``locate`` their ``__error`` says
+        where each of them is and what is wrong with it, which may take more passes; without, only that they are
+        errors.  The rows of the ok half are the same.  Where such a message takes a record back, its error says so
+        (`algebra.undecoded`); ingestion cancels it with the error of that record.
         """
         ...
 

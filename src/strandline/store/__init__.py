@@ -1,4 +1,4 @@
-"""The outside dependencies as protocols (`Blob`, `Consensus`, `Clock`, `Ids`), their implementations and doubles.
+"""The external dependencies as protocols (`Blob`, `Consensus`, `Clock`, `Ids`), implementations and doubles.
 
-Knows nothing of what is stored.
+This package treats what it stores as plain bytes.
 """

@@ -1,7 +1,7 @@
 """Blob: bytes under string keys, for everything too large for Consensus.
 
 Keys are ``/``-separated paths of ``[A-Za-z0-9._=-]`` segments (never ``.`` or ``..``) and are **never reused**: a key
-is written once, by one writer, and may be deleted once nothing durable names it.  Whoever stores an object seals it
+is written once, by one writer, and may be deleted once nothing durable names it.  The caller seals what it stores
 (`strandline/store/seal.py`); Blob itself promises only the operations below.
 
 Source: design page "persist".  Contract suite: `strandline.testing.blob_contract`.
@@ -25,30 +25,30 @@ class Blob(Protocol):
         ...
 
     async def delete(self, key: str) -> bool:
-        """Remove ``key``; tell whether it was there."""
+        """Remove ``key``; return whether it existed."""
         ...
 
     async def list(self, prefix: str) -> list[str]:
-        """Return the keys that start with ``prefix``, sorted.  May be stale: never proof that a key is absent."""
+        """Return the keys that start with ``prefix``, sorted.  May be stale: it never proves that a key is absent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """An object as it was read: its bytes, and a tag that names these bytes among all that the key ever held."""
+    """An object as it was read: its bytes, and a tag that identifies these bytes among all values of the key."""
 
     data: bytes
     tag: str
 
 
 class ObjectStore(Blob, Protocol):
-    """A Blob that also decides races: what consensus is built from where there is nothing else.
+    """A Blob with conditional writes, which `ObjectConsensus` builds consensus on.
 
     Its conditional calls are linearizable per key.  They alone may write a key twice.
     """
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store ``data`` iff nothing is stored under ``key``; tell whether that was so."""
+        """Store ``data`` iff nothing is stored under ``key``; return whether it was stored."""
         ...
 
     async def read(self, key: str) -> Tagged | None:
@@ -56,5 +56,5 @@ class ObjectStore(Blob, Protocol):
         ...
 
     async def replace(self, key: str, tag: str, data: bytes) -> bool:
-        """Store ``data`` iff what is stored under ``key`` has ``tag``; tell whether that was so."""
+        """Store ``data`` iff the object under ``key`` has ``tag``; return whether it was stored."""
         ...

@@ -1,19 +1,20 @@
-"""A cache of objects in local files, in front of a Blob that is far away.
+"""A cache of objects in local files, in front of a remote Blob.
 
-Keys are never reused, so what was got once under a key is what would be got again: an entry is never stale.  It may be
-*damaged* (a disk, a hand), so each entry is sealed with its key and checked whenever it is used; one that fails its
-check is a miss and is thrown away.  The cache can only ever be slow, never wrong, and a cache that fails is no cache.
+Keys are never reused, so an entry is never stale.  It may be *damaged* (by a disk, or by a person), so each entry is
+sealed with its key and checked at every use; an entry that fails its check is a miss and is deleted.  So the cache can
+be slow but never wrong, and a cache that fails acts like no cache.
 
-The budget is in bytes, least recently used go first.  Any number of processes may share a directory: each entry is a
-file that appears whole, and to delete one takes nothing from whoever has it open.  Each process looks at the directory
-after it has added a `LOOKS_PER_BUDGET`-th of the budget, so together they exceed the budget by no more than that each.
+The budget is in bytes, and the least recently used entries are evicted first.  Any number of processes may share a
+directory: each entry is a file that appears whole, and deleting it does not affect a process that has it open.  Each
+process checks the directory after it has added a `LOOKS_PER_BUDGET`-th of the budget, so each exceeds the budget by no
+more than that.
 
-The directory may lie where every user of the machine can write (``/tmp``), under a name that all can guess.  So it must
-be a directory itself and no link to one, of this user, and closed to all others; from then on it is used by its open
-descriptor alone, whatever is put under its name.  Inside it no link is followed, and nothing is read or deleted but
-regular files of this user under names that the cache gives.
+The directory may be in a place where every user of the machine can write (``/tmp``), under a name that other users can
+guess.  So it must be a real directory and no link, belong to this user, and be closed to all others.  From then on the
+cache uses it only through its open descriptor, even if another directory takes its name.  Inside it the cache follows
+no link, and reads and deletes only regular files of this user under the cache's own names.
 
-Warning: what another machine deleted may still be got here, as it was.  Ask the Blob itself where absence matters
+Warning: the cache may still return an object that another machine has deleted.  Ask the Blob itself if absence matters
 (`list` and `delete` always do).
 
 Source: design page "persist" (keys are never reused).
@@ -43,24 +44,24 @@ from strandline.store.seal import Kind, seal, unseal
 
 LOOKS_PER_BUDGET: Final = 8
 ENTRIES_PER_BUDGET_MIN: Final = 4
-"""An object larger than this share of the budget is not kept: it would drive everything else out."""
+"""An object larger than this share of the budget is not kept: it would evict everything else."""
 KEPT_AFTER_EVICTION: Final = (7, 8)
-"""Evicting a little more than is necessary makes it rare."""
+"""Each eviction frees a little more than needed, so that evictions are rare."""
 assert KEPT_AFTER_EVICTION[0] < KEPT_AFTER_EVICTION[1]
 assert 1 < ENTRIES_PER_BUDGET_MIN <= LOOKS_PER_BUDGET
 
 _OURS: Final = re.compile(r"[0-9a-f]{40}\.entry(?:~[0-9]+)?")
-"""Names of entries, and of those that are being written or that a crash left so."""
+"""The names of entries, and of temporary files that are being written or that a crash left."""
 _CLOSED: Final = 0o700
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_ENTRY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Of what is no regular file, a pipe for example, opening must not wait."""
+"""`O_NONBLOCK`, because opening something that is not a regular file, such as a pipe, must not wait."""
 _MAKE_ENTRY: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What a process has seen of its cache since it was opened."""
+    """Counters of one process's cache since it was opened."""
 
     hits: int = 0
     misses: int = 0
@@ -69,10 +70,10 @@ class CacheCounts:
 
 
 class FileCache:
-    """Sealed entries in the files of ``root``, which is made if it is not there.  Its calls block.  `close` it.
+    """Sealed entries in the files of ``root``, which is created if missing.  Its calls block.  `close` it.
 
-    Raises `ConfigError` if ``root`` cannot be made, is a link, is another user's, or others than this user may write
-    it.
+    Raises `ConfigError` if ``root`` cannot be created, is a link, belongs to another user, or is writable by other
+    users.
     """
 
     def __init__(self, root: Path, budget_bytes: int) -> None:
@@ -81,16 +82,16 @@ class FileCache:
         self._closing = weakref.finalize(self, os.close, self._directory)
         self._budget = budget_bytes
         self._lock = threading.Lock()
-        self._unseen = budget_bytes  # bytes added since the last look; at first anything may be there
+        self._unseen = budget_bytes  # bytes added since the last check; at first the content is unknown
         self.counts = CacheCounts()
 
     def close(self) -> None:
-        """Let go of the directory.  From then on nothing is found and nothing kept."""
+        """Close the directory.  From then on `get` finds nothing and `put` keeps nothing."""
         self._closing()
         self._directory = -1
 
     def get(self, key: str) -> bytes | None:
-        """Return the object that was put under ``key``, or None: it is not here, or damaged."""
+        """Return the object that was put under ``key``; None if it is missing or damaged."""
         try:
             data = unseal(Kind.CACHED, key, self._read(_name(key)))
         except OSError:
@@ -105,7 +106,7 @@ class FileCache:
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep an object, and evict others if the budget is spent.  Failing is not keeping."""
+        """Keep an object, and evict others if the budget is spent.  On a failure the object is not kept."""
         sealed = seal(Kind.CACHED, key, data)
         if len(sealed) > self._budget // ENTRIES_PER_BUDGET_MIN:
             return
@@ -118,12 +119,12 @@ class FileCache:
                     self._unseen = 0
 
     def drop(self, key: str) -> None:
-        """Forget what is kept under ``key``, if anything is."""
+        """Delete the entry of ``key``, if there is one."""
         with contextlib.suppress(OSError):
             os.unlink(_name(key), dir_fd=self._directory)
 
     def _read(self, name: str) -> bytes:
-        """Return the bytes of an entry, which counts as used now.  Raises `OSError` for whatever is no entry."""
+        """Return the bytes of an entry, and mark it used now.  Raises `OSError` for anything that is no entry."""
         with open(name, "rb", opener=self._opener(_OPEN_ENTRY)) as file:
             if not _is_ours(os.fstat(file.fileno())):
                 raise FileNotFoundError(errno.ENOENT, "no entry of ours", name)
@@ -132,7 +133,7 @@ class FileCache:
         return sealed
 
     def _write(self, name: str, sealed: bytes) -> None:
-        """Make the entry appear whole.  No fsync: what a power cut leaves of it fails its check."""
+        """Write the entry atomically, without fsync: an entry that a power cut damaged fails its check."""
         temporary, file = self._temporary(name)
         try:
             with file:
@@ -144,7 +145,7 @@ class FileCache:
             raise
 
     def _temporary(self, name: str) -> tuple[str, BinaryIO]:
-        """Make a file of a name that no other writer uses."""
+        """Create a file under a name that no other writer uses."""
         for number in itertools.count():
             temporary = f"{name}~{number}"
             with contextlib.suppress(FileExistsError):
@@ -155,14 +156,14 @@ class FileCache:
         return lambda name, _: os.open(name, flags, 0o600, dir_fd=self._directory)
 
     def _evict(self) -> None:
-        """Delete the least recently used entries, also what a crash left half written, until the rest fits."""
+        """Delete the least recently used entries and temporary files until the rest fits the budget."""
         found = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # another process evicts too
-                    told = entry.stat(follow_symlinks=False)
-                    if _OURS.fullmatch(entry.name) and _is_ours(told):
-                        found.append((told.st_mtime_ns, entry.name, told.st_size))
+                    status = entry.stat(follow_symlinks=False)
+                    if _OURS.fullmatch(entry.name) and _is_ours(status):
+                        found.append((status.st_mtime_ns, entry.name, status.st_size))
         total = sum(size for _, _, size in found)
         if total <= self._budget:
             return
@@ -177,22 +178,22 @@ class FileCache:
 
 
 def _private(root: Path) -> int:
-    """Return a descriptor of the directory ``root``, which is this user's alone.  Raises as `FileCache`."""
+    """Return a descriptor of the directory ``root``, which only this user can use.  Raises as `FileCache`."""
     try:
         root.mkdir(parents=True, exist_ok=True, mode=_CLOSED)
         directory = os.open(root, _OPEN_DIRECTORY)
     except OSError as error:
         if root.is_symlink():
-            raise ConfigError(f"the cache's directory {str(root)!r} is a link: say where it leads instead") from error
+            raise ConfigError(f"the cache's directory {str(root)!r} is a link: name its target instead") from error
         raise ConfigError(f"the cache's directory {str(root)!r} cannot be made: {error.strerror}") from error
-    told = os.fstat(directory)
-    if told.st_uid != os.getuid():
+    status = os.fstat(directory)
+    if status.st_uid != os.getuid():
         os.close(directory)
-        raise ConfigError(f"the cache's directory {str(root)!r} is another user's: say another one as `cache`")
-    if told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"the cache's directory {str(root)!r} is another user's: set `cache` to another one")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         os.close(directory)
-        raise ConfigError(f"the cache's directory {str(root)!r} can be written by others: they could put rows into it")
-    os.fchmod(directory, _CLOSED)  # others could read rows
+        raise ConfigError(f"the cache's directory {str(root)!r} is writable by other users: they could add rows")
+    os.fchmod(directory, _CLOSED)  # other users could read rows otherwise
     return directory
 
 
@@ -200,12 +201,12 @@ def _name(key: str) -> str:
     return f"{blake2b(key.encode(), digest_size=20).hexdigest()}.entry"
 
 
-def _is_ours(told: os.stat_result) -> bool:
-    return stat.S_ISREG(told.st_mode) and told.st_uid == os.getuid()
+def _is_ours(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
 
 class CachedBlob:
-    """A `Blob` that asks ``inner`` for an object once, and then finds it in ``cache`` for as long as that has room."""
+    """A `Blob` that gets an object from ``inner`` once, and from ``cache`` as long as that keeps it."""
 
     def __init__(self, inner: Blob, cache: FileCache) -> None:
         self._inner = inner
@@ -223,15 +224,15 @@ class CachedBlob:
         return data
 
     async def set(self, key: str, data: bytes) -> None:
-        """Store ``data``.  It is not kept: most of what is written is read by others."""
+        """Store ``data``, without caching it: most readers of new objects are other processes."""
         await self._inner.set(key, data)
 
     async def delete(self, key: str) -> bool:
-        """Remove ``key`` here and there; tell whether it was there."""
+        """Remove ``key`` from ``cache`` and ``inner``; return whether ``inner`` had it."""
         check_key(key)
         await asyncio.to_thread(self._cache.drop, key)
         return await self._inner.delete(key)
 
     async def list(self, prefix: str) -> list[str]:
-        """Return the keys that start with ``prefix``, sorted, as ``inner`` tells."""
+        """Return the keys in ``inner`` that start with ``prefix``, sorted."""
         return await self._inner.list(prefix)

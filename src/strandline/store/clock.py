@@ -1,7 +1,7 @@
-"""Time and identity come from outside, so that a simulation owns them.
+"""Time and identity as protocols, so that a simulation can control them.
 
-`Clock` gives wall time in milliseconds and a way to wait; `Ids` gives names that are never given twice.  Correctness
-never depends on the clock: it may step back or jump; only leases and ticks look at it.
+`Clock` returns wall time in milliseconds and waits; `Ids` returns names that are never repeated.  Correctness never
+depends on the clock, which may step back or jump; only leases and ticks use it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class Ids(Protocol):
-    """Names that nobody else is given, by this process or any other."""
+    """Names that are unique across all processes."""
 
     def fresh(self, kind: str) -> str:
         """Return a new name that starts with ``kind`` (lower-case ASCII) and holds only ``[a-z0-9-]``."""

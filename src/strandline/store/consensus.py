@@ -2,7 +2,7 @@
 
 Implementations must be linearizable per key.  A version is ``(seqno, data)``.  The first version of a key may have
 any seqno from 0 to `SEQNO_MAX`; every later one is exactly its predecessor's plus one.  Truncation forgets old
-versions, never the head, so a writer that holds an old seqno is refused for ever.
+versions, never the head, so a writer that expects an old seqno is refused for ever.
 
 Source: design page "persist".  Contract suite: `strandline.testing.consensus_contract`.
 """
@@ -10,8 +10,9 @@ Source: design page "persist".  Contract suite: `strandline.testing.consensus_co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from strandline.errors import ConfigError, InvalidUsage
 
@@ -20,29 +21,25 @@ SEQNO_MAX: Final = 2**63 - 1
 
 
 class NothingStored(ConfigError):
-    """What must be there already to be opened is not there; opening it made nothing."""
+    """The store that must exist does not exist; the open created nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
+class Versioned(msgspec.Struct, frozen=True):
     """One version of a key."""
 
     seqno: int
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The compare-and-set took effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(msgspec.Struct, frozen=True):
     """The head was not at the expected seqno; nothing changed.  Fetch the head and decide anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompareAndSet:
+class CompareAndSet(msgspec.Struct, frozen=True):
     """A request: install ``new`` under ``key`` iff the head's seqno is ``expected`` (None: iff the key is fresh).
 
     >>> CompareAndSet("k", 3, Versioned(5, b""))
@@ -69,13 +66,13 @@ class CompareAndSet:
 
 
 def check_limit(key: str, limit: int) -> None:
-    """Refuse a scan that cannot be (every implementation says it in these words)."""
+    """Refuse a negative limit; all implementations share this check and its message."""
     if limit < 0:
         raise InvalidUsage(f"key {key!r}: cannot scan {limit} versions")
 
 
 def check_truncation(key: str, seqno: int, head: int | None) -> None:
-    """Refuse a truncation to ``seqno`` that would take the head, whose seqno is ``head``, or the place of one."""
+    """Refuse a truncation to ``seqno`` that would delete the head (seqno ``head``), or of a key without one."""
     if head is None:
         raise InvalidUsage(f"key {key!r} cannot be truncated: it was never set")
     if seqno > head:
@@ -85,8 +82,8 @@ def check_truncation(key: str, seqno: int, head: int | None) -> None:
 class Consensus(Protocol):
     """Versioned values by key, linearizable per key.
 
-    Raises (every method): `Determinate` - it did not happen; `Indeterminate` - it may have, or may yet (look for your
-    own witness in the head before you retry); `InvalidUsage` - the call itself is wrong.
+    Raises (every method): `Determinate` - it did not happen; `Indeterminate` - it may have happened or may still happen
+    (look for your own witness in the head before you retry); `InvalidUsage` - the call itself is wrong.
     """
 
     async def head(self, key: str) -> Versioned | None:
@@ -106,7 +103,7 @@ class Consensus(Protocol):
         ...
 
     async def truncate(self, key: str, seqno: int) -> int:
-        """Delete the versions before ``seqno``; return how many.  No head, or one before ``seqno``: `InvalidUsage`."""
+        """Delete the versions before ``seqno``; return how many.  `InvalidUsage` if ``seqno`` is beyond the head."""
         ...
 
     async def list_keys(self) -> list[str]:

@@ -1,22 +1,22 @@
 """Blob in a directory of local files: a key is the path of a file below the root.
 
-Durability is a matter of order.  A file's bytes, its name, and the names of the directories above it are four different
-things to a file system, and each needs its own fsync:
+Durability needs the right order.  To a file system a file's bytes, its name, and the name of each directory above it
+are different things, and each needs its own fsync:
 
 1. write the bytes into a temporary file in the target's directory, and fsync the file (else the name may survive a
    power cut and the bytes not);
 2. rename it to the target (readers see all of it or nothing), and fsync the directory (else the name may be lost);
-3. fsync every directory from there up to the root.  Not only those made just now: another process may have made one and
-   not yet got to its fsync.  To fsync a directory that has not changed costs next to nothing.
+3. fsync every directory from there up to the root.  This includes old directories, because another process may have
+   created one and not yet fsynced it.  The fsync of a directory that has not changed is cheap.
 
-A temporary file's name holds ``~``, which no key may: a crash leaves garbage that nobody can take for an object.
-`FileBlob.sweep` removes it when it is a day old; whoever opens a location calls that.
+A temporary file's name contains ``~``, which no key may contain, so a file that a crash leaves is never mistaken for an
+object.  `FileBlob.sweep` removes such files when they are a day old; opening a location calls it.
 
-What blocks and what runs in a thread: whatever ends in an fsync takes milliseconds on a busy disk, and a listing walks
-a tree, so these leave the event loop.  ``get`` does not: what is read through Blob is a few KiB and mostly in the page
-cache, and a hop to a thread and back costs more than the read.
+Threads: a call that ends in an fsync takes milliseconds on a busy disk, and a listing walks a tree, so these calls run
+in a thread.  ``get`` runs on the event loop: objects read through Blob have a few KiB and are mostly in the page cache,
+and a thread switch costs more than the read.
 
-Warning: no key may be the directory of another one (``a`` and ``a/b``): that is `InvalidUsage` here.
+Warning: no key may be the directory of another key (``a`` and ``a/b``): that raises `InvalidUsage`.
 
 Source: design page "persist" (implementations of Blob).
 """
@@ -43,21 +43,21 @@ TEMPORARY_SUFFIX_CHARS_MAX: Final = 20
 assert SEGMENT_CHARS_MAX + TEMPORARY_SUFFIX_CHARS_MAX <= NAME_CHARS_MAX
 
 LEFTOVER_GRACE_MS: Final = 24 * 3_600_000
-"""A temporary file that nobody has written to for so long is no writer's any more.
+"""A temporary file that has not been written to for this long has lost its writer.
 
-A writer that was asleep for longer finds it gone, and is told `Indeterminate`: nothing wrong is stored.
+If its writer was only suspended, the writer finds the file gone and raises `Indeterminate`; no wrong bytes are stored.
 """
 DIRECTORY_RACES_MAX: Final = 100
-"""How often a set makes its directory again because a concurrent delete found it empty."""
+"""How often a set recreates its directory after a concurrent delete removed it as empty."""
 
 
 class FileBlob:
-    """A `Blob` in the files below ``root``, which is made if it is not there, unless it must be ``existing``.
+    """A `Blob` in the files below ``root``, which is created if missing, unless it must be ``existing``.
 
-    ``fsync=False`` gives up durability (never atomicity): for places that need not outlive the machine's next crash.
+    ``fsync=False`` gives up durability (never atomicity), for a location that need not survive a crash of the machine.
 
     Raises:
-        ConfigError: ``root`` cannot be made, is not a directory, or is not ``existing``.
+        ConfigError: ``root`` cannot be created, is not a directory, or does not exist although it must.
     """
 
     def __init__(self, root: Path, fsync: bool = True, *, existing: bool = False) -> None:
@@ -74,7 +74,7 @@ class FileBlob:
             raise ConfigError(f"{self._root} cannot hold a location's objects: {error}") from error
 
     def path(self, key: str) -> Path:
-        """Return the file that holds ``key``, there or not: for Spark, which reads and writes files itself."""
+        """Return the path of the file for ``key``, which may not exist: Spark reads and writes files itself."""
         check_key(key)
         return self._root / key
 
@@ -99,7 +99,7 @@ class FileBlob:
         await self._blocking(lambda: self._set(path, key, data))
 
     async def delete(self, key: str) -> bool:
-        """Remove ``key``, durably (who deletes may forget the key next); tell whether it was there.
+        """Remove ``key``, durably, because the caller may forget the key next; return whether it existed.
 
         A directory that is empty after this is removed too.
         """
@@ -112,7 +112,7 @@ class FileBlob:
         return await asyncio.to_thread(lambda: sorted(self._keys(prefix)))
 
     async def sync_tree(self, prefix: str) -> None:
-        """Make durable what somebody else wrote below the directory ``prefix``.
+        """Make durable what another process wrote below the directory ``prefix``.
 
         Files first, then their directories, then those above, up to the root.  Only after this has returned may an
         append name parts that Spark wrote.
@@ -128,12 +128,12 @@ class FileBlob:
         await self._blocking(lambda: self._sync_tree(directory, prefix))
 
     def sweep(self, now_ms: int) -> int:
-        """Remove what crashed writers left; ``now_ms`` is the time by the file system's clock.  Return how many."""
+        """Remove the files that crashed writers left; return how many.  ``now_ms``: the file system's clock."""
         swept = 0
         for directory, _, names in os.walk(self._root):
             for name in sorted(names):
                 if TEMPORARY_MARK in name:
-                    with contextlib.suppress(OSError):  # somebody else's at last, or ours to try again next time
+                    with contextlib.suppress(OSError):  # another process removed it, or the next sweep retries
                         leftover = Path(directory, name)
                         if leftover.stat().st_mtime_ns // 1_000_000 + LEFTOVER_GRACE_MS < now_ms:
                             leftover.unlink()
@@ -141,7 +141,7 @@ class FileBlob:
         return swept
 
     async def _blocking(self, call: Callable[[], T]) -> T:
-        """Run a call that takes as long as an fsync does: in a thread, or at once where nothing is fsynced."""
+        """Run a call that ends in an fsync in a thread; without fsync, run it directly."""
         return await asyncio.to_thread(call) if self._fsync else call()
 
     def _set(self, path: Path, key: str, data: bytes) -> None:
@@ -161,7 +161,7 @@ class FileBlob:
             raise Indeterminate(f"blob {key!r} may not have been stored: {_reason(error, path)}") from error
 
     def _write_temporary(self, path: Path, data: bytes) -> Path:
-        """Write and fsync a new file beside ``path``; leave nothing behind on failure."""
+        """Write and fsync a new file beside ``path``; remove it on failure."""
         descriptor, temporary = self._create_temporary(path)
         try:
             with open(descriptor, "wb") as file:
@@ -175,19 +175,19 @@ class FileBlob:
         return temporary
 
     def _create_temporary(self, path: Path) -> tuple[int, Path]:
-        """Create a file of a name that nobody uses, whoever else writes here: creation is exclusive."""
+        """Create a file under an unused name; creation is exclusive, so concurrent writers get different names."""
         number = races = 0
         while True:
             temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{number}")
             try:
                 return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), temporary
             except FileExistsError:
-                number += 1  # another writer's, or left by a crash
+                number += 1  # it belongs to another writer, or a crash left it
             except FileNotFoundError:
                 races += 1
                 if races > DIRECTORY_RACES_MAX:
                     raise
-                with contextlib.suppress(FileExistsError):  # somebody else makes and removes it: look again
+                with contextlib.suppress(FileExistsError):  # other processes create and remove it: try again
                     path.parent.mkdir(parents=True, exist_ok=True)
 
     def _delete(self, path: Path, key: str) -> bool:
@@ -204,7 +204,7 @@ class FileBlob:
         except OSError as error:
             raise Indeterminate(f"blob {key!r} may come back after a crash: {_reason(error, path)}") from error
         if path.parent != self._root:
-            with contextlib.suppress(OSError):  # mostly: it is not empty; and an empty directory does no harm
+            with contextlib.suppress(OSError):  # usually it is not empty; and an empty directory does no harm
                 path.parent.rmdir()
         return True
 
@@ -253,10 +253,10 @@ class FileBlob:
 
 
 def _reason(error: OSError, path: Path) -> str:
-    """Return what the operating system says, and of which file; a write that fails does not name its file itself."""
+    """Return the operating system's message with the file's path, which a failed write does not name itself."""
     return f"{error.strerror or error}: {error.filename or path}"
 
 
 def _refuse(error: OSError) -> None:
-    """Make `os.walk` raise what it would skip: an unread directory holds files that were not made durable."""
+    """Make `os.walk` raise an error that it would skip: the files of an unread directory are not durable."""
     raise error

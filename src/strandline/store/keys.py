@@ -1,8 +1,8 @@
-"""Which strings are Blob keys.
+"""The syntax of Blob keys.
 
 A key is a ``/``-separated path of segments of ``[A-Za-z0-9._=-]``, none of them ``.`` or ``..``: so a key can be a path
 below a directory, an object's name in any store, and part of a URL, unchanged.  Every implementation of Blob refuses
-anything else, so that what works in memory works on disk.
+any other string, so that a key that works in memory also works on disk.
 
 Source: design page "persist"; `strandline.store.blob`.
 """
@@ -16,9 +16,9 @@ from typing import Final
 from strandline.errors import InvalidUsage
 
 KEY_CHARS_MAX: Final = 1024
-"""What the common object stores allow."""
+"""The longest key that the common object stores allow."""
 SEGMENT_CHARS_MAX: Final = 200
-"""What every file system allows (255), with room for the suffix of a temporary file."""
+"""The longest name that every file system allows (255), less room for the suffix of a temporary file."""
 assert SEGMENT_CHARS_MAX <= KEY_CHARS_MAX
 
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -32,10 +32,10 @@ _PREFIX: Final = re.compile(rf"(?:{_SEGMENT}(?:/{_SEGMENT})*/?)?")
 
 
 def segment(text: str) -> str:
-    """Return ``text`` as one segment of a key: another one for every text, whatever the file system thinks of case.
+    """Return ``text`` as one segment of a key: different for each text, even on case-insensitive file systems.
 
-    What is not a small letter, a digit, ``-`` or ``_`` is written as ``=`` and two hexadecimal digits a byte; what is
-    too long is cut, and ends in ``==`` and a hash of the whole.
+    Each byte that is not a small letter, a digit, ``-`` or ``_`` becomes ``=`` and two hexadecimal digits.  A text that
+    is too long is cut, and ends in ``==`` and a hash of the whole.
 
     >>> segment("s-7f"), segment("a/b"), segment(".."), segment("A") != segment("a")
     ('s-7f', 'a=2fb', '=2e=2e', True)
@@ -50,7 +50,7 @@ def segment(text: str) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Tell whether ``text`` may be a key.
+    """Return whether ``text`` is a valid key.
 
     >>> is_key("parts/s1/part-0.parquet"), is_key("a/../b"), is_key("/a"), is_key("a b"), is_key("")
     (True, False, False, False, False)
@@ -59,13 +59,13 @@ def is_key(text: str) -> bool:
 
 
 def check_key(key: str) -> None:
-    """Refuse what is not a key, with `InvalidUsage`."""
+    """Raise `InvalidUsage` if ``key`` is not a valid key."""
     if not is_key(key):
         raise InvalidUsage(f"{key!r} is not a Blob key: segments of [A-Za-z0-9._=-] between slashes, never '.' or '..'")
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse what no key can start with, with `InvalidUsage`.  The empty prefix is every key's.
+    """Raise `InvalidUsage` if no key can start with ``prefix``.  Every key starts with the empty prefix.
 
     >>> for prefix in ("", "parts", "parts/", "parts/s1/pa"):
     ...     check_prefix(prefix)

@@ -1,8 +1,7 @@
 """Blob and Consensus in memory: for tests, for the simulation, and for locations that need not survive.
 
-Both are plain and deterministic, and none of their methods ever suspends: a coroutine over them can be driven without
-an event loop (`strandline.testing.simulation.run_sync`).  Two handles that are given the same ``place`` are two handles
-to one place.
+Both are plain and deterministic, and none of their methods ever suspends: `strandline.testing.simulation.run_sync` can
+run a coroutine over them without an event loop.  Two handles with the same ``place`` share its contents.
 
 Source: design page "persist" (implementations).
 """
@@ -34,7 +33,7 @@ class MemoryBlob:
         self._place[key] = bytes(data)
 
     async def delete(self, key: str) -> bool:
-        """Remove ``key``; tell whether it was there."""
+        """Remove ``key``; return whether it existed."""
         check_key(key)
         return self._place.pop(key, None) is not None
 
@@ -44,7 +43,7 @@ class MemoryBlob:
         return sorted(key for key in self._place if key.startswith(prefix))
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store ``data`` iff nothing is stored under ``key``; tell whether that was so."""
+        """Store ``data`` iff nothing is stored under ``key``; return whether it was stored."""
         check_key(key)
         if key in self._place:
             return False
@@ -57,7 +56,7 @@ class MemoryBlob:
         return None if data is None else Tagged(data, _tag(data))
 
     async def replace(self, key: str, tag: str, data: bytes) -> bool:
-        """Store ``data`` iff what is stored under ``key`` has ``tag``; tell whether that was so."""
+        """Store ``data`` iff the object under ``key`` has ``tag``; return whether it was stored."""
         found = await self.read(key)
         if found is None or found.tag != tag:
             return False

@@ -1,25 +1,26 @@
-"""Consensus in an object store, by its conditional put: no server but the store itself.
+"""Consensus in an object store, by conditional puts; it needs no other server.
 
 Per key, all below one path:
 
-    first             the first version, made if absent; never deleted: it is the witness that the key is not fresh
-    v/<seqno>         every later version, made if absent; never read below the marker
-    truncated_below   the marker: versions below it are deleted, or are about to be; changed by conditional put, upwards
-    hint              some seqno not far below the head
+    first             the first version, created if absent; never deleted: it shows that the key is not fresh
+    v/<seqno>         every later version, created if absent; never read below the marker
+    truncated_below   the marker: versions below it are deleted or being deleted; a conditional put moves it up
+    hint              a seqno not far below the head
 
-Whoever makes ``v/<n>`` has won version n, if n - 1 was the head.  That it *was* is what takes care:
+A writer that creates ``v/<n>`` has won version n if n - 1 was the head.  Making sure of that takes care:
 
 - **Truncation removes witnesses.**  The marker is durable before anything is deleted, and a writer reads it before and
-  after it creates.  Below the marker before: a `Mismatch`.  Below it only after: somebody truncated meanwhile, and
-  whether our version was one of those deleted, or is garbage among them, nobody can know: `Indeterminate`.
-- **A late create leaves garbage below the marker.**  No reader looks there, and the next truncation sweeps it up.
-- **A version that is absent is not the end of them** if it was deleted: so a reader that meets an absence reads the
-  marker once more, and begins again if it has moved past.
+  after it creates.  Below the marker before: a `Mismatch`.  Below it only after: another process truncated meanwhile,
+  and it is unknown whether our version was one of those deleted or is garbage among them: `Indeterminate`.
+- **A late create leaves garbage below the marker.**  No reader reads there, and the next truncation deletes it.
+- **An absent version need not be the end**, because it may have been deleted.  So a reader that meets an absent version
+  reads the marker once more, and starts again if the marker has moved past it.
 - **Listings are never trusted** to say what exists; they only help to sweep.
 
-The head is found from what this process has seen, or the hint, or the marker, or the first version, by reading forward.
+To find the head, a reader starts at the newest version this process has seen, or the hint, or the marker, or the first
+version, and reads forward.
 
-Cost on a quiet key: a compare-and-set is two reads and one create, a head three reads, a scan of what is new two.
+Cost on a quiet key: a compare-and-set takes two reads and one create, a head three reads, a scan of new versions two.
 
 Source: design page "persist" (object store by conditional put; scenario ``truncated_witness``).
 """
@@ -51,14 +52,14 @@ Outcome: TypeAlias = "Committed | Mismatch | StoreError"
 
 ROOT: Final = "consensus"
 HINT_EVERY: Final = 16
-"""Every so many versions the hint is written: a reader that knows nothing reads this many objects."""
+"""The hint is written once in this many versions, so a fresh reader reads at most this many objects."""
 WINDOW_MAX: Final = 16
-"""How many versions are asked for at once by a reader that has found the ones before."""
+"""The most versions that a reader requests at once, after it has found the versions before them."""
 RESTARTS_MAX: Final = 100
-"""How often a reader begins again because versions were truncated before its eyes."""
+"""How often a reader starts again because versions were truncated during its read."""
 SEQNO_DIGITS: Final = len(str(SEQNO_MAX))
 END: Final = "="
-"""The last segment of a key's path, which no part of a key is: so no key's objects lie among another's."""
+"""The last segment of a key's path.  No key contains it, so the objects of two keys never mix."""
 assert HINT_EVERY >= 1
 
 _SEQNO: Final = struct.Struct("<Q")
@@ -67,7 +68,7 @@ _ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
 
 
 class Together(Protocol):
-    """Runs several calls, side by side where one may, and returns what each returned."""
+    """Runs several calls, concurrently if the implementation can, and returns their results."""
 
     async def __call__(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """Run the calls."""
@@ -75,7 +76,7 @@ class Together(Protocol):
 
 
 async def one_by_one(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the calls, each after the one before; after one that raises none is begun."""
+    """Run the calls one after another; if one raises, start no later one."""
     try:
         return [await call for call in calls]
     finally:
@@ -90,7 +91,7 @@ class ObjectConsensus:
         self._objects = objects
         self._root = root
         self._together = together
-        # By path: the newest seqno that this process has seen as a version, and the first version, which never changes.
+        # By path: the newest seqno that this process has read or written, and the first version, which never changes.
         self._seen: dict[str, int] = {}
         self._firsts: dict[str, Versioned] = {}
 
@@ -105,8 +106,8 @@ class ObjectConsensus:
             if await self._marker(path) <= newest.seqno + 1:
                 self._saw(path, newest.seqno)
                 return newest
-            newest = None  # what we followed was deleted under way, or is garbage: begin at the marker
-        raise Determinate(f"key {key!r}: what was read was truncated {RESTARTS_MAX} times")
+            newest = None  # the versions that we followed were deleted meanwhile, or are garbage: start at the marker
+        raise Determinate(f"key {key!r}: versions were truncated {RESTARTS_MAX} times while they were read")
 
     async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
         """Install a version iff the head is as expected."""
@@ -126,17 +127,17 @@ class ObjectConsensus:
         try:
             marker = await self._marker(path)
         except StoreError as error:
-            raise Indeterminate(f"{name} was made, and whether it is a version is not known: {error}") from error
+            raise Indeterminate(f"{name} was stored, but may not be a version: {error}") from error
         if new.seqno < marker:
-            raise Indeterminate(f"{name} was made while the versions before {marker} were truncated")
+            raise Indeterminate(f"{name} was stored while the versions before {marker} were truncated")
         self._saw(path, new.seqno)
         if new.seqno % HINT_EVERY == 0:
-            with contextlib.suppress(StoreError):  # it is committed all the same
+            with contextlib.suppress(StoreError):  # the version is committed in any case
                 await self._objects.set(_hint(path), _sealed(_hint(path), Versioned(new.seqno, b"")))
         return Committed()
 
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
-        """Do each request as if alone.  An error is every request's: then any of them may have happened."""
+        """Do each request as if alone.  An error stands for all requests: any of them may have happened."""
         outcomes = await self._together([self._outcome(request) for request in requests])
         errors = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
         if not errors:
@@ -159,20 +160,20 @@ class ObjectConsensus:
             marker = await self._marker(path)
             if marker <= lower:
                 return versions
-            lower = marker  # what was read below it may be garbage
-        raise Determinate(f"key {key!r}: what was read was truncated {RESTARTS_MAX} times")
+            lower = marker  # versions read below it may be garbage
+        raise Determinate(f"key {key!r}: versions were truncated {RESTARTS_MAX} times while they were read")
 
     async def truncate(self, key: str, seqno: int) -> int:
         """Delete the versions before ``seqno``; return how many.
 
-        Once the marker is durable they are gone, whatever becomes of the deletes: what a crash or an error leaves is
-        swept up by the next truncation.
+        Once the marker is durable the versions are gone, even if the deletes fail: the next truncation deletes the
+        objects that a crash or an error leaves.
         """
         head = await self.head(key)
         check_truncation(key, seqno, head.seqno if head else None)
         path = self._path(key)
         first = await self._get_first(path)
-        assert first is not None, "it is made before any other version, and never deleted"
+        assert first is not None, "it is created before any other version, and never deleted"
         name = _truncated_below(path)
         while True:
             found = await self._objects.read(name)
@@ -203,7 +204,7 @@ class ObjectConsensus:
             return error
 
     async def _somewhere(self, path: str) -> Versioned | None:
-        """Return a version from which the head is not far, or what was one; None if that is not known."""
+        """Return a version near the head, which may have been truncated since; None if none is known."""
         seqno = self._seen.get(path)
         if seqno is None:
             hint = await self._objects.get(_hint(path))
@@ -223,7 +224,7 @@ class ObjectConsensus:
         raise Determinate(f"{path}: the oldest version was truncated {RESTARTS_MAX} times while it was read")
 
     async def _consecutive(self, path: str, start: int, limit: int) -> list[Versioned]:
-        """Return the versions made later than the first from ``start`` up to the first absence, or so many of them."""
+        """Return at most ``limit`` later versions, from ``start`` up to the first absent one."""
         versions: list[Versioned] = []
         window = 1
         while len(versions) < limit:
@@ -248,7 +249,7 @@ class ObjectConsensus:
                 await self._objects.delete(name)
 
     async def _marker(self, path: str) -> int:
-        """Return the seqno below which all is truncated; 0 if nothing ever was."""
+        """Return the seqno below which versions are truncated; 0 if there was no truncation."""
         name = _truncated_below(path)
         data = await self._objects.get(name)
         return 0 if data is None else _unsealed(name, data).seqno
@@ -262,7 +263,7 @@ class ObjectConsensus:
         return self._firsts[path]
 
     async def _get(self, path: str, seqno: int) -> Versioned | None:
-        """Return the version that was made later than the first, if it is there."""
+        """Return version ``seqno``, which must not be the first, or None if it is absent."""
         if seqno > SEQNO_MAX:
             return None
         data = await self._objects.get(_later(path, seqno))
@@ -272,7 +273,7 @@ class ObjectConsensus:
         self._seen[path] = max(seqno, self._seen.get(path, seqno))
 
     def _path(self, key: str) -> str:
-        """Return where the objects of ``key`` are: injective, whatever the key, on any store."""
+        """Return the path of the objects of ``key``; different keys have different paths on any store."""
         escaped = "".join(c if _PLAIN.fullmatch(c) else "".join(f"_{b:02x}" for b in c.encode()) for c in key)
         segments = [escaped[at : at + SEGMENT_CHARS_MAX] for at in range(0, len(escaped), SEGMENT_CHARS_MAX)]
         return "/".join([self._root, *segments, END])

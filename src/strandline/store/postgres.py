@@ -1,23 +1,24 @@
-"""Consensus in one PostgreSQL table: several machines, the database's own durability, no other server.
+"""Consensus in one PostgreSQL table: for several machines, with the database's own durability.
 
-A version is a row, and ``(key, seqno)`` is the primary key.  To install a successor the expected row is *locked*, then
-the next one is inserted; the primary key refuses whoever comes second.  That is linearizable under READ COMMITTED:
+A version is a row, and ``(key, seqno)`` is the primary key.  To install a successor, a writer *locks* the expected row
+and inserts the next one; the primary key refuses a second writer.  That is linearizable under READ COMMITTED:
 
-- the lock is taken on what is there now, not on what a snapshot remembers, so an expected row that was truncated
-  meanwhile is a mismatch, and one that is locked cannot be truncated: no successor is ever born without its witness;
-- versions are consecutive, so while the expected row is held, its successor is absent exactly if it is the head.
+- the lock applies to the current row, not to a row of an old snapshot.  So an expected row that was truncated meanwhile
+  is a mismatch, and a locked row cannot be truncated: a successor is never inserted without its predecessor;
+- versions are consecutive, so while the expected row is locked, its successor is absent exactly if it is the head.
 
-A fresh key has no row to lock, and its first version may have any seqno; so an advisory lock stands for the key.  Locks
-are taken in one order (advisory ones by number, rows by key and seqno), so calls of many keys cannot deadlock.
+A fresh key has no row to lock, and its first version may have any seqno; so a writer takes an advisory lock for the
+key.  Locks are taken in one order (advisory ones by number, rows by key and seqno), so calls of many keys cannot
+deadlock.
 
-What a failure means follows from the moment it came.  Nothing commits before ``COMMIT`` is sent, so a failure before is
-`Determinate`.  From then on only what the server itself calls a rollback is (`COMMIT_REFUSED`); a lost connection, a
-shutdown, a cancelled wait for a standby is `Indeterminate`, and the connection is dropped.
+The meaning of a failure depends on when it comes.  Nothing commits before ``COMMIT`` is sent, so an earlier failure is
+`Determinate`.  From then on a failure is `Determinate` only if the server reports a rollback (`COMMIT_REFUSED`); a lost
+connection, a shutdown or a cancelled wait for a standby is `Indeterminate`, and the connection is dropped.
 
 Every call runs in a thread: one connection per instance, one call at a time.  A statement ends within ``seconds_max``,
-or the server cancels it; a server that does not say so within twice that time is taken for lost.
+or the server cancels it; a server that does not answer within twice that time counts as lost.
 
-Warning: a failover to an asynchronous standby forgets commits that were acknowledged.  Promote synchronous ones only.
+Warning: a failover to an asynchronous standby loses acknowledged commits.  Promote only synchronous standbys.
 
 Source: design page "persist" (implementations of Consensus); PostgreSQL's manual, "Read Committed Isolation Level".
 """
@@ -62,18 +63,18 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 SCHEMA_DEFAULT: Final = "strandline"
 TABLE_DEFAULT: Final = "versions"
 SECONDS_MAX: Final = 10.0
-"""How long a call may take; each is a few rows, so only a lock or a lost server makes it slow."""
+"""How long a call may take; each touches a few rows, so only a lock or a lost server makes it slow."""
 WAIT_SECONDS: Final = 0.1
-"""How often a waiting call looks at the clock."""
+"""How often a waiting call checks its time limit."""
 NAME_BYTES_MAX: Final = 63
-"""PostgreSQL cuts off what is longer, so that two names could become one."""
+"""PostgreSQL truncates longer names, so that two names could become one."""
 FORMAT: Final = 1
 """Kept in the table's comment."""
 COMMIT_REFUSED: Final = ("40000", "40001", "40002", "40P01")
-"""The answers to ``COMMIT`` that mean a rollback: all that is not here may have committed."""
+"""The errors of ``COMMIT`` that mean a rollback: after any other error the commit may have happened."""
 _ROTTEN: Final = ("XX001", "XX002")
 _NOT_OURS: Final = ("3F", "42")
-"""Classes of SQLSTATE that retrying does not mend: no right to the schema or to the table."""
+"""Classes of SQLSTATE that a retry does not mend: no permission for the schema or the table."""
 
 _MARK: Final = "Strandline's versions, format "
 _CREATE: Final = """
@@ -85,7 +86,7 @@ _LIMIT: Final = "SELECT set_config('statement_timeout', %s, false)"
 _DURABLE: Final = """
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
-"""Whatever this server's default: an acknowledged commit is durable."""
+"""Makes acknowledged commits durable, whatever the server's default."""
 _COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class'), to_regclass(%s) IS NOT NULL"
 _HEAD: Final = "SELECT seqno, data FROM {table} WHERE key = %s ORDER BY seqno DESC LIMIT 1"
 _SUCCEED: Final = """
@@ -114,25 +115,25 @@ _KEYS: Final = "SELECT DISTINCT key FROM {table}"
 
 
 class Bounded(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that waits for a silent server no longer than ``seconds_max``: one that hangs holds no socket."""
+    """A connection that waits for a silent server at most ``seconds_max``, so that a hung server blocks no call."""
 
     seconds_max = SECONDS_MAX
 
     def wait(self, gen: PQGen[T], interval: float = WAIT_SECONDS, timeout: float | None = None) -> T:
-        """Run one exchange with the server; every statement comes through here."""
+        """Run one exchange with the server; psycopg calls this for every statement."""
         return super().wait(gen, interval, self.seconds_max if timeout is None else timeout)
 
 
 class PostgresConsensus:
     """A `Consensus` in the table ``schema.table`` of the database that ``conninfo`` (a URL, or libpq's form) names.
 
-    Schema and table are made if they are not there, unless they must be ``existing``; to open what is there changes
-    nothing.  Locations that share a database need a schema each.
+    Schema and table are created if missing, unless they must be ``existing``; opening existing ones changes nothing.
+    Locations that share a database need a schema each.
 
     Raises:
-        ConfigError: the connection string cannot be read, we may not make the table, it is not ``existing``, or is
-            another's.
-        Unavailable: no connection; the message says why (nobody answers; or the server does not let us in).
+        ConfigError: the connection string cannot be parsed, the user may not create the table, the table does not exist
+            although it must, or it belongs to another application.
+        Unavailable: no connection; the message says why (no server answers, or the server rejects the login).
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class PostgresConsensus:
     ) -> None:
         for name in (schema, table):
             if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\0" in name:
-                raise ConfigError(f"{name!r} is no name in PostgreSQL: 1 to {NAME_BYTES_MAX} bytes")
+                raise ConfigError(f"{name!r} is not a name in PostgreSQL: 1 to {NAME_BYTES_MAX} bytes")
         self._conninfo = conninfo if isinstance(conninfo, Secret) else Secret(conninfo)
         self._seconds_max = seconds_max
         host = _parameters(self._conninfo, seconds_max).get("host", "the local socket")
@@ -186,12 +187,12 @@ class PostgresConsensus:
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
         """Do each request as if alone, in one transaction.
 
-        An error is then every request's: none of them happened (`Determinate`), or all those that matched may have.
+        An error stands for all requests: either none of them happened (`Determinate`), or all that matched may have.
         """
         if not requests:
             return []
         first: dict[tuple[str, int | None], CompareAndSet] = {}
-        for request in requests:  # of several for one version at most one can win: the first
+        for request in requests:  # of several requests for one version only the first can win
             first.setdefault((request.key, request.expected), request)
         installed = await self._write(lambda connection: self._install(connection, list(first.values())))
         return [
@@ -226,7 +227,7 @@ class PostgresConsensus:
         return sorted(key.decode() for (key,) in await self._read(_KEYS, ()))
 
     def _install(self, connection: Connection, requests: Sequence[CompareAndSet]) -> set[tuple[bytes, int]]:
-        """Install what matches; return the keys and seqnos that are new."""
+        """Install the requests that match; return the keys and seqnos that were inserted."""
         fresh = [request for request in requests if request.expected is None]
         later = [request for request in requests if request.expected is not None]
         installed: set[tuple[bytes, int]] = set()
@@ -265,7 +266,7 @@ class PostgresConsensus:
         try:
             result = change(connection)
         except psycopg.Error as error:
-            self._drop()  # a transaction whose connection is gone is rolled back
+            self._drop()  # the server rolls back a transaction whose connection closes
             raise self._nothing_happened(error) from error
         except BaseException:
             self._drop()
@@ -277,20 +278,20 @@ class PostgresConsensus:
         warnings: list[psycopg.errors.Diagnostic] = []
         connection.add_notice_handler(warnings.append)
         try:
-            told = connection.execute("COMMIT").statusmessage
+            status = connection.execute("COMMIT").statusmessage
         except psycopg.Error as error:
             self._drop()
             if error.sqlstate in COMMIT_REFUSED:
-                raise Determinate(f"{self._place} rolled back: {_told(error)}") from error
-            raise Indeterminate(f"{self._place}: a commit may have failed: {_told(error)}") from error
+                raise Determinate(f"{self._place} rolled back: {_reason(error)}") from error
+            raise Indeterminate(f"{self._place}: a commit may have failed: {_reason(error)}") from error
         connection.remove_notice_handler(warnings.append)
-        if told != "COMMIT":
-            raise Determinate(f"{self._place} answered a commit with {told}")
-        if warnings:  # committed here, but nobody waited until the standby had it
+        if status != "COMMIT":
+            raise Determinate(f"{self._place} answered a commit with {status}")
+        if warnings:  # committed on this server, but not confirmed by the standby
             raise Indeterminate(f"{self._place}: a commit may be lost: {warnings[0].message_primary}")
 
     def _on_connection(self, call: Callable[[Connection], T]) -> T:
-        """Do what has no effect; once more on a new connection if the one that was kept has died since."""
+        """Run a call that has no effect; retry on a new connection if the kept one has died since its last use."""
         kept = self._connection is not None
         try:
             return call(self._connected())
@@ -309,10 +310,10 @@ class PostgresConsensus:
             raise self._nothing_happened(error) from error
 
     def _nothing_happened(self, error: psycopg.Error) -> StrandlineError:
-        """Return what to raise for an error that came before any COMMIT was sent."""
+        """Return the error to raise for a failure before any COMMIT was sent."""
         if error.sqlstate in _ROTTEN:
-            return CorruptionError(f"{self._place} no longer holds what was stored: {_told(error)}")
-        return Determinate(f"{self._place} did not answer: {_told(error)}")
+            return CorruptionError(f"{self._place} no longer holds what was stored: {_reason(error)}")
+        return Determinate(f"{self._place} did not answer: {_reason(error)}")
 
     def _connected(self) -> Connection:
         if self._connection is None:
@@ -329,7 +330,7 @@ class PostgresConsensus:
             connection.close()
 
     def _is_ours(self, connection: Connection) -> bool:
-        """Return whether the table is there; raise `ConfigError` if it is another's."""
+        """Return whether the table exists; raise `ConfigError` if another application made it."""
         name = self._table.as_string(connection)
         found = connection.execute(_COMMENT, (name, name)).fetchone()
         assert found is not None
@@ -354,23 +355,23 @@ class PostgresConsensus:
 
 
 def _parameters(conninfo: Secret, seconds_max: float) -> dict[str, Any]:
-    """Return libpq's parameters; what the connection string says goes before our defaults."""
+    """Return libpq's parameters; the connection string overrides our defaults."""
     try:
         given = conninfo_to_dict(conninfo.reveal())
     except psycopg.ProgrammingError:
         # libpq's message may quote any part of the string, a password too
         raise ConfigError("the connection string of PostgreSQL cannot be read (it is not shown here)") from None
-    seconds = max(2, round(seconds_max))  # libpq takes 1 for 2
+    seconds = max(2, round(seconds_max))  # libpq treats 1 as 2
     defaults = {
         "application_name": "strandline",
         "connect_timeout": seconds,
-        "target_session_attrs": "read-write",  # of several hosts, the one that takes writes
+        "target_session_attrs": "read-write",  # of several hosts, the one that accepts writes
     }
     return {**defaults, **given}
 
 
 def _number(table: str, key: str) -> int:
-    """Return the advisory lock that stands for a key; a collision only makes two keys wait for each other."""
+    """Return the advisory lock of a key; a collision only makes two keys wait for each other."""
     return int.from_bytes(blake2b(f"{table} {key}".encode(), digest_size=8).digest(), "big", signed=True)
 
 
@@ -382,6 +383,6 @@ def _at_start(place: str, error: StoreError) -> StrandlineError:
     return Unavailable(str(error))
 
 
-def _told(error: psycopg.Error) -> str:
+def _reason(error: psycopg.Error) -> str:
     message = str(error).strip().splitlines()
     return f"{message[0] if message else type(error).__name__} ({error.sqlstate or type(error).__name__})"

@@ -1,4 +1,4 @@
-"""Stores that can only be read: what a process is given that must not change anything.
+"""Read-only stores, for a process that must not change anything.
 
 Source: design page "persist" (modes: an independent reader cannot affect the writer in any way).
 """
@@ -37,7 +37,7 @@ class ReadingBlob:
 
 
 class Versions(Protocol):
-    """The half of a `Consensus` that reads."""
+    """The methods of a `Consensus` that read."""
 
     async def head(self, key: str) -> Versioned | None:
         """Return the newest version, or None."""
@@ -81,4 +81,4 @@ class ReadingConsensus:
 
 
 def _refuse(what: str) -> NoReturn:
-    raise InvalidUsage(f"{what}: this process reads independently, and changes nothing; open in another mode")
+    raise InvalidUsage(f"{what}: this process only reads the location; open it in another mode to change it")

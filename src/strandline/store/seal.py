@@ -1,14 +1,14 @@
-"""Seals: bytes at rest carry their identity, not just a checksum.
+"""Seals: stored bytes carry their identity, not just a checksum.
 
 A sealed object is a header and a body.  The header holds a magic, the seal's format, the object's `Kind`, the length of
 the body, a 64-bit hash of the key it is stored under, and a CRC32C over all of that and the body.  So `unseal` refuses
 a flipped, missing or extra byte, another kind of object, and *another object's bytes* (a misdirected read or write).
-Everything that Strandline stores itself is sealed; the Parquet parts that Spark writes carry checks of their own.
+Strandline seals everything that it writes itself; the Parquet parts that Spark writes carry their own checks.
 
-The header follows from ``(kind, key, body)`` alone.  So `unseal` makes the header it expects and compares: only when
-they differ does it look at what the stored one says, to explain.
+``(kind, key, body)`` determine the header.  So `unseal` computes the expected header and compares; only if they differ
+does it decode the stored one, for the message.
 
-Warning: the seal detects accidents, not malice: whoever can write an object can seal it.
+Warning: the seal detects accidents, not attacks: a process that can write an object can also seal it.
 
 Source: design page "the map" (decision 3: everything at rest is checked).
 """
@@ -89,7 +89,7 @@ def _crc(identity: bytes, body: bytes) -> int:
 
 
 def _difference(kind: Kind, data: bytes) -> str:
-    """Say what was expected and what is there, for bytes that are known to differ from what was sealed."""
+    """Return what was expected and what was found, for bytes that are known to be damaged or misplaced."""
     if len(data) < SEAL_BYTES:
         return f"expected a seal of {SEAL_BYTES} bytes, found {len(data)} bytes in all"
     magic, form, stored_kind, length, _ = _IDENTITY.unpack_from(data)
@@ -101,7 +101,7 @@ def _difference(kind: Kind, data: bytes) -> str:
     found_crc = _crc(data[: _IDENTITY.size], data[SEAL_BYTES:])
     if stored_crc != found_crc:
         return f"expected CRC32C {stored_crc:08x}, found {found_crc:08x}"
-    # The bytes are whole, as somebody sealed them: only the identity can differ.
+    # The checksum holds, so these bytes were sealed like this: only the identity can differ.
     if form != FORMAT:
         return f"expected seal format {FORMAT}, found {form}: another version of Strandline wrote it"
     if stored_kind != kind:

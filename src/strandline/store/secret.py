@@ -1,10 +1,10 @@
 """Secrets: passwords and keys as values that do not leak by accident.
 
-A `Secret` shows nothing of itself in a message, a log line, a traceback's locals or a dump of what holds it, and cannot
-be pickled.  What it holds is had by `Secret.reveal` alone, and only where it is handed to the library that
-needs it: ``grep reveal`` finds all places.
+The text of a `Secret` does not appear in a message, a log line, a traceback's locals or a dump of its owner, and a
+`Secret` cannot be pickled.  Only `Secret.reveal` returns the text, and the code calls it only to pass the text to the
+library that needs it: ``grep reveal`` finds all places.
 
-Warning: it protects against accidents, not against code of this process that wants it.
+Warning: it protects against accidents, not against code in this process that wants the text.
 
 Source: design page "environment" (secrets are references, never stored).
 """
@@ -34,7 +34,7 @@ class Secret:
         self.__value = value
 
     def reveal(self) -> str:
-        """Return what must not be shown."""
+        """Return the secret text."""
         return self.__value
 
     def __repr__(self) -> str:
@@ -59,5 +59,5 @@ class Secret:
 
 
 def revealed(options: Mapping[str, str | Secret]) -> dict[str, str]:
-    """Return ``options`` as the library that needs them takes them."""
+    """Return ``options`` with all secrets revealed, for the library that needs them."""
     return {name: value.reveal() if isinstance(value, Secret) else value for name, value in options.items()}

@@ -1,7 +1,7 @@
-"""Doubles of Blob and Consensus that take their time, as an injected figure tells them.
+"""Doubles of Blob and Consensus that delay each call by an injected number of seconds.
 
-Half of the time passes before the call has its effect and half after it: so others see the effect before the caller
-does, and a caller that is cancelled while it waits does not know whether it came so far.
+Half of the delay passes before the call has its effect and half after it.  So other processes see the effect before the
+caller does, and a caller that is cancelled while it waits does not know whether the call had its effect.
 
 Source: design page "persist" (implementations and doubles); craft page "reliability" (delays at every call).
 """
@@ -17,7 +17,7 @@ from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mism
 
 T = TypeVar("T")
 Delay: TypeAlias = Callable[[str], float]
-"""``delay("blob.get")`` returns how many seconds this call takes; the next one may take others."""
+"""``delay("blob.get")`` returns how many seconds this call takes; the next call may take a different time."""
 
 
 async def _slowly(clock: Clock, seconds: float, call: Callable[[], Awaitable[T]]) -> T:
@@ -44,7 +44,7 @@ class SlowObjectStore:
         await _slowly(self._clock, self._delay("blob.set"), lambda: self._inner.set(key, data))
 
     async def delete(self, key: str) -> bool:
-        """Remove ``key``; tell whether it was there."""
+        """Remove ``key``; return whether it existed."""
         return await _slowly(self._clock, self._delay("blob.delete"), lambda: self._inner.delete(key))
 
     async def list(self, prefix: str) -> list[str]:
@@ -52,7 +52,7 @@ class SlowObjectStore:
         return await _slowly(self._clock, self._delay("blob.list"), lambda: self._inner.list(prefix))
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store ``data`` iff nothing is stored under ``key``; tell whether that was so."""
+        """Store ``data`` iff nothing is stored under ``key``; return whether it was stored."""
         return await _slowly(self._clock, self._delay("blob.create"), lambda: self._inner.create(key, data))
 
     async def read(self, key: str) -> Tagged | None:
@@ -60,7 +60,7 @@ class SlowObjectStore:
         return await _slowly(self._clock, self._delay("blob.read"), lambda: self._inner.read(key))
 
     async def replace(self, key: str, tag: str, data: bytes) -> bool:
-        """Store ``data`` iff what is stored under ``key`` has ``tag``; tell whether that was so."""
+        """Store ``data`` iff the object under ``key`` has ``tag``; return whether it was stored."""
         return await _slowly(self._clock, self._delay("blob.replace"), lambda: self._inner.replace(key, tag, data))
 
 

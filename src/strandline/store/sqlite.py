@@ -1,13 +1,13 @@
 """Consensus in one SQLite file: several processes of one machine, no server.
 
 WAL mode with ``synchronous=FULL``: a commit returns once the log is fsynced.  A write takes the file's only write lock
-*before* it looks at the head (``BEGIN IMMEDIATE``), so what it saw still holds when it commits; that makes every key
+*before* it reads the head (``BEGIN IMMEDIATE``), so the head is still the same when it commits; that makes every key
 linearizable, across processes too.
 
-What a failure means follows from the moment it came.  Before ``COMMIT`` is issued nothing can have happened, provided
-that the transaction is rolled back for certain; so a busy or full database is `Determinate`.  From ``COMMIT`` on, the
-log may hold the transaction or may not, and SQLite itself will only know when the file is next opened; so everything is
-`Indeterminate`, and the connection is dropped with whatever it believed.
+The meaning of a failure depends on when it comes.  Before ``COMMIT`` is issued nothing can have happened, provided that
+the transaction is rolled back for certain; so a busy or full database is `Determinate`.  From ``COMMIT`` on, the log
+may hold the transaction or not, and SQLite itself only finds out when the file is next opened; so every failure is
+`Indeterminate`, and the connection is dropped.
 
 Every call runs in a thread: a commit fsyncs, and any call may wait for the lock.  One connection per instance, one
 call at a time.
@@ -54,10 +54,10 @@ BUSY_SECONDS_MAX: Final = 10.0
 """How long a call waits for another process's transaction, each of which is one small write and one fsync."""
 OPEN_ATTEMPTS_MAX: Final = 20
 LOG_INDEX_BYTES: Final = 32 << 10
-"""What SQLite needs beside the file before it reads the first row: the index of its log."""
+"""The space that SQLite needs beside the file before it reads the first row: the index of its log."""
 _WHEN_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 FORMAT: Final = 1
-"""Kept in the file's ``user_version``; 0 is a file that nobody has used."""
+"""Kept in the file's ``user_version``; 0 is a file that is not in use yet."""
 
 VERSION: Final = "PRAGMA user_version"
 _CREATE: Final = """
@@ -76,7 +76,7 @@ _KEYS: Final = "SELECT DISTINCT key FROM versions"
 
 
 class SQLiteVersions(ABC):
-    """The reading half: what is asked of a file's versions, however the file is opened."""
+    """The read methods, independent of how the file is opened."""
 
     async def head(self, key: str) -> Versioned | None:
         """Return the newest version, or None if the key was never set."""
@@ -103,11 +103,12 @@ class SQLiteVersions(ABC):
 class SQLiteConsensus(SQLiteVersions):
     """A `Consensus` in the file ``path``; its directory must exist.
 
-    The file is made if it is not there, unless it must be ``existing``.  To open what is there changes nothing.
+    The file is created if missing, unless it must be ``existing``.  Opening an existing file changes nothing.
 
     Raises:
-        ConfigError: the file cannot be opened as a database that several processes share, or is not ``existing``.
-        CorruptionError: there is a file, and it is no database of ours or no longer.
+        ConfigError: the file cannot be opened as a database that several processes share, or does not exist although it
+            must.
+        CorruptionError: the file is not a Strandline database, or is damaged.
     """
 
     def __init__(self, path: Path, *, existing: bool = False) -> None:
@@ -144,7 +145,7 @@ class SQLiteConsensus(SQLiteVersions):
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
         """Do each request as if alone, in one transaction and with one fsync.
 
-        An error is then every request's: none of them happened (`Determinate`), or all those that matched may have.
+        An error stands for all requests: either none of them happened (`Determinate`), or all that matched may have.
         """
 
         def install(connection: sqlite3.Connection) -> list[Committed | Mismatch]:
@@ -194,7 +195,7 @@ class SQLiteConsensus(SQLiteVersions):
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._drop()
-            raise Indeterminate(f"{self._path}: a commit may have failed: {_told(error, self._path)}") from error
+            raise Indeterminate(f"{self._path}: a commit may have failed: {_reason(error, self._path)}") from error
         return result
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
@@ -225,13 +226,13 @@ class SQLiteConsensus(SQLiteVersions):
 
     def _initialize(self, connection: sqlite3.Connection) -> None:
         if is_ours(self._path, connection.execute(VERSION).fetchall()):
-            return  # somebody else made it meanwhile
+            return  # another process created it meanwhile
         connection.execute(_CREATE)
         connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def is_ours(path: Path, version: list[tuple[Any, ...]]) -> bool:
-    """Return whether the file with this answer to `VERSION` is in use; False: nobody has used it yet.
+    """Return whether the file with this answer to `VERSION` is in use; False if it is new.
 
     Raises `ConfigError` if it was made by another version of Strandline.
     """
@@ -242,15 +243,15 @@ def is_ours(path: Path, version: list[tuple[Any, ...]]) -> bool:
 
 
 def absent(path: Path) -> NothingStored:
-    """Return what to raise where a database must be there, and is not."""
+    """Return the error for a database that must exist and does not."""
     return NothingStored(f"there is no consensus database {path}: nothing was stored there yet")
 
 
 def nothing_happened(path: Path, error: sqlite3.Error) -> StrandlineError:
-    """Return what to raise for an error that came before any COMMIT was issued."""
+    """Return the error to raise for a failure before any COMMIT was issued."""
     if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return CorruptionError(f"{path} is not the database that was stored: {_told(error, path)}")
-    return Determinate(f"{path} did not answer: {_told(error, path)}")
+        return CorruptionError(f"{path} is not the database that was stored: {_reason(error, path)}")
+    return Determinate(f"{path} did not answer: {_reason(error, path)}")
 
 
 def _install(connection: sqlite3.Connection, request: CompareAndSet) -> Committed | Mismatch:
@@ -260,10 +261,10 @@ def _install(connection: sqlite3.Connection, request: CompareAndSet) -> Committe
 
 
 def _share_durably(connection: sqlite3.Connection) -> None:
-    """Set what every connection to the file needs.
+    """Configure a connection to the file.
 
-    Two processes that turn a fresh file to WAL at once may be told that it is busy, without the usual wait; so wait by
-    asking for the write lock, and look again.
+    If two processes switch a fresh file to WAL at once, SQLite may report that it is busy without the usual wait; so
+    wait by taking the write lock, and try again.
     """
     connection.execute("PRAGMA synchronous = FULL")
     for attempt in range(OPEN_ATTEMPTS_MAX):
@@ -281,14 +282,14 @@ def _share_durably(connection: sqlite3.Connection) -> None:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """Return SQLite's result code without its extension; errors of the Python module itself have none."""
+    """Return SQLite's primary result code; errors of the Python module itself have none."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def no_space(path: Path) -> str:
-    """Return what the operating system says if nothing more can be stored beside ``path``, else nothing.
+    """Return the operating system's message if the disk of ``path`` is full, else an empty text.
 
-    SQLite tells a full disk by many codes, most of them "disk I/O error".
+    SQLite reports a full disk by many codes, most of them "disk I/O error".
     """
     try:
         found = os.statvfs(path.parent)
@@ -298,7 +299,7 @@ def no_space(path: Path) -> str:
     return os.strerror(errno.ENOSPC) if full else ""
 
 
-def _told(error: sqlite3.Error, path: Path) -> str:
+def _reason(error: sqlite3.Error, path: Path) -> str:
     reason = no_space(path) if _primary_code(error) in _WHEN_FULL else ""
     said = f"{error} ({getattr(error, 'sqlite_errorname', type(error).__name__)})"
     return f"{reason} in {path.parent}: {said}" if reason else said

@@ -1,11 +1,11 @@
-"""SQLite read from outside: nothing is written, not even a file of SQLite's own beside the database.
+"""SQLite consensus opened read-only: a reader writes nothing, not even SQLite's own files beside the database.
 
-A database in WAL mode cannot be opened without its log.  While somebody has it open, the log is there, and reading is
-an ordinary transaction that keeps nobody from writing.  While nobody has, SQLite would *make* the log, and leave it; so
-the file is then read as one that does not change (``immutable``), and what was read counts only if it did not: the log
-is still absent, and the file is the same to the nanosecond.
+A database in WAL mode cannot be opened without its log.  While a process has it open, the log exists, and a read is an
+ordinary transaction that blocks no writer.  While no process has it open, SQLite would *create* the log and leave it.
+So the reader then opens the file as ``immutable``, and accepts the result only if the file did not change: the log is
+still absent, and the file's stamp is the same to the nanosecond.
 
-So a location can be read on a read-only mount, or by another user than the one who writes it.
+So a location can be read on a read-only mount, or by a user other than the writer.
 
 Source: design page "persist" (modes: independent); https://www.sqlite.org/wal.html, "Read-Only Databases".
 """
@@ -23,15 +23,15 @@ from strandline.store.sqlite import BUSY_SECONDS_MAX, VERSION, SQLiteVersions, a
 Stamp: TypeAlias = tuple[int, ...]
 
 LOOKS_MAX: Final = 100
-"""How often a read is repeated because somebody opened and closed the database during it."""
+"""How often a read is repeated because another process opened and closed the database during it."""
 
 
 class SQLiteReader(SQLiteVersions):
-    """What can be read of the consensus in the file ``path``: the reading half of a `Consensus`.
+    """The read methods of a `Consensus`, on the file ``path``.
 
     Raises:
         ConfigError: there is no such file, or it was made by another version.
-        CorruptionError: it is no database of ours or no longer.
+        CorruptionError: it is not a Strandline database, or is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,13 +52,13 @@ class SQLiteReader(SQLiteVersions):
             else:
                 if before in {None, self._stamp()}:
                     return rows
-        raise Determinate(f"{self._path} was opened and closed by others {LOOKS_MAX} times while it was read")
+        raise Determinate(f"{self._path} was opened and closed by other processes {LOOKS_MAX} times while it was read")
 
     def _stamp(self) -> Stamp | None:
-        """Return what tells whether the file was changed; None while somebody has it open.
+        """Return a stamp that changes with the file; None while another process has it open.
 
-        An empty log counts as none: it holds nothing, and may be all that a process left that could not open the
-        database because the disk is full.
+        An empty log counts as none: it holds nothing, and a process that could not open the database on a full disk may
+        have left it.
         """
         try:
             if self._log_bytes():

@@ -1,4 +1,4 @@
-"""The machine's own clock and chance: the one place of this room that asks for them.
+"""The machine's clock and random numbers; no other module of `store` reads them.
 
 Source: design page "the map" (decision 5: core logic over injected protocols).
 """
@@ -27,12 +27,12 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for about ``seconds``, and let others run meanwhile."""
+        """Wait for about ``seconds`` without blocking other tasks."""
         await asyncio.sleep(seconds)
 
 
 class SystemIds:
-    """`Ids` that nobody can guess: ``<kind>-<32 hexadecimal digits>``."""
+    """`Ids` that cannot be guessed: ``<kind>-<32 hexadecimal digits>``."""
 
     def fresh(self, kind: str) -> str:
         """Return a new name that starts with ``kind``."""

@@ -1,10 +1,10 @@
-"""Doubles of Blob and Consensus that fail as the real ones do, as an injected choice tells them.
+"""Doubles of Blob and Consensus that fail as the real ones do, by an injected choice.
 
-A call has an effect or not, and its caller learns of it or not: four outcomes.  A caller that is told `Indeterminate`
-cannot know which of two it met; code that behaves the same in both is the code that needs these doubles.
+A call has an effect or not, and its caller learns of it or not: four outcomes.  A caller that receives `Indeterminate`
+cannot know which of two outcomes it met; code that must handle both alike needs these doubles.
 
-`Outcome.LATE`, the effect that comes after the caller was told, needs somebody who owns time: only the simulation
-(`strandline.testing.simulation`) gives it.
+`Outcome.LATE`, an effect that comes after the caller's answer, needs control over time: only the simulation
+(`strandline.testing.simulation`) provides it.
 
 Source: design page "persist" (errors are three-valued); craft page "reliability" (outcomes of an I/O point).
 """
@@ -23,26 +23,26 @@ from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mism
 T = TypeVar("T")
 
 Choose: TypeAlias = Callable[[str, int], int]
-"""``choose(label, n)`` returns one of ``0 .. n - 1``; 0 is always the choice in which nothing goes wrong."""
+"""``choose(label, n)`` returns one of ``0 .. n - 1``; 0 always means that nothing goes wrong."""
 
 
 class Outcome(Enum):
-    """What became of a call, and what its caller was told."""
+    """The effect of a call, and the answer that its caller receives."""
 
     DONE = "done"
     """It happened, and the caller has its result."""
     DONE_UNREPORTED = "done-unreported"
-    """It happened; the caller is told `Indeterminate`."""
+    """It happened; the caller receives `Indeterminate`."""
     LATE = "late"
-    """The caller is told `Indeterminate`; it happens at some later time."""
+    """The caller receives `Indeterminate`; it happens at some later time."""
     LOST = "lost"
-    """It never happens; the caller is told `Indeterminate`."""
+    """It never happens; the caller receives `Indeterminate`."""
     REFUSED = "refused"
     """It never happens, and the caller knows: `Determinate`."""
 
 
 AT_ONCE: Final = (Outcome.DONE, Outcome.DONE_UNREPORTED, Outcome.LOST, Outcome.REFUSED)
-"""The outcomes that need nobody who owns time."""
+"""The outcomes that need no control over time."""
 
 
 def some_of(requests: Sequence[CompareAndSet], choose: Choose) -> list[CompareAndSet]:
@@ -66,7 +66,7 @@ async def _with_outcome(
 
 
 class UnreliableBlob:
-    """A `Blob` that does to ``inner`` what ``choose("blob.<method>", 4)`` says, as an index into `AT_ONCE`."""
+    """A `Blob` over ``inner`` whose outcomes are ``choose("blob.<method>", 4)``, as an index into `AT_ONCE`."""
 
     def __init__(self, inner: Blob, choose: Choose) -> None:
         self._inner = inner
@@ -90,7 +90,7 @@ class UnreliableBlob:
 
 
 class UnreliableObjectStore(UnreliableBlob):
-    """An `ObjectStore` that does to ``inner`` what ``choose("blob.<method>", 4)`` says: an index into `AT_ONCE`."""
+    """An `ObjectStore` over ``inner`` whose outcomes ``choose`` decides, as for `UnreliableBlob`."""
 
     def __init__(self, inner: ObjectStore, choose: Choose) -> None:
         super().__init__(inner, choose)
@@ -110,7 +110,7 @@ class UnreliableObjectStore(UnreliableBlob):
 
 
 class UnreliableConsensus:
-    """A `Consensus` that does to ``inner`` what ``choose("consensus.<method>", 4)`` says: an index into `AT_ONCE`."""
+    """A `Consensus` over ``inner`` whose outcomes are ``choose("consensus.<method>", 4)``: indexes into `AT_ONCE`."""
 
     def __init__(self, inner: Consensus, choose: Choose) -> None:
         self._inner = inner
@@ -127,7 +127,7 @@ class UnreliableConsensus:
         )
 
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
-        """Do each request as if alone; or fail.  Of an unreported call any part may have happened: it is not atomic."""
+        """Do each request as if alone; or fail.  The call is not atomic: any part of an unreported one may happen."""
         return await _with_outcome(
             "consensus.compare_and_set_many",
             self._choose,

@@ -1,1 +1,1 @@
-"""What outside authors need to test against us: contracts, doubles, the simulation kernel."""
+"""Contracts, doubles and the simulation kernel, for authors of stores, readers and drivers to test with."""

@@ -1,4 +1,4 @@
-"""The contract of `Blob`, as a suite that every implementation and every double runs.
+"""The contract of `Blob`, as a test suite that every implementation and every double runs.
 
 Subclass it in a test module and give it a fixture ``open_blob``: a function that opens one more handle to *one* place,
 which is empty when the test begins.
@@ -27,11 +27,11 @@ OpenBlob: TypeAlias = Callable[[], Blob]
 OpenObjectStore: TypeAlias = Callable[[], ObjectStore]
 
 BIG = bytes(range(256)) * 40_000
-"""10 MB: more than any buffer on the way holds."""
+"""10 MB: more than any intermediate buffer holds."""
 
 
 class BlobContract:
-    """What holds for every Blob."""
+    """The tests for every Blob."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run one test's coroutine.  A double that lives outside asyncio overrides this."""
@@ -49,7 +49,7 @@ class BlobContract:
         self.run(body())
 
     def test_an_absent_key_is_none(self, open_blob: OpenBlob) -> None:
-        """Damage: a reader cannot tell a collected part from an empty one."""
+        """Damage: a reader cannot distinguish a collected part from an empty one."""
 
         async def body() -> None:
             blob = open_blob()
@@ -75,7 +75,7 @@ class BlobContract:
         self.run(body())
 
     def test_two_handles_to_one_place_see_each_other(self, open_blob: OpenBlob) -> None:
-        """Damage: what a worker staged is not there for the process that appends it."""
+        """Damage: the process that appends a part cannot read what a worker staged."""
 
         async def body() -> None:
             one, other = open_blob(), open_blob()
@@ -89,7 +89,7 @@ class BlobContract:
         self.run(body())
 
     def test_deleting_twice_succeeds_and_says_it_did_nothing(self, open_blob: OpenBlob) -> None:
-        """Damage: a collection that is repeated after a crash fails for ever, or counts what it did not do."""
+        """Damage: a garbage collection that is repeated after a crash fails for ever, or counts deletes twice."""
 
         async def body() -> None:
             blob = open_blob()
@@ -173,14 +173,14 @@ class BlobContract:
 
 
 class ObjectStoreContract:
-    """What holds for every ObjectStore besides; run `BlobContract` too."""
+    """The additional tests for every ObjectStore; run `BlobContract` too."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run one test's coroutine.  A double that lives outside asyncio overrides this."""
         return asyncio.run(coroutine)
 
     def test_only_the_first_creates_a_key(self, open_blob: OpenObjectStore) -> None:
-        """Damage: two writers of a version both believe that it is theirs."""
+        """Damage: two writers of a version both conclude that they won."""
 
         async def body() -> None:
             one, other = open_blob(), open_blob()
@@ -195,7 +195,7 @@ class ObjectStoreContract:
         self.run(body())
 
     def test_what_was_set_cannot_be_created(self, open_blob: OpenObjectStore) -> None:
-        """Damage: an object that is there is overwritten by who asked not to."""
+        """Damage: a conditional create overwrites an existing object."""
 
         async def body() -> None:
             store = open_blob()
@@ -205,8 +205,8 @@ class ObjectStoreContract:
 
         self.run(body())
 
-    def test_only_who_knows_what_is_there_replaces_it(self, open_blob: OpenObjectStore) -> None:
-        """Damage: a marker that only moves forward is moved back by somebody who read it long ago."""
+    def test_only_a_writer_with_the_current_tag_replaces_an_object(self, open_blob: OpenObjectStore) -> None:
+        """Damage: a writer with a stale read moves back a marker that must only move forward."""
 
         async def body() -> None:
             one, other = open_blob(), open_blob()

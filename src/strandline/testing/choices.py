@@ -1,11 +1,11 @@
-"""Where a simulation's choices come from: a seed, a list, or every list there is.
+"""The sources of a simulation's choices: a seed, a list, or all possible lists.
 
-A run of the simulation is a function of its choices: small integers, each one of ``0 .. n - 1``, each asked for by a
-label.  So a failing run is a list that replays it, a shorter list may be the smaller example, and small worlds can be
-searched whole.
+A run of the simulation is a function of its choices: small integers, each one of ``0 .. n - 1``, each requested by a
+label.  So a list replays a failing run, a shorter list may be a smaller example, and small worlds can be searched
+exhaustively.
 
-Two kinds of label: ``fault:<what>`` asks whether something unusual happens, and 0 says no; any other asks which of
-several equals.
+Two kinds of label: ``fault:<what>`` asks whether a fault happens, and 0 means no; any other label chooses among equal
+alternatives.
 
 Source: craft page "reliability" (3.1: seed, list, exhaustive); two-level rates as in FoundationDB's buggify: a fault is
 first switched on or off for the whole run, and those that are on then fire at a rate.
@@ -21,22 +21,22 @@ from strandline.errors import InvalidUsage
 from strandline.store.unreliable import Choose
 
 FAULT: Final = "fault:"
-"""Starts every label under which 0 means that nothing unusual happens."""
+"""The prefix of every label for which 0 means that no fault happens."""
 
 FAULT_RATES: Final = (0.0, 0.02, 0.1, 0.3)
-"""How often a run's faults fire; which of these is part of the seed."""
+"""How often a run's faults fire; the seed chooses one of these rates."""
 SWITCHED_ON: Final = 0.5
-"""How likely a fault is to be possible at all at one label in one run."""
+"""How likely a fault is to be enabled at one label in one run."""
 FOCUS_RATE: Final = 0.5
-"""How often faults fire at the one site that a run may focus on: what only repeated failure brings is met there."""
+"""How often faults fire at the site that a run focuses on, to find bugs that need repeated failures."""
 assert all(0 <= rate < 1 for rate in (*FAULT_RATES, FOCUS_RATE)), "at rate 1 nothing ever gets done"
 
 
 class Seeded:
     """Choices from a random generator: faults at rates drawn first (swarm testing), all else evenly.
 
-    The generator is the caller's, so that a seed is all there is to remember: ``Seeded(random.Random(17))``.
-    ``focus``: the site that meets any of its fates at `FOCUS_RATE`, whatever is switched on.
+    The caller passes the generator, so that a seed reproduces the run: ``Seeded(random.Random(17))``.
+    ``focus``: the site at which all faults fire at `FOCUS_RATE`, whether enabled or not.
     """
 
     def __init__(self, rng: random.Random, focus: str = "") -> None:
@@ -72,17 +72,17 @@ class Listed:
 
 
 def every_list() -> Iterator[Choose]:
-    """Yield choices for one run after another, until every list of choices has been taken once.
+    """Yield the choices of one run after another, until every list of choices has been used once.
 
-    Each must be used for one whole run before the next is asked for: what the run asks decides what comes next.
+    Use each for one whole run before you request the next, because the requests of the run decide the next list.
 
     >>> [(choose("a", 2), choose("b", 2)) for choose in every_list()]
     [(0, 0), (0, 1), (1, 0), (1, 1)]
 
     Raises:
-        InvalidUsage: a run did not ask again what it had asked after the same choices: it is not a function of them.
+        InvalidUsage: a run made other requests after the same choices, so it is not a function of them.
     """
-    asked: list[tuple[int, str, int]] = []  # value, label, n: the odometer, and what its digits stand for
+    asked: list[tuple[int, str, int]] = []  # value, label, n: the odometer, and the meaning of its digits
     while True:
         position = 0
 

@@ -1,4 +1,4 @@
-"""The contract of `Consensus`, as a suite that every implementation and every double runs.
+"""The contract of `Consensus`, as a test suite that every implementation and every double runs.
 
 Subclass it in a test module and give it a fixture ``open_consensus``: a function that opens one more handle to *one*
 place, which is empty when the test begins.
@@ -44,14 +44,14 @@ async def fill(consensus: Consensus, key: str, first: int, last: int) -> list[Ve
 
 
 class ConsensusContract:
-    """What holds for every Consensus."""
+    """The tests for every Consensus."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run one test's coroutine.  A double that lives outside asyncio overrides this."""
         return asyncio.run(coroutine)
 
     def test_a_fresh_key_has_no_head_and_no_versions(self, open_consensus: OpenConsensus) -> None:
-        """Damage: a shard that was never made appears to exist."""
+        """Damage: a shard that was never created appears to exist."""
 
         async def body() -> None:
             consensus = open_consensus()
@@ -101,7 +101,7 @@ class ConsensusContract:
         self.run(body())
 
     def test_expecting_a_version_of_a_fresh_key_is_a_mismatch(self, open_consensus: OpenConsensus) -> None:
-        """Damage: a key is born in the middle of its history."""
+        """Damage: the history of a key starts in the middle."""
 
         async def body() -> None:
             consensus = open_consensus()
@@ -113,7 +113,7 @@ class ConsensusContract:
         self.run(body())
 
     def test_a_writer_that_holds_a_truncated_seqno_is_refused(self, open_consensus: OpenConsensus) -> None:
-        """Damage: truncation removes the witness, and a writer that was asleep overwrites a newer version."""
+        """Damage: truncation removes the witness, and a suspended writer overwrites a newer version."""
 
         async def body() -> None:
             consensus = open_consensus()
@@ -143,7 +143,7 @@ class ConsensusContract:
 
         self.run(body())
 
-    def test_scan_starts_where_told_and_stops_at_the_limit(self, open_consensus: OpenConsensus) -> None:
+    def test_scan_begins_at_start_and_stops_at_the_limit(self, open_consensus: OpenConsensus) -> None:
         """Damage: a reader that catches up skips a diff, or reads for ever."""
 
         async def body() -> None:
@@ -198,7 +198,7 @@ class ConsensusContract:
         self.run(body())
 
     def test_two_handles_to_one_place_see_each_other(self, open_consensus: OpenConsensus) -> None:
-        """Damage: two processes both believe that they hold the shard."""
+        """Damage: two processes both conclude that they own the shard."""
 
         async def body() -> None:
             one, other = open_consensus(), open_consensus()
@@ -232,7 +232,7 @@ class ConsensusContract:
         self.run(body())
 
     def test_of_two_requests_for_one_version_exactly_one_commits(self, open_consensus: OpenConsensus) -> None:
-        """Damage: two writers of one process are both told that they committed."""
+        """Damage: two writers of one process both get an acknowledgement for one version."""
 
         async def body() -> None:
             consensus = open_consensus()
@@ -246,7 +246,7 @@ class ConsensusContract:
 
     @pytest.mark.parametrize("size", [0, 1, 10 << 10, 1 << 20])
     def test_payloads_come_back_whole(self, open_consensus: OpenConsensus, size: int) -> None:
-        """Damage: a large state is cut off, or an empty one is taken for none."""
+        """Damage: a large state is truncated, or an empty one counts as absent."""
         data = bytes(i % 251 for i in range(size))
 
         async def body() -> None:
@@ -259,14 +259,14 @@ class ConsensusContract:
 
 
 class SharedConsensusContract:
-    """What holds besides for a Consensus that threads and processes share; run `ConsensusContract` too.
+    """The additional tests for a Consensus that threads and processes share; run `ConsensusContract` too.
 
     Each handle that ``open_consensus`` returns is used by one thread at a time.
     """
 
     @pytest.mark.parametrize("fresh", [True, False])
     def test_of_many_appenders_exactly_one_wins(self, open_consensus: OpenConsensus, fresh: bool) -> None:
-        """Damage: two processes both hold the same version for theirs, and one's data is gone."""
+        """Damage: two processes both conclude that they committed one version, and one's data is gone."""
         handles = [open_consensus() for _ in range(APPENDERS)]
         keys = [f"k{number}" for number in range(ROUNDS)]
         if not fresh:
@@ -277,7 +277,7 @@ class SharedConsensusContract:
             won = []
             for key in keys:
                 met.wait()
-                first = number if fresh else 0  # even those who would begin at another seqno
+                first = number if fresh else 0  # even writers that would begin at another seqno
                 request = step(key, None if fresh else 0, b"%d" % number, first)
                 if asyncio.run(handles[number].compare_and_set(request)) == Committed():
                     won.append(key)
@@ -292,7 +292,7 @@ class SharedConsensusContract:
                 assert head == Versioned(number if fresh else 1, b"%d" % number)
 
     def test_of_concurrent_appends_none_is_lost_while_others_truncate(self, open_consensus: OpenConsensus) -> None:
-        """Damage: an append that was acknowledged vanishes, or is there twice, because the history was truncated."""
+        """Damage: an acknowledged append vanishes, or is stored twice, because the history was truncated."""
         asyncio.run(open_consensus().compare_and_set(step("k", None, b"", 1)))
 
         async def append(consensus: Consensus, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Crashes at counted points: a proxy before each dependency, one plan that says where the process dies.
+"""Crashes at counted points: a proxy in front of each dependency, and a plan of where the process dies.
 
 Every awaited call through a `Tapped` object is a *point*.  At the chosen one the plan raises `Crash` before the call or
 after it, and from then on at every further call: a dead process does nothing more.
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """The process died.  Not an `Exception`: nothing may catch it and go on."""
+    """The process died.  It is not an `Exception`, so that no handler catches it and continues."""
 
 
 class CrashPlan:
@@ -27,11 +27,11 @@ class CrashPlan:
 
     @property
     def happened(self) -> bool:
-        """Tell whether the point was reached."""
+        """Return whether the point was reached."""
         return self._at is not None and len(self.points) >= self._at
 
     async def through(self, label: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call, or die."""
+        """Make a call, or crash."""
         if self.happened:
             raise Crash(label)
         self.points.append(label)
@@ -64,7 +64,7 @@ class Tapped:
 
 
 class PausePlan(CrashPlan):
-    """A zombie: stops before point number ``at`` until ``meanwhile`` is over, then goes on unaware."""
+    """A zombie: it pauses before point number ``at`` until ``meanwhile`` is over, then continues."""
 
     def __init__(self, at: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
         super().__init__()

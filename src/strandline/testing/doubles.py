@@ -1,4 +1,4 @@
-"""A clock that stands where it is put, and ids that count: so that a test's trace is the same each time."""
+"""A manual clock, and ids that count, so that a test's trace is the same each time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 class HandClock:
-    """A `Clock` that moves when it is moved (``now`` is in milliseconds) and when somebody sleeps."""
+    """A `Clock` that moves when a test sets ``now`` (milliseconds) and when a caller sleeps."""
 
     def __init__(self, now: int = 0) -> None:
         self.now = now
 
     def now_ms(self) -> int:
-        """Return where the hands stand."""
+        """Return the current time of this clock."""
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Move on by ``seconds``, at once."""
+        """Advance the clock by ``seconds`` at once."""
         self.now += round(seconds * 1000)
 
 
@@ -35,7 +35,7 @@ class CountingIds:
 
 
 async def in_turn(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run the calls in turn, and raise what the first of them raises: a `Together` without an event loop."""
+    """Run the calls in turn, and raise the first error: a `Together` without an event loop."""
     waiting = list(calls)
     try:
         while waiting:

@@ -1,4 +1,4 @@
-"""The contract of a materialization driver, as a suite that every driver runs, over the real runtime and recovery log.
+"""The contract of a materialization driver, as a test suite for every driver, with the real runtime and recovery log.
 
 Subclass it in a test module and give it a fixture ``make_endpoint``: a function that returns an `EndpointUnderTest`,
 another and empty one each time.
@@ -9,7 +9,7 @@ another and empty one each time.
             numbers = itertools.count()
             return lambda: MyEndpoint(tmp_path / str(next(numbers)))
 
-The scenarios are functions of their own, so that a planted defect can be shown to fail them.
+The scenarios are separate functions, so that tests can show that planted defects fail them.
 
 Source: design page "materialize" (drivers are products).   Laws: M1, M2, M3.
 """
@@ -64,7 +64,7 @@ HOSTILE = (
     "x" * 62 + "yz",
     "\u00e4" * 32,
 )
-"""Names that somebody's column or table has."""
+"""Names that a user's columns and tables may have."""
 
 KEYED = Schema((Column("k", "bigint"), Column("f", "double"), Column("s", "string")))
 KEYED_TYPES = {"k": pa.int64(), "f": pa.float64(), "s": pa.string()}
@@ -74,7 +74,7 @@ MakeEndpoint: TypeAlias = "Callable[[], EndpointUnderTest]"
 
 
 class EndpointUnderTest(Protocol):
-    """What a driver's author gives to be tested: one endpoint.
+    """One endpoint, which a driver's author provides to the suite.
 
     ``fences``: a session that is not the newest can write nothing (false for stores without transactions).
     """
@@ -86,11 +86,11 @@ class EndpointUnderTest(Protocol):
         ...
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows that people read in ``table``."""
+        """Return the rows that users read in ``table``."""
         ...
 
     def checkpoint(self, name: str) -> Checkpoint | None:
-        """Return what the endpoint keeps of materialization ``name``; None if it keeps none."""
+        """Return the endpoint's checkpoint of materialization ``name``; None if it keeps none."""
         ...
 
 
@@ -100,7 +100,7 @@ def row(k: int | None, f: float | None, s: str) -> dict[str, Any]:
 
 
 class World:
-    """Two collections, their materialization, and everything durable; runtimes come and go."""
+    """Two collections, their materialization, and all durable data; runtimes start and crash."""
 
     def __init__(self, endpoint: EndpointUnderTest) -> None:
         self.endpoint = endpoint
@@ -113,12 +113,12 @@ class World:
         self.bump(0)
 
     def bump(self, backfill: int) -> None:
-        """Ask for the first binding anew."""
+        """Request a backfill of the first binding."""
         first = Binding("orders", "Orders", ("k", "f"), KEYED, backfill)
         self.spec = MaterializationSpec("m", (first, Binding("people", "People", ("k",), KEYED)))
 
     def runtime(self, plan: CrashPlan | None = None, epoch: int = 1) -> Materialization:
-        """Return a new runtime, as a new process would have it."""
+        """Return a new runtime, as in a new process."""
         plan = CrashPlan() if plan is None else plan
         ids = CountingIds(f"o{next(self._owners)}")
         consensus: Any = Tapped(plan, "consensus", self.consensus)
@@ -148,7 +148,7 @@ class World:
         self.seal(self.upper + 1)
 
     def truth(self, index: int, time: int) -> list[str]:
-        """Return what the table of a binding must hold if everything before ``time`` is in it, and nothing else."""
+        """Return the rows that a binding's table must hold if it has exactly the changes before ``time``."""
         rows = contents(self.spec.bindings[index], self.feeds[index].before(time)).values()
         return sorted(canonical(each) for each in rows)
 
@@ -158,7 +158,7 @@ class World:
             assert sorted(canonical(each) for each in self.endpoint.rows(binding.resource)) == self.truth(index, time)
 
     def check_committed(self) -> None:
-        """Check law M2 at what the endpoint says of itself, if it does."""
+        """Check law M2 at the endpoint's own checkpoint, if it keeps one."""
         checkpoint = self.endpoint.checkpoint(self.spec.name)
         if checkpoint is not None:
             self.check(checkpoint.time(self.spec.state_keys))
@@ -186,28 +186,28 @@ async def advance_through(world: World, runtime: Materialization, uppers: tuple[
 
 
 class DriverContract:
-    """What holds for every driver."""
+    """The tests for every driver."""
 
     def test_tables_follow_their_collections(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: people read something that was never true."""
+        """Damage: users read contents that were never true."""
         asyncio.run(follow(make_endpoint()))
 
     def test_a_crash_at_any_point_loses_nothing_and_repeats_nothing(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: a row is missing, or there twice, after a restart."""
+        """Damage: a row is missing or duplicated after a restart."""
         asyncio.run(crash_everywhere(make_endpoint))
 
     def test_a_zombie_commits_nothing(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: a process that was thought dead overwrites what its successor wrote."""
+        """Damage: a process that was presumed dead overwrites its successor's rows."""
         asyncio.run(replaced(make_endpoint()))
 
     def test_a_zombie_that_wakes_inside_a_transaction_commits_nothing(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: likewise, at the moments when only the endpoint can refuse it."""
+        """Damage: the same, at the moments when only the endpoint can refuse the zombie."""
         if not make_endpoint().fences:
             pytest.skip("this endpoint cannot fence: a zombie may write until its next write to the log")
         asyncio.run(zombie_everywhere(make_endpoint))
 
     def test_a_bumped_backfill_begins_anew(self, make_endpoint: MakeEndpoint) -> None:
-        """Damage: rows of the former contents stay for ever."""
+        """Damage: rows of the old contents stay for ever."""
         endpoint = make_endpoint()
         if endpoint.checkpoint("m") is None:
             pytest.skip("this endpoint's tables are emptied by its own Apply")
@@ -225,7 +225,7 @@ class DriverContract:
 
 
 async def follow(endpoint: EndpointUnderTest) -> None:
-    """Advance through the history, and look after each step."""
+    """Advance through the history, and check after each step."""
     world = World(endpoint)
     runtime = world.runtime()
     for upper in write_history(world):
@@ -239,9 +239,9 @@ async def follow(endpoint: EndpointUnderTest) -> None:
 
 
 async def crash_everywhere(make_endpoint: MakeEndpoint) -> None:
-    """Let runtimes die at every point of their work, before its effect and after; let others go on from there.
+    """Crash a runtime at every point of its work, before its effect and after; let another one continue.
 
-    All in one endpoint, round after round: what one crash leaves behind is what the next runtime meets.
+    All rounds use one endpoint, so each runtime starts from what the previous crash left.
     """
     world = World(make_endpoint())
     labels: set[str] = set()
@@ -256,7 +256,7 @@ async def crash_everywhere(make_endpoint: MakeEndpoint) -> None:
 
 
 async def crash_once(world: World, plan: CrashPlan) -> bool:
-    """Die where ``plan`` says in a busy, a quiet and another busy transaction; tell whether that point was reached."""
+    """Crash as in ``plan`` during a busy, a quiet and a busy transaction; return whether that point was reached."""
     runtime = world.runtime(plan)
     with suppress(Crash):
         for step in (world.write_round, lambda: world.seal(world.upper + QUIET_TIMES_MAX), world.write_round):
@@ -280,7 +280,7 @@ async def replaced(endpoint: EndpointUnderTest) -> None:
     await advance_through(world, older, uppers[:1])
     await advance_through(world, newer, uppers[1:2])
     world.seal(uppers[2])
-    # What it would read may be compacted away by now, since its successor has moved the holds: that stops it as well.
+    # Its successor has moved the holds, so its history may be compacted: that stops it as well.
     for refusal in ((FencedError, AsOfError), FencedError, FencedError):
         with pytest.raises(refusal):
             await older.advance()
@@ -299,7 +299,7 @@ async def zombie_everywhere(make_endpoint: MakeEndpoint) -> None:
 
 
 async def zombie_once(world: World, at: int, epoch: int) -> bool:
-    """Pause at point ``at``; tell whether there is one."""
+    """Pause at point ``at``; return whether there is one."""
     met = False
 
     async def meanwhile() -> None:
@@ -317,7 +317,7 @@ async def zombie_once(world: World, at: int, epoch: int) -> bool:
     with suppress(FencedError, AsOfError):
         await zombie.advance()
     world.check_committed()
-    # Nobody is wedged: a new runtime goes on from what is committed.
+    # No runtime is blocked: a new one continues from what is committed.
     survivor = world.runtime(epoch=epoch + 1)
     while await survivor.advance():
         pass
@@ -336,7 +336,7 @@ async def backfill(endpoint: EndpointUnderTest) -> None:
 
 
 async def backfill_everywhere(make_endpoint: MakeEndpoint) -> None:
-    """Bump a binding's counter again and again; let each runtime that fills it die at another point of its work."""
+    """Raise a binding's counter repeatedly; crash each runtime that refills it at another point of its work."""
     world = World(make_endpoint())
     world.write_round()
     await world.runtime().advance()
@@ -352,7 +352,7 @@ async def backfill_everywhere(make_endpoint: MakeEndpoint) -> None:
             alive = plan.happened
             committed = world.endpoint.checkpoint(world.spec.name)
             assert committed is not None
-            if not committed.time(world.spec.state_keys):  # readers see all of the former rows, and none of the new
+            if not committed.time(world.spec.state_keys):  # readers see all old rows and no new ones
                 assert committed.time(former) == before
                 world.check(before)
             successor = world.runtime()

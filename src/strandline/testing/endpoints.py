@@ -1,7 +1,7 @@
 """Endpoints in memory, for the two patterns whose commit is the runtime's recovery log.
 
 `KeyValueSession` writes directly, as to a key-value store: rows are there before the commit, and a crash leaves some of
-them. `StagingSession` stages what it is sent under a fresh name and applies it once the log has committed that name;
+them. `StagingSession` stages rows under a fresh name and applies them once the log has committed that name;
 applying is idempotent by name.  Both insist on exact `EXISTS` flags and, by `Conversation`, on the grammar.
 
 Source: design page "materialize" (the four patterns, 2 and 3).
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Endpoint:
-    """What is durable out there: rows by table and key; staged transactions by name; the names already applied."""
+    """The endpoint's durable data: rows by table and key; staged transactions by name; the names applied."""
 
     tables: dict[str, dict[str, Row]] = field(default_factory=dict)
     staged: dict[str, list[Store]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Endpoint:
         return list(self.tables.get(table, {}).values())
 
     def store(self, binding: Binding, message: Store) -> None:
-        """Keep and drop rows as told.  Raises `CorruptionError` if a row's `EXISTS` is not the truth."""
+        """Store and delete rows.  Raises `CorruptionError` if a row's `EXISTS` is wrong."""
         table = self.tables.setdefault(binding.resource, {})
         for row in message.rows.to_pylist():
             exists, delete = row.pop(EXISTS), row.pop(DELETE)
@@ -79,7 +79,7 @@ class MemoryDriver:
         self._session = session
 
     async def spec(self) -> DriverSpec:
-        """Return what it takes: nothing."""
+        """Return an empty configuration schema."""
         return DriverSpec({}, {}, "")
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
@@ -92,7 +92,7 @@ class MemoryDriver:
         return Applied()
 
     async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
-        """Say so."""
+        """Return nothing: `apply` changes nothing."""
         return ()
 
     async def open(self) -> MemorySession:
@@ -101,7 +101,7 @@ class MemoryDriver:
 
 
 class MemorySession:
-    """What the two sessions share: the grammar, and Loads."""
+    """The common part of the two sessions: the grammar, and Loads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -111,7 +111,7 @@ class MemorySession:
         self._answers: deque[Response] = deque()
 
     async def send(self, message: Request) -> None:
-        """Check the grammar, do what the message says, and answer."""
+        """Check the grammar, process the message, and answer."""
         self._said = self._said.then(message)
         if isinstance(message, Open):
             self._bindings, self._state = message.spec.bindings, dict(message.state)
@@ -128,16 +128,16 @@ class MemorySession:
         self._answers.clear()
 
     def answers(self, message: Request) -> list[Response]:
-        """Do what ``message`` says and return the answers."""
+        """Process ``message`` and return the answers."""
         raise NotImplementedError
 
     def loaded(self, message: Load) -> list[Response]:
-        """Return the stored rows that were asked for."""
+        """Return the stored rows with the requested keys."""
         binding = self._bindings[message.binding]
         table = self._endpoint.tables.get(binding.resource, {})
         keys = [key_of(binding, row) for row in message.keys.to_pylist()]
         places = [row for row, key in enumerate(keys) if key in table]
-        # The key columns are what the runtime looks at.
+        # The runtime uses only the key columns.
         return [Loaded(message.binding, message.keys.take(places))] if places else []
 
 
@@ -145,7 +145,7 @@ class KeyValueSession(MemorySession):
     """Pattern 2: rows are written as they come."""
 
     def answers(self, message: Request) -> list[Response]:
-        """Do what ``message`` says and return the answers."""
+        """Process ``message`` and return the answers."""
         match message:
             case Open():
                 return [Opened(None)]
@@ -163,14 +163,14 @@ class KeyValueSession(MemorySession):
 
 
 class StagingSession(MemorySession):
-    """Pattern 3: rows are staged under a name, and applied when the log has committed the name."""
+    """Pattern 3: rows are staged under a name, and applied once the log has committed the name."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._stores: list[Store] = []
 
     def answers(self, message: Request) -> list[Response]:
-        """Do what ``message`` says and return the answers."""
+        """Process ``message`` and return the answers."""
         match message:
             case Open():
                 return [Opened(None)]

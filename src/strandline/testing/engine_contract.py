@@ -1,4 +1,4 @@
-"""The contract of `Engine`, as a suite that Spark's implementation and the simulator's double both run.
+"""The contract of `Engine`, as a test suite for Spark's implementation and for the simulator's double.
 
 Subclass it in a test module and give it two fixtures: ``engine``, and ``load``, which makes rows of that engine from a
 small Arrow table of updates (the columns of `SCHEMA`, perhaps ``__error``, and ``__time``, ``__diff``).
@@ -19,16 +19,17 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from strandline.algebra.nodes import Failing, Filter, Get, Passing, Project
 from strandline.algebra.scalar import columns as as_they_are
 from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
@@ -41,7 +42,7 @@ Update: TypeAlias = tuple[int | None, str | None, int, int]
 SCHEMA: Final = Schema((Column("k", "int"), Column("v", "string")))
 LOWER, UPPER = 0, 10
 
-#: The ways that a batch may be written; none may show in what is read.
+#: The ways to write a batch; none may affect what a read returns.
 WAYS: Final[dict[str, dict[str, Any]]] = {
     "inline": {"small": True, "inline_bytes_max": 16 << 10},
     "small": {"small": True},
@@ -65,7 +66,7 @@ def errors(updates: Iterable[tuple[str, int, int]]) -> pa.Table:
 
 
 def request(way: str, *, lower: int = LOWER, upper: int = UPPER, schema: Schema = SCHEMA) -> StageRequest:
-    """Return a request to stage that way, under a prefix nobody has used."""
+    """Return a request to stage that way, under a fresh prefix."""
     return StageRequest("shard-1", schema, lower, upper, f"shard-1/{next(_prefixes)}/", **WAYS[way])
 
 
@@ -89,7 +90,7 @@ def _long(values: Sequence[int]) -> pa.Array:
 
 
 class EngineContract:
-    """What holds for every Engine."""
+    """The tests for every Engine."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run one test's coroutine.  A double that lives outside asyncio overrides this."""
@@ -149,7 +150,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_the_digest_of_a_union_is_the_sum(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: contents could not be checked without reading all of them again."""
+        """Damage: contents cannot be checked without reading all of them again."""
         first: list[Update] = [(1, "a", 1, 1), (2, "b", 2, 2)]
         second: list[Update] = [(1, "a", 7, -1), (None, "b", 8, 1)]
 
@@ -164,7 +165,7 @@ class EngineContract:
         self.run(body())
 
     def test_rows_that_differ_in_where_the_null_is_have_different_digests(self, engine: Engine, load: Load) -> None:
-        """Damage: a value that slipped into the next column would pass every check."""
+        """Damage: a value that moves into the next column passes every check."""
         schema = Schema((Column("a", "string"), Column("b", "string")))
         sides: list[dict[str, list[str | None]]] = [
             {"a": ["x"], "b": [None]},
@@ -185,7 +186,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_only_single_insertions_are_plain(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: a scan skips adding up and shows a withdrawn row, or adds up in vain."""
+        """Damage: a scan skips consolidation and shows a withdrawn row, or consolidates without need."""
 
         async def body() -> None:
             cases = {True: [(1, "a", 1, 1), (2, "a", 1, 1)], False: [(1, "a", 1, 1), (2, "a", 2, -1)]}
@@ -266,7 +267,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_a_multiset_holds_each_row_as_often_as_it_counts(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: a query counts a row once that is there twice, or sees one that was withdrawn."""
+        """Damage: a query counts a duplicate row once, or sees a withdrawn row."""
         written = [(1, "a", 1, 2), (None, None, 1, 1), (2, "b", 1, 1), (2, "b", 3, -1)]
 
         async def body() -> None:
@@ -297,7 +298,7 @@ class EngineContract:
     def test_what_is_restricted_keeps_every_update_of_the_wanted_rows(
         self, engine: Engine, load: Load, way: str
     ) -> None:
-        """Damage: a row that is there is taken for absent, and a DELETE is refused."""
+        """Damage: an existing row counts as absent, and a DELETE is refused."""
         written = [(1, "a", 1, 2), (None, "b", 2, 1), (2, None, 3, 1), (1, "a", 4, -1), (3, "c", 5, 1)]
 
         async def body() -> None:
@@ -306,7 +307,7 @@ class EngineContract:
             kept = await engine.restrict(await engine.read(contents(staged)), wanted, SCHEMA)
             found = updates(await engine.collect(kept))
             extra = set(found) - {(1, "a", 1), (None, "b", 2), (2, None, 3), (1, "a", 4)}
-            assert extra <= {(3, "c", 5)}, "others may be kept, where they cost nothing"
+            assert extra <= {(3, "c", 5)}, "other rows may be kept if that costs nothing"
             assert (found[1, "a", 1], found[1, "a", 4], found[None, "b", 2], found[2, None, 3]) == (2, -1, 1, 1)
             none = load(table([]), SCHEMA)
             left = await engine.differences(
@@ -318,7 +319,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_differences_count_what_does_not_cancel_out(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: a view that is wrong is said to be right, or a DELETE of an absent row goes through."""
+        """Damage: a wrong view is reported as right, or a DELETE of an absent row succeeds."""
         written = [(1, "a", 1, 2), (1, "a", 4, -2), (2, None, 3, -1), (None, "c", 5, 3)]
 
         async def body() -> None:
@@ -356,7 +357,7 @@ class EngineContract:
         self.run(body())
 
     def test_a_merge_may_leave_nothing(self, engine: Engine, load: Load) -> None:
-        """Damage: a collection that is empty again keeps parts of nothing."""
+        """Damage: a collection that is empty again keeps empty parts."""
 
         async def body() -> None:
             apart = [
@@ -370,7 +371,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_verifying_reads_all_of_it(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: a check of the store says that all is well, and has read nothing."""
+        """Damage: a check of the store reports success without reading anything."""
         mixed = pa.concat_tables([table([(1, "a", 1, 3)]), errors([("bad", 2, 1)])], promote_options="default")
 
         async def body() -> None:
@@ -385,7 +386,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_what_is_trimmed_shows_only_what_lies_within(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: an append that was cut to its place brings in times that are not its own."""
+        """Damage: an append that was trimmed brings in times outside its bounds."""
         written = [(1, "a", 1, 1), (2, "b", 3, 2), (3, "c", 3, -1), (4, "d", 7, 1)]
 
         async def body() -> None:
@@ -411,7 +412,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_what_was_given_a_later_time_is_read_at_it(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: a transaction that lost a race commits its rows at a time that is past."""
+        """Damage: a transaction that lost a race commits its rows at a past time."""
 
         async def body() -> None:
             staged = await engine.stage(load(table([(1, "a", 1, 1), (2, "b", 4, 1)]), SCHEMA), request(way, upper=5))
@@ -445,7 +446,7 @@ class EngineContract:
         self.run(body())
 
     def test_a_discarded_batch_is_gone_and_may_be_discarded_again(self, engine: Engine, load: Load) -> None:
-        """Damage: lost races fill the store, or giving back a batch twice is an error nobody can act on."""
+        """Damage: lost races fill the store, or discarding a batch twice raises an error without a remedy."""
 
         async def body() -> None:
             staged = await engine.stage(load(table([(1, "a", 1, 1)]), SCHEMA), request("bulk"))
@@ -476,7 +477,7 @@ class EngineContract:
     def test_a_row_that_fails_is_an_error_for_as_long_as_it_is_there(
         self, engine: Engine, load: Load, way: str
     ) -> None:
-        """Damage: one row that an expression has no value for stops a view for ever, or its error outlives it."""
+        """Damage: one row on which an expression fails stops a view for ever, or its error outlives the row."""
         rows = Get("f", (("k", "k"), ("name", "v")))
         tried = (scalar("10 / `k`"), scalar("`name`"))
         history = [(1, "a", 1, 1), (0, "b", 2, 2), (0, "c", 3, 1), (0, "b", 4, -2), (None, "d", 5, 1)]
@@ -498,7 +499,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_no_expression_is_evaluated_on_a_row_that_was_withdrawn(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: a view fails for ever on a row that is long gone."""
+        """Damage: a view fails for ever on a row that was withdrawn."""
         plan = Filter(Get("f", (("k", "k"),)), scalar("10 / `k` > 1"))
 
         async def body() -> None:
@@ -511,7 +512,7 @@ class EngineContract:
 
     @pytest.mark.parametrize("way", WAYS)
     def test_errors_are_counted_by_collection_and_by_time(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: `status` says that there are no errors, or a view counts the errors of others as its own."""
+        """Damage: `status` shows no errors, or a view counts the errors of others as its own."""
         mine, other, foreign = '{"collection":"v","row":1}', '{"collection":"w","row":1}', '{"file":"a.csv"}'
         history = [(mine, 1, 2), (other, 1, 1), (foreign, 2, 1), (mine, 3, -1), (other, 3, -1)]
 
@@ -526,8 +527,33 @@ class EngineContract:
         self.run(body())
 
     @pytest.mark.parametrize("way", WAYS)
+    def test_an_error_cancels_the_error_of_the_same_record_taken_back(
+        self, engine: Engine, load: Load, way: str
+    ) -> None:
+        """Damage: a bad record that was withdrawn stays an error for ever; or another record's error leaves."""
+
+        def error(file: str, reason: str, raw: str | None) -> str:
+            return json.dumps({"file": file, "line": 1, "reason": reason, "raw": raw})
+
+        a, b, c, plain = error("a", "short", "x"), error("b", "short", "x"), error("c", "long", "x"), "'plain' [text]"
+        back, none = error("z", f"{TAKES_BACK}short", "x"), error("n", "short", None)
+        history = [(b, 1, 2), (c, 1, 1), (plain, 1, 1), (none, 1, 1)]
+        updated = [(a, 7, 1), (back, 7, 2), (f"{TAKES_BACK}{plain}", 7, 1), (f"{TAKES_BACK}never", 7, 1)]
+
+        async def body() -> None:
+            staged = await engine.stage(load(errors(history), SCHEMA), request(way))
+            held = await engine.read(replace(contents(staged), half=Half.ERR))
+            mixed = pa.concat_tables([table([(1, "a", 7, 1)]), errors(updated)], promote_options="default")
+            left = await engine.stage(await engine.cancel(load(mixed, SCHEMA), held, time=7), request(way))
+            read = await engine.collect(await engine.read(replace(contents(left), half=Half.ERR)))
+            assert updates(read) == {(b, 7): -1, (plain, 7): -1, (f"{TAKES_BACK}never", 7): 1}
+            assert updates(await engine.collect(await engine.read(contents(left)))) == {(1, "a", 7): 1}
+
+        self.run(body())
+
+    @pytest.mark.parametrize("way", WAYS)
     def test_a_union_takes_rows_and_errors(self, engine: Engine, load: Load, way: str) -> None:
-        """Damage: errors cannot be stored beside the rows of a view, or are taken for rows of NULLs."""
+        """Damage: errors cannot be stored beside the rows of a view, or are read as rows of NULLs."""
 
         async def body() -> None:
             good = await engine.stage(load(table([(1, "a", 1, 1)]), SCHEMA), request(way))

@@ -1,11 +1,11 @@
-"""Exhaustive search of a small world: every run there is, states that were met before left out.
+"""Exhaustive search of a small world: all runs, except those that reach a known state.
 
-A run is a function of its choices, so a state is reached again by making the same choices; and two runs that come to
-one state go on alike, so the second may end there.  What a state is, says the world: what is durable, what each actor
-has received since it last began (its code is a function of that), what is late, and whatever the observers remember.
+A run is a function of its choices, so the same choices reach the same state again; and two runs that reach one state
+continue alike, so the second may end there.  The world defines a state: the durable data, what each actor has received
+since its last start (its code is a function of that), the late effects, and the memory of the observers.
 
-Trap: what the key of a state leaves out is not searched.  Time must stand still, ids must be an actor's own, and actors
-may share nothing but the stores.
+Trap: differences that the key of a state leaves out are not searched.  Time must stand still, each actor must have its
+own ids, and actors may share only the stores.
 
 Source: craft page "reliability" (S8: small-model exhaustion; choices enumerated, states hashed).
 """
@@ -20,19 +20,19 @@ from strandline.store.unreliable import Choose
 from strandline.testing.choices import FAULT
 
 LAND: Final = FAULT + "land"
-"""Whether something late lands now: a moment to choose, and no fault of its own."""
+"""Whether a late effect lands now: a choice of the moment, and no additional fault."""
 
 Arrived: TypeAlias = Callable[[Hashable], None]
-"""What a run calls between steps, with the key of the state it has come to."""
+"""A run calls this between steps, with the key of the state that it has reached."""
 
 
 class _SeenError(Exception):
-    """The run came to a state that was met before."""
+    """The run reached a known state."""
 
 
 @dataclass(slots=True)
 class Exploration:
-    """A search in which each run meets at most ``faults_max`` faults, at ``sites``.  `explore` it; then look at it."""
+    """A search in which each run has at most ``faults_max`` faults, at ``sites``; `explore` runs it."""
 
     faults_max: int
     sites: frozenset[str]
@@ -41,7 +41,7 @@ class Exploration:
     states: set[int] = field(default_factory=set)
 
     def explore(self, run: Callable[[Choose, Arrived], None]) -> None:
-        """Make every run, depth first.  What ``run`` raises ends the search."""
+        """Make every run, depth first.  An error of ``run`` ends the search."""
         ahead: list[tuple[int, ...]] = [()]
         while ahead:
             self.runs += 1
@@ -54,7 +54,7 @@ class Exploration:
 
 
 class _Taken:
-    """One run: the choices that lead to where it leaves others, then the first of each; the rest is for later."""
+    """One run: a prefix of choices, then the first alternative of each later choice; others are for later runs."""
 
     def __init__(self, prefix: tuple[int, ...], ahead: list[tuple[int, ...]], whole: Exploration) -> None:
         self._prefix = prefix
@@ -79,7 +79,7 @@ class _Taken:
         return value
 
     def arrived(self, key: Hashable) -> None:
-        """End the run if it came where another was, with as many faults met."""
+        """End the run if an earlier one reached this state with as many faults."""
         if len(self._choices) < len(self._prefix):
             return
         state = hash((self._faults, key))

@@ -1,4 +1,4 @@
-"""A `Feed` over a Python list of changes, that insists on its since as a shard does."""
+"""A `Feed` over a Python list of changes, which enforces its since as a shard does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.materialize.spec import canonical
 
 
 class ListFeed:
-    """A collection whose changes are written down one by one.
+    """A collection whose changes a test writes one by one.
 
     It is compacted as far as it is held: a window that begins at or before its since, and not at 0, is refused.
     A batch has ``batch_rows`` rows: few, so that the changes of one key lie in two of them.
@@ -52,7 +52,7 @@ class ListFeed:
     async def changes(self, lower: int, upper: int, *, key: Sequence[str] = (), times: bool = False) -> Changes:
         """Return the changes over the window."""
         if lower and not self.since <= Frontier(lower - 1):
-            raise AsOfError(f"{self.name!r} cannot tell what changed from {lower} on: its since is {self.since}")
+            raise AsOfError(f"{self.name!r} has compacted the changes from {lower} on: its since is {self.since}")
         assert not self._upper.beyond(upper - 1), f"{upper} is not known yet: the upper is {self._upper}"
         counts: Counter[tuple[int, str]] = Counter()
         rows: dict[str, dict[str, Any]] = {}
@@ -73,5 +73,5 @@ class ListFeed:
             yield batch
 
     async def hold(self, frontier: Frontier) -> None:
-        """Move the since as far as is now allowed."""
+        """Move the since up to the hold."""
         self.since = join([self.since, frontier])

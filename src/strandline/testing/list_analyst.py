@@ -1,7 +1,7 @@
 """An `Analyst` without Spark: sqlglot resolves the names of a query and works out its types.
 
-It answers for the plain part of SQL that simulated views are written in, where both agree.  So the real planner runs
-in a simulation.
+It supports the plain part of SQL that simulated views use, for which both agree.  So the real planner runs in a
+simulation.
 
 Source: design page "the map" (decision 10: Spark is the authority; this is its double).
 """
@@ -34,7 +34,7 @@ class ListAnalyst:
         except SqlglotError as error:
             raise DefinitionError(str(error).splitlines()[0]) from error
         if not isinstance(tree, exp.Query):
-            raise DefinitionError("the text is no query")
+            raise DefinitionError("the text is not a query")
         return Schema(tuple(Column(each.alias_or_name, _type(each)) for each in tree.selects))
 
     def same(self, sql: str, other: str, relations: Mapping[str, Schema]) -> bool:
@@ -42,10 +42,10 @@ class ListAnalyst:
         return sqlglot.parse_one(sql, dialect=Faithful) == sqlglot.parse_one(other, dialect=Faithful)
 
     def rehearse(self, step: Node, frames: Mapping[str, Schema], stored: Schema) -> None:
-        """See `Analyst.rehearse`: here a step is never text, so there is nothing that Spark could refuse."""
+        """See `Analyst.rehearse`: here no step is text, so there is nothing to refuse."""
 
     def parse_ddl(self, ddl: str) -> Schema:
-        """Return the schema that a column list writes."""
+        """Return the schema of a column list."""
         columns = (part.split(maxsplit=1) for part in ddl.split(", "))
         return Schema(tuple(Column(name.strip("`"), type_.lower()) for name, type_ in columns))
 

@@ -1,17 +1,17 @@
-"""An `Engine` over Python lists: the simulator's, and for tests of whoever moves rows.
+"""An `Engine` over Python lists: for the simulator, and for tests of code that moves rows.
 
 It keeps the engine's contract.  Plans are evaluated row by row (`list_plans`), over the expressions that
-`list_expressions` knows; a query that only Spark understands is a Python function that it was given.  Parts are
-msgpack, in the Blob it is given.  Everything happens when it is called, so a frame is a value; nothing suspends but the
-Blob.
+`list_expressions` knows; for a query that only Spark can run, a test passes a Python function.  Parts are msgpack in
+the given Blob.  Every call computes at once, so a frame is a value; only the Blob suspends.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, cast
 
@@ -19,9 +19,11 @@ import google_crc32c
 import msgspec
 import pyarrow as pa
 import xxhash
+from msgspec.structs import replace
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.algebra.undecoded import cancelled
 from strandline.errors import CollectionError, CorruptionError, InvalidUsage
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.batch import (
@@ -46,10 +48,27 @@ _OURS = frozenset({TIME, DIFF})
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What `Rows` is here: column names and a list of rows, each a dict of all of them."""
+    """The `Rows` of this engine: column names and a list of rows, each a dict of all columns."""
 
     names: tuple[str, ...]
     rows: tuple[Row, ...]
+
+
+class ListedAside:
+    """See `plane.Aside`."""
+
+    def __init__(self, schema: Schema, time: int) -> None:
+        self._schema = schema
+        self._time = time
+        self._rows: list[Row] = []
+
+    def add(self, table: pa.Table) -> None:
+        """See `plane.Aside.add`."""
+        self._rows += listed(_stamped(table, self._schema, self._time, 1)).rows
+
+    def rows(self) -> Rows:
+        """See `plane.Aside.rows`."""
+        return updates(self._schema, self._rows)
 
 
 def listed(rows: Rows) -> Listed:
@@ -66,17 +85,23 @@ def updates(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> Rows:
     return Rows(Listed(names, filled))
 
 
+def _stamped(table: pa.Table, schema: Schema, time: int, diff: int) -> Rows:
+    if set(table.column_names) != set(schema.names):
+        raise InvalidUsage(f"columns {table.column_names} are not those of the collection, {list(schema.names)}")
+    return updates(schema, ({**row, TIME: time, DIFF: diff} for row in table.to_pylist()))
+
+
 class ListEngine:
     """`persist.plane.Engine` over lists, with parts in ``blob``.
 
-    ``queries``: what the queries mean that have no plan, by their text.
+    ``queries``: a function for each query without a plan, by its text.
     """
 
     def __init__(self, blob: Blob, queries: Mapping[str, Query] | None = None) -> None:
         self._blob = blob
         self._queries = queries or {}
-        self.staged = 0  # how many batches with rows were written: what would have been a job
-        self.discarded = 0  # how many were given back
+        self.staged = 0  # how many batches with rows were written: each would be a Spark job
+        self.discarded = 0  # how many batches were discarded
 
     async def read(self, contents: Contents) -> Rows:
         """See `Engine.read`."""
@@ -169,16 +194,19 @@ class ListEngine:
 
     async def local(self, table: pa.Table, schema: Schema, *, time: int, diff: int) -> Rows:
         """See `Engine.local`; types are not cast."""
-        if set(table.column_names) != set(schema.names):
-            raise InvalidUsage(f"columns {table.column_names} are not those of the collection, {list(schema.names)}")
-        return updates(schema, ({**row, TIME: time, DIFF: diff} for row in table.to_pylist()))
+        return _stamped(table, schema, time, diff)
+
+    @contextmanager
+    def aside(self, schema: Schema, *, time: int) -> Iterator[ListedAside]:
+        """See `Engine.aside`; all of it stays in memory."""
+        yield ListedAside(schema, time)
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
-        """Refused: no text is read here."""
+        """Refuse: this engine reads no SQL text."""
         raise InvalidUsage("ListEngine reads no SQL; ask Spark's engine")
 
     def settings(self) -> dict[str, str]:
-        """Return what changes answers: nothing."""
+        """Return the settings that affect results: none."""
         return {}
 
     async def times(self, contents: Contents) -> tuple[int, ...]:
@@ -194,6 +222,16 @@ class ListEngine:
         left = {error: count for error, count in sums.items() if count}
         return Errors(sum(left.values()), tuple(sorted(left)[:SAMPLE_MAX]))
 
+    async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
+        """See `Engine.cancel`."""
+        there: Counter[str] = Counter()
+        for row in (row for each in (rows, held) for row in listed(each).rows if row.get(ERROR) is not None):
+            there[row[ERROR]] += row[DIFF]
+        names = listed(rows).names
+        none = dict.fromkeys(names)
+        gone = (none | {ERROR: error, TIME: time, DIFF: -n} for error, n in cancelled(there).items())
+        return Rows(Listed(names, (*listed(rows).rows, *gone)))
+
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""
         sums: Counter[int] = Counter()
@@ -204,7 +242,7 @@ class ListEngine:
     async def net(
         self, contents: Contents, *, key: Sequence[str] = (), times: bool = False
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """See `Engine.net`; a batch has one row, so that what spans batches is met."""
+        """See `Engine.net`; each batch has one row, so that tests cover keys that span batches."""
         found = listed(await self.read(contents))
         kept = [*(name for name in found.names if name not in _OURS), *([TIME] if times else [])]
         sums: Counter[tuple[Any, ...]] = Counter()
@@ -253,7 +291,7 @@ class ListEngine:
 
 
 _DECIMAL: Final = 1
-"""The extension type by which parts tell a decimal from the text that msgpack would make of it."""
+"""The extension type for decimals, which msgpack would otherwise store as text."""
 _decoder: Final = msgspec.msgpack.Decoder(ext_hook=lambda _, data: Decimal(bytes(data).decode()))
 
 
@@ -270,7 +308,7 @@ def _decoded(data: bytes) -> list[Row]:
 
 
 def columns(contents: Contents) -> tuple[str, ...]:
-    """Return the columns that a read gives, but for time and diff."""
+    """Return the columns of a read, without time and diff."""
     match contents.half:
         case Half.OK:
             return contents.schema.names

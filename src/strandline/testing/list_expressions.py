@@ -1,8 +1,8 @@
-"""Scalar expressions over Python values: the small part of Spark SQL that simulated views are written in.
+"""Scalar expressions over Python values: the small part of Spark SQL that simulated views use.
 
 An expression is a sqlglot tree; `evaluator` turns it into a function of a row.  Values are Python's: int for all whole
-numbers, Decimal, float, str, bool, and None for NULL.  Logic has three values.  What Spark refuses in ANSI mode (a
-division by zero, a number out of range, a text that is no number) raises `EvaluationError`, as the engine does.
+numbers, Decimal, float, str, bool, and None for NULL.  Logic has three values.  An operation that fails in Spark's ANSI
+mode (a division by zero, a number out of range, a text that is no number) raises `EvaluationError`, as in the engine.
 
 It knows columns, literals, ``+ - * / % DIV``, comparisons, ``<=>``, AND, OR, NOT, IS, IN (a list), BETWEEN, CASE, IF,
 COALESCE, NULLIF, GREATEST, LEAST, ABS, CAST and parentheses; anything else is `InvalidUsage`, never a guess.  Whole
@@ -36,7 +36,7 @@ _WIDE: Final = Context(prec=60)
 
 @cache
 def evaluator_of(value: Scalar) -> Evaluator:
-    """Return the function that an expression of a plan is.
+    """Return an expression of a plan as a function of a row.
 
     >>> from strandline.algebra.scalar import scalar
     >>> evaluator_of(scalar("`a` + 1 > 2"))({"a": 2}), evaluator_of(scalar("`a` > 2 OR true"))({"a": None})
@@ -46,7 +46,7 @@ def evaluator_of(value: Scalar) -> Evaluator:
 
 
 def evaluator(tree: exp.Expr) -> Evaluator:
-    """Return the function that ``tree`` is.  Raises `InvalidUsage` for what is not known here."""
+    """Return ``tree`` as a function of a row.  Raises `InvalidUsage` for an unsupported expression."""
     for kind in type(tree).__mro__:
         if kind in _KINDS:
             return _KINDS[kind](tree)
@@ -54,12 +54,12 @@ def evaluator(tree: exp.Expr) -> Evaluator:
 
 
 def failed(condition: str, detail: str) -> EvaluationError:
-    """Return the error of a row that has no answer, named as Spark names its condition."""
+    """Return the error of a row on which an expression fails, with Spark's name of the condition."""
     return EvaluationError(f"a row cannot be evaluated: {condition}: {detail}")
 
 
 def cast(value: Value, type_: str) -> Value:
-    """Return ``value`` as Spark's CAST to ``type_`` gives it.
+    """Return ``value`` cast to ``type_`` as Spark's CAST does.
 
     >>> cast("7", "int"), cast(Decimal("2.5"), "decimal(3,0)"), cast(True, "bigint"), cast(None, "int")
     (7, Decimal('3'), 1, None)
@@ -125,7 +125,7 @@ def _literal(tree: exp.Literal) -> Evaluator:
 
 
 def _strict(apply: Callable[..., Value]) -> Callable[[Any], Evaluator]:
-    """Return how to evaluate a kind of one or two operands that is NULL where one of them is."""
+    """Return an evaluator of one or two operands, whose result is NULL if an operand is NULL."""
 
     def two(tree: exp.Binary) -> Evaluator:
         left, right = evaluator(tree.this), evaluator(tree.expression)

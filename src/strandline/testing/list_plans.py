@@ -1,9 +1,9 @@
-"""Plans over lists of updates: what each node of `algebra.nodes` means, said once more, row by row.
+"""Plans over lists of updates: a second definition of each node of `algebra.nodes`, row by row.
 
-Written from the nodes' docstrings and the design's table of rules, not from the engine's SQL: small inputs, no care for
-speed beyond that.  A row is a dict of its columns, ``__time`` and ``__diff``.
+It is written from the nodes' docstrings and the design's table of rules, not from the engine's SQL, and is meant for
+small inputs.  A row is a dict of its columns, ``__time`` and ``__diff``.
 
-A query that only Spark understands (`Opaque`, `Replay`) is a Python function here, found by its text.
+A query that only Spark can run (`Opaque`, `Replay`) is a Python function here, looked up by its text.
 
 Source: design page "compute" (a step; the table of rules).
 """
@@ -60,7 +60,7 @@ class Plans:
     def updates(self, node: Node) -> list[Row]:
         """Return the updates of ``node``, not consolidated.
 
-        Raises `EvaluationError` for a row that has no answer, `InvalidUsage` for a query that is not known.
+        Raises `EvaluationError` for a row on which an expression fails, `InvalidUsage` for an unknown query.
         """
         match node:
             case Get():
@@ -195,9 +195,9 @@ class Plans:
 
 
 def multiset(names: Sequence[str], updates: Iterable[Row], time: int = FOREVER) -> list[Row]:
-    """Return the plain rows that the updates up to ``time`` sum up to, each as often as its count.
+    """Return the plain rows of the updates up to ``time``, each as often as its count.
 
-    Raises `CollectionError` if a row is there less than no times.
+    Raises `CollectionError` if a row has a negative count.
     """
     counts: Counter[Key] = Counter()
     for row in updates:
@@ -251,7 +251,7 @@ def _evaluators(columns: Sequence[tuple[str, Scalar]]) -> list[Evaluator]:
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 Member: TypeAlias = tuple[Key, int, int]
-"""The arguments of a group's aggregates as one update of the input has them, its time and its diff."""
+"""One update of a group: the arguments of the aggregates, the time and the diff."""
 
 
 def _groups(node: Reduce | Regroup, rows: Iterable[Row]) -> dict[Key, list[Member]]:
@@ -277,7 +277,7 @@ def _grouped(node: Reduce | Regroup, key: Key, members: Iterable[Member], time: 
 
 
 def _aggregated(aggregate: Aggregate, held: Sequence[tuple[Any, int]]) -> Any:
-    """Return an aggregate of values, each there so many times."""
+    """Return an aggregate of values with their counts."""
     if aggregate.argument is None:
         return sum(count for _, count in held)
     values = [(value, 1 if aggregate.distinct else count) for value, count in held if value is not None]

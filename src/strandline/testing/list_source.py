@@ -1,16 +1,19 @@
-"""A source in memory: partitions of numbered messages, forgotten when `commit` says they may be, and not before.
+"""A source in memory: partitions of numbered messages, which are deleted when `commit` allows it.
 
-It is as unforgiving as the contract allows: what was committed is gone at once, what is read too early or too late is
-a `SourceError`, and every read is written down (``reads``).  A message whose value is None cannot be decoded.
+It is as strict as the contract allows: committed messages are deleted at once, a read too early or too late raises
+`SourceError`, and every read is recorded (``reads``).  A message whose value is None cannot be decoded.  A `Withdrawn`
+message takes an earlier one of its partition back.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-from strandline.algebra.schema import ERROR, TIME, Column, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.plane import Rows
@@ -20,21 +23,36 @@ from strandline.testing.list_engine import updates
 SCHEMA: Final = Schema((Column("partition", "string"), Column("offset", "bigint"), Column("value", "bigint")))
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A message that takes back the message at ``offset`` of its partition, whose value was ``value``."""
+
+    offset: int
+    value: int | None
+
+
+Message: TypeAlias = int | Withdrawn | None
+
+
 @dataclass
 class Upstream:
-    """What lies outside and survives every crash of a reader: messages, and what may be forgotten of them."""
+    """The upstream, which survives every crash of a reader: its messages, and those that may be deleted.
 
-    partitions: dict[str, list[int | None]] = field(default_factory=dict)
+    ``retracts``: there may be messages that take others back.
+    """
+
+    partitions: dict[str, list[Message]] = field(default_factory=dict)
     forgotten: Offsets = NOTHING_READ
     down: bool = False
+    retracts: bool = False
 
-    def produce(self, partition: str, *values: int | None) -> None:
+    def produce(self, partition: str, *values: Message) -> None:
         """Append messages."""
         self.partitions.setdefault(partition, []).extend(values)
 
     @property
     def frontier(self) -> Offsets:
-        """How far it could be read."""
+        """Return the offsets up to which it can be read."""
         return Offsets({partition: len(values) for partition, values in self.partitions.items()})
 
 
@@ -47,8 +65,13 @@ class ListReader:
 
     @property
     def bounded(self) -> bool:
-        """It forgets as soon as it may."""
+        """Return that upstream deletes messages as soon as it may."""
         return True
+
+    @property
+    def retracts(self) -> bool:
+        """Return whether the upstream retracts."""
+        return self.upstream.retracts
 
     async def upstream_frontier(self) -> Offsets:
         """See `SourceReader.upstream_frontier`."""
@@ -69,10 +92,8 @@ class ListReader:
                     if not self.upstream.frontier.covers(partition, offset):
                         raise SourceError(f"message {offset} of partition {partition!r} is not there")
                     self.reads.append((partition, offset))
-                    value = self.upstream.partitions[partition][offset]
-                    error = (f"{partition}/{offset}" if locate else "somewhere") if value is None else None
-                    here = {"partition": partition, "offset": offset, "value": value} if error is None else {}
-                    rows.append({**here, ERROR: error, TIME: each.time})
+                    message = self.upstream.partitions[partition][offset]
+                    rows.append({**_row(partition, offset, message, locate=locate), TIME: each.time})
         return updates(SCHEMA, rows)
 
     async def commit(self, resume: Offsets) -> None:
@@ -86,3 +107,18 @@ class ListReader:
     def notices(self) -> tuple[str, ...]:
         """See `SourceReader.notices`."""
         return ()
+
+
+def undecodable(partition: str, offset: int, *, taken_back: bool = False) -> str:
+    """Return the error of the message at ``offset``, or of the message that takes it back."""
+    reason = f"{TAKES_BACK if taken_back else ''}it cannot be decoded"
+    return json.dumps({"partition": partition, "offset": offset, "reason": reason, "raw": f"{partition}/{offset}"})
+
+
+def _row(partition: str, offset: int, message: Message, *, locate: bool) -> dict[str, object]:
+    """Return the update of ``message``, without its time: a row, its withdrawal, or the error of either."""
+    back = isinstance(message, Withdrawn)
+    at, value = (message.offset, message.value) if isinstance(message, Withdrawn) else (offset, message)
+    if value is None:
+        return {ERROR: undecodable(partition, at, taken_back=back) if locate else "somewhere"}
+    return {"partition": partition, "offset": at, "value": value, DIFF: -1 if back else 1}

@@ -1,6 +1,6 @@
-"""Notices between the processes of a simulation: lost, doubled, damaged, late, out of order, as the run chooses.
+"""Notices between the processes of a simulation, which the run may lose, repeat, damage, delay and reorder.
 
-Whatever code does with notices has to give the same answers over this as over none at all; only sooner, sometimes.
+Code that uses notices must give the same answers with this as without notices; notices may only reduce latency.
 
 Source: craft page "reliability" (F2 messages); design page "persist" (notification is unreliable by design).
 """
@@ -16,13 +16,13 @@ from strandline.testing.choices import FAULT
 from strandline.testing.simulation import WAIT, IoPoint, Simulation
 
 HOP_MS: Final = 2
-"""How long a notice that is not late takes."""
+"""The latency of a notice that is not late."""
 LOOKS: Final = 8
-"""How often a wait that is not late looks for one; the kernel has no other way to be woken."""
+"""How often a wait polls for a notice; the kernel has no other way to wake it."""
 
 
 class SimNotices:
-    """What carries notices from each `SimNotifier` to the subscriptions of all."""
+    """Carries notices from each `SimNotifier` to all subscriptions."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -31,7 +31,7 @@ class SimNotices:
         self.heard = 0
 
     def publish(self, notice: Notice) -> None:
-        """Carry a notice to whoever listens for its shard; to each of them it may be lost or damaged on its own."""
+        """Carry a notice to the subscribers of its shard; each may lose it, or get it damaged, independently."""
         for subscription in self.listening:
             if subscription.shard == notice.shard:
                 self.carried += 1
@@ -51,7 +51,7 @@ class SimNotices:
 
 
 class SimSubscription:
-    """What one reader is told of one shard."""
+    """The notices of one shard for one reader."""
 
     def __init__(self, notices: SimNotices, shard: str) -> None:
         self.shard = shard
@@ -60,7 +60,7 @@ class SimSubscription:
         notices.listening.append(self)
 
     async def next(self, timeout_s: float) -> Notice | None:
-        """Wait, and return any notice that is under way, or None; it may stay under way, to come again."""
+        """Wait, and return any notice in flight, or None; it may stay in flight and come again."""
         late = self._notices.simulation.choose(FAULT + "notice.late", 2)
         for _ in range(1 if late else LOOKS):
             waits = HOP_MS if self.flying and not late else round(timeout_s * 1000) // (1 if late else LOOKS)

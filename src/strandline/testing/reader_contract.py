@@ -1,4 +1,4 @@
-"""The contract of `SourceReader`, as a suite that every reader and every double runs.
+"""The contract of `SourceReader`, as a test suite that every reader and every double runs.
 
 Subclass it in a test module and give it a fixture ``place``: a `Place`, which is one upstream that is empty when the
 test begins.
@@ -32,7 +32,7 @@ Found: TypeAlias = Counter[tuple[Any, ...]]
 
 
 class Place(Protocol):
-    """One upstream, as the suite handles it."""
+    """One upstream, as the suite uses it."""
 
     engine: Engine
 
@@ -41,7 +41,7 @@ class Place(Protocol):
         ...
 
     async def produce(self, *, undecodable: bool = False) -> None:
-        """Add some messages, never twice the same; with ``undecodable`` one of them cannot be decoded."""
+        """Add some distinct messages; with ``undecodable`` one of them cannot be decoded."""
         ...
 
     async def break_promise(self) -> None:
@@ -50,7 +50,7 @@ class Place(Protocol):
 
 
 class ReaderContract:
-    """What holds for every reader."""
+    """The tests for every reader."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run one test's coroutine."""
@@ -112,7 +112,7 @@ class ReaderContract:
         self.run(body())
 
     def test_each_slice_has_its_own_time_in_one_read(self, place: Place) -> None:
-        """Damage: batching several ticks into a step changes what happened when."""
+        """Damage: batching several ticks into a step changes the times of rows."""
 
         async def body() -> None:
             reader = await place.reader()
@@ -145,7 +145,7 @@ class ReaderContract:
         self.run(body())
 
     def test_what_is_not_committed_can_be_read_after_a_restart(self, place: Place) -> None:
-        """Law R4.  Damage: a restart finds that upstream has forgotten what is not durable."""
+        """Law R4.  Damage: after a restart upstream has deleted messages that are not durable."""
 
         async def body() -> None:
             first = await place.reader()
@@ -165,7 +165,7 @@ class ReaderContract:
         self.run(body())
 
     def test_what_is_committed_is_read_as_it_was_or_refused(self, place: Place) -> None:
-        """Damage: upstream's retention overtakes a reader and rows are skipped in silence."""
+        """Damage: upstream's retention overtakes a reader, and rows are skipped silently."""
 
         async def body() -> None:
             reader = await place.reader()
@@ -181,7 +181,7 @@ class ReaderContract:
         self.run(body())
 
     def test_a_broken_promise_is_an_error_and_never_other_rows(self, place: Place) -> None:
-        """Damage: what was bound is read otherwise than it was bound, and nobody is told."""
+        """Damage: a bound range is read with other contents, silently."""
 
         async def body() -> None:
             reader = await place.reader()

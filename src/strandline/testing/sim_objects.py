@@ -17,7 +17,7 @@ class SimObjects(SimBlob):
         self._objects = place
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store ``data`` iff nothing is stored under ``key``; tell whether that was so."""
+        """Store ``data`` iff nothing is stored under ``key``; return whether it was stored."""
         return await IoPoint("blob.create", (key, data), lambda: run_sync(self._objects.create(key, data)))
 
     async def read(self, key: str) -> Tagged | None:
@@ -25,5 +25,5 @@ class SimObjects(SimBlob):
         return await IoPoint("blob.read", (key,), lambda: run_sync(self._objects.read(key)), READ)
 
     async def replace(self, key: str, tag: str, data: bytes) -> bool:
-        """Store ``data`` iff what is stored under ``key`` has ``tag``; tell whether that was so."""
+        """Store ``data`` iff what is stored under ``key`` has ``tag``; return whether it was stored."""
         return await IoPoint("blob.replace", (key, tag, data), lambda: run_sync(self._objects.replace(key, tag, data)))

@@ -1,17 +1,17 @@
-"""The simulation kernel: the real code, over stores, clock and ids that one list of choices controls.
+"""The simulation kernel: runs the real code over stores, clock and ids that one list of choices controls.
 
-Actors are coroutines.  Whenever one of them awaits a store, the clock, or whatever else a world simulates, it awaits an
-`IoPoint`, which says what would be done and does nothing.  The kernel picks who goes next, and that point's `Fate`: it
-is done, done without the caller's learning of it, done later, lost, refused; or the actor crashes before or after it;
-or is left out for a while.  There is no event loop, no thread and no socket, and nothing is left to chance: a run is a
-function of its choices (`strandline.testing.choices`).
+Actors are coroutines.  When an actor awaits a store, the clock, or anything else that a world simulates, it awaits an
+`IoPoint`, which describes an I/O and does nothing.  The kernel picks the next actor and the `Fate` of its point: the
+I/O is done, done without an answer to the caller, done later, lost or refused; or the actor crashes before or after it,
+or is paused.  There is no event loop, no thread and no socket, and nothing is random: a run is a function of its
+choices (`strandline.testing.choices`).
 
-What a run guarantees to be honest:
+Every run guarantees:
 
 - A crashed actor never runs again, its cleanup does no I/O, and its next incarnation knows only what is durable.
-- What is `Fate.LATE` may happen at any later step, after its issuer saw it fail, retried, crashed or ended.
-- Time stands still except that each step takes `STEP_MS`, and that it jumps when everybody sleeps.
-- After ``calm_after`` steps nothing unusual happens any more: what does not end then within ``steps_max`` never will.
+- An I/O with `Fate.LATE` may happen at any later step, even after its caller saw it fail, retried, crashed or ended.
+- Each step takes `STEP_MS` of simulated time; time jumps only when all actors sleep.
+- After ``calm_after`` steps no more faults happen: a run that does not end then within ``steps_max`` never ends.
 
 Source: craft page "reliability" (3.1 kernel; F1 outcomes, F3 crashes, F4 pauses; S5 whole-trace hash).
 """
@@ -40,14 +40,14 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 START_MS: Final = 1_700_000_000_000
 STEP_MS: Final = 1
 PAUSES_MS: Final = (20, 1_000, 3_600_000)
-"""How long an actor may be left out: a few steps, a good part of a run, longer than any lease."""
+"""How long an actor may be paused: a few steps, a good part of a run, longer than any lease."""
 CLEANUP_POINTS_MAX: Final = 100
 STEPS_MAX: Final = 100_000
 assert STEP_MS < PAUSES_MS[0] < PAUSES_MS[-1]
 
 
 class Fate(Enum):
-    """What becomes of an actor's I/O, and of the actor: the outcome (None: not yet), and whether it crashes on it."""
+    """The fate of an actor's I/O: its outcome (None: not yet), and whether the actor crashes at it."""
 
     DONE = (Outcome.DONE, False)
     DONE_UNREPORTED = (Outcome.DONE_UNREPORTED, False)
@@ -71,12 +71,11 @@ WAIT: Final = (Fate.DONE, Fate.CRASH_BEFORE, Fate.PAUSE)
 
 
 class IoPoint(Generic[T]):
-    """One I/O that the kernel decides upon; awaited, it gives what ``run`` returns, or raises.
+    """One I/O whose fate the kernel decides; awaiting it returns the result of ``run``, or raises.
 
-    ``site`` names the place in the code's protocols and ``arguments`` what was asked: both go into the trace.
-    ``fates`` is what may become of it, `Fate.DONE` first, and for one site always the same; ``delay_ms`` how long it
-    takes at least.  ``run`` must not suspend.  ``partly`` does what an unreported call may have done, where that is not
-    all or nothing.
+    ``site`` names the protocol's method and ``arguments`` its arguments: both go into the trace.
+    ``fates`` are its possible fates, `Fate.DONE` first, and always the same for one site; ``delay_ms`` is its minimum
+    duration.  ``run`` must not suspend.  ``partly`` performs a part of an unreported call that is not atomic.
     """
 
     __slots__ = ("arguments", "delay_ms", "fates", "partly", "run", "site")
@@ -104,11 +103,11 @@ class IoPoint(Generic[T]):
 
 Acting: TypeAlias = Coroutine[IoPoint[Any], Any, Any]
 Start: TypeAlias = "Callable[[int], Acting | None]"
-"""Return the coroutine of an actor's incarnation (0, 1, …), or None: it does not come back after its last crash."""
+"""Return the coroutine of an actor's incarnation (0, 1, …), or None if it does not restart after its last crash."""
 
 
 class Traced(NamedTuple):
-    """One step of a run: whose I/O met which fate.  A late one that lands has none left."""
+    """One step of a run: the actor, its I/O, and the fate.  A late effect that lands has no fate."""
 
     actor: str
     site: str
@@ -117,7 +116,7 @@ class Traced(NamedTuple):
 
 
 class StepBudgetExceeded(StrandlineError):
-    """A run did not end within its steps: nothing bounds the actors named, or they wait for what cannot come."""
+    """A run did not end within its steps: the named actors loop for ever, or wait for ever."""
 
 
 @dataclass(slots=True, eq=False)
@@ -129,14 +128,14 @@ class _Actor:
     point: IoPoint[Any]
     wake_ms: int
     paused: bool
-    received: int = 0  # a hash of all replies to this incarnation since it last said what it remembers
+    received: int = 0  # a hash of all replies to this incarnation since its last call of `remember`
 
 
 class Simulation:
-    """One run.  `spawn` the actors, then `drive` them to their ends; afterwards look at what they left.
+    """One run.  `spawn` the actors, then `drive` them to their ends; then check the results.
 
-    ``fates`` bounds what may happen to anybody (for exhaustive runs); `Fate.DONE` always may.  ``arrived`` is called
-    before each step of a run that somebody explores (`strandline.testing.exploration`).
+    ``fates`` limits the fates of all sites (for exhaustive runs); `Fate.DONE` is always allowed.  An exhaustive search
+    passes ``arrived``, which is called before each step (`strandline.testing.exploration`).
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class Simulation:
         self._actors: list[_Actor] = []  # the least recently run first: the choice 0 is fair
         self._running: _Actor | None = None
         self._late: list[tuple[str, IoPoint[Any]]] = []
-        # By site: the fates that it was given, the label to choose by, and those fates that this run allows.
+        # By site: its fates, the label of the choice, and the fates that this run allows.
         self._allowed: dict[str, tuple[tuple[Fate, ...], str, tuple[Fate, ...]]] = {}
         self.now_ms = START_MS
         self.steps = 0
@@ -173,7 +172,7 @@ class Simulation:
 
     @property
     def calm(self) -> bool:
-        """Whether faults are over."""
+        """Whether the run is past its last fault."""
         return self.steps > self._calm_after
 
     def spawn(self, name: str, start: Start) -> None:
@@ -181,11 +180,11 @@ class Simulation:
         self._begin(name, start, 0)
 
     def drive(self) -> None:
-        """Run until every actor has returned and everything late has happened.
+        """Run until every actor has returned and all late effects have happened.
 
         Raises:
-            StepBudgetExceeded: that did not come.
-            Exception: whatever an actor raises ends the run; a note says which choices replay it.
+            StepBudgetExceeded: the run did not end.
+            Exception: an actor's exception ends the run; its note has the choices that replay the run.
         """
         try:
             while self._actors or self._late:
@@ -204,30 +203,30 @@ class Simulation:
                 _bury(actor.coroutine)
 
     def trace_hash(self) -> str:
-        """Return a hash of the whole trace: equal for equal choices, in any process, or something else chose too."""
+        """Return a hash of the whole trace.  Equal choices give equal hashes in any process, unless a run is impure."""
         steps = [(actor, site, arguments, fate and fate.name) for actor, site, arguments, fate in self.trace]
         return blake2b(_encode(steps), digest_size=16).hexdigest()
 
     def fingerprint(self) -> int:
-        """Return a hash of what decides how the actors go on: what each has received, and what is late.
+        """Return a hash of what decides the actors' future: what each has received, and the late effects.
 
-        Two runs that agree in it and in what is durable have the same future.  Only within this process, and only for
-        runs that were given ``arrived``.
+        Two runs that agree in it and in the durable data have the same future.  It is valid only within this process,
+        and only for runs with ``arrived``.
         """
         actors = sorted((actor.name, actor.incarnation, actor.received) for actor in self._actors)
         late = sorted((name, point.site, hash(point.arguments)) for name, point in self._late)
         return hash((tuple(actors), tuple(late)))
 
     def remember(self, memory: Hashable) -> None:
-        """Say, as the actor that runs, that ``memory`` is all that its incarnation has kept of what it received.
+        """Declare, as the running actor, that ``memory`` is all that this incarnation keeps of what it received.
 
-        Histories that led to one memory are one state to `fingerprint` from here on.
+        From here on `fingerprint` treats histories with the same memory as one state.
         """
         assert self._running is not None, "only an actor that runs remembers"
         self._running.received = hash(memory)
 
     def coverage(self) -> frozenset[tuple[str, Fate]]:
-        """Return which fates were met at which sites."""
+        """Return the fates that occurred, by site."""
         return frozenset((step.site, step.fate) for step in self.trace if step.fate is not None)
 
     def _step(self) -> None:
@@ -252,7 +251,7 @@ class Simulation:
                     reply = point.run()
                 except StrandlineError as refusal:
                     error = refusal
-                except BaseException:  # a law is broken: the run ends here, and so must the actor
+                except BaseException:  # a law is broken: end the run, and the actor too
                     _bury(actor.coroutine)
                     raise
             case Outcome.DONE_UNREPORTED:
@@ -281,7 +280,7 @@ class Simulation:
             self._resume(actor, reply, error)
 
     def _fate(self, point: IoPoint[Any]) -> Fate:
-        """Choose among the fates that this site and this run allow, which are worked out once for each site."""
+        """Choose among the fates that this site and this run allow, which are computed once for each site."""
         known = self._allowed.get(point.site)
         if known is None:
             known = (point.fates, FAULT + point.site, tuple(fate for fate in point.fates if fate in self._fates))
@@ -292,7 +291,7 @@ class Simulation:
         return allowed[self.choose(label, len(allowed))]
 
     def _land(self, calm: bool) -> bool:
-        """Let something late happen, perhaps; for certain when nothing else can, or faults are over."""
+        """Perhaps perform a late effect; certainly if nothing else can run, or the run is calm."""
         if calm or not self._actors:
             landed = self.choose("land", len(self._late))
         else:
@@ -311,7 +310,7 @@ class Simulation:
             else:
                 point.partly(self.choose)
         except StrandlineError:
-            pass  # refused, and nobody is there to be told
+            pass  # refused, and no caller waits for the answer
 
     def _begin(self, name: str, start: Start, incarnation: int) -> None:
         coroutine = start(incarnation)
@@ -339,13 +338,13 @@ class Simulation:
 
 
 def _nothing() -> None:
-    """Do nothing: what an actor waits for before it has begun."""
+    """Do nothing: the point at which an actor waits before it starts."""
 
 
 def _bury(coroutine: Acting) -> None:
-    """End a crashed actor.  Python lets it clean up; a machine would not, so none of that reaches a store.
+    """End a crashed actor.  Python runs its cleanup; a crash would not, so no cleanup reaches a store.
 
-    Each point that the cleanup awaits is answered with the crash again, and never run.
+    Each point that the cleanup awaits gets the crash again, and is never run.
     """
     for _ in range(CLEANUP_POINTS_MAX):
         try:
@@ -357,9 +356,9 @@ def _bury(coroutine: Acting) -> None:
 
 
 class SideBySide:
-    """Runs the coroutines of one actor together, as a process does: whose I/O is next is one of the run's choices.
+    """Runs the coroutines of one actor concurrently, as a process does; the run chooses whose I/O is next.
 
-    If one of them raises, the others are cancelled where they wait, and it is raised.
+    If one of them raises, the others are cancelled, and the error is raised.
     """
 
     def __init__(self, choose: Choose) -> None:
@@ -397,7 +396,7 @@ class _Interleaved:
 def _replied(point: IoPoint[Any]) -> Generator[IoPoint[Any], Any, tuple[object, Exception | None]]:
     try:
         reply = yield point
-    except Exception as error:  # noqa: BLE001  # it is for the one that waited
+    except Exception as error:  # noqa: BLE001  # the error belongs to the coroutine that waited
         return None, error
     return reply, None
 
@@ -405,7 +404,7 @@ def _replied(point: IoPoint[Any]) -> Generator[IoPoint[Any], Any, tuple[object, 
 def _go_on(
     call: Acting, reply: object, error: BaseException | None, waiting: list[tuple[Acting, IoPoint[Any]]]
 ) -> None:
-    """Run ``call`` up to its next I/O, which is put among ``waiting``, or to its end."""
+    """Run ``call`` up to its next I/O, which is added to ``waiting``, or to its end."""
     try:
         point = call.send(reply) if error is None else call.throw(error)
     except StopIteration:
@@ -414,14 +413,14 @@ def _go_on(
 
 
 def _cancelled(call: Acting) -> Generator[IoPoint[Any], Any, None]:
-    """Cancel ``call`` and let it clean up; what it raises by that is dropped, as a task group does."""
+    """Cancel ``call`` and let it clean up; errors of the cleanup are dropped, as in a task group."""
     waiting: list[tuple[Acting, IoPoint[Any]]] = []
     try:
         _go_on(call, None, CancelledError(), waiting)
         while waiting:
             reply, error = yield from _replied(waiting.pop()[1])
             _go_on(call, reply, error, waiting)
-    except (Exception, CancelledError):  # noqa: BLE001  # the first failure is what is raised
+    except (Exception, CancelledError):  # noqa: BLE001  # the first failure is raised
         return
 
 
@@ -451,7 +450,7 @@ def _point(
 
 
 class SimBlob:
-    """A `Blob` whose every call is an I/O point, done on ``place``: a Blob that never suspends."""
+    """A `Blob` whose every call is an I/O point, performed on ``place``, a Blob that never suspends."""
 
     def __init__(self, place: Blob) -> None:
         self._place = place
@@ -465,7 +464,7 @@ class SimBlob:
         await _point("blob.set", self._place.set, (key, data))
 
     async def delete(self, key: str) -> bool:
-        """Remove ``key``; tell whether it was there."""
+        """Remove ``key``; return whether it existed."""
         return await _point("blob.delete", self._place.delete, (key,))
 
     async def list(self, prefix: str) -> list[str]:
@@ -474,7 +473,7 @@ class SimBlob:
 
 
 class SimConsensus:
-    """A `Consensus` whose every call is an I/O point, done on ``place``: a Consensus that never suspends."""
+    """A `Consensus` whose every call is an I/O point, performed on ``place``, which never suspends."""
 
     def __init__(self, place: Consensus) -> None:
         self._place = place
@@ -510,14 +509,14 @@ class SimConsensus:
 
 
 class SimClock:
-    """A `Clock` that shows the simulation's time plus ``skew_ms``, which a world may change at any step."""
+    """A `Clock` with the simulation's time plus ``skew_ms``, which a world may change at any step."""
 
     def __init__(self, simulation: Simulation, skew_ms: int = 0) -> None:
         self._simulation = simulation
         self.skew_ms = skew_ms
 
     def now_ms(self) -> int:
-        """Return milliseconds since the epoch, as this clock believes."""
+        """Return milliseconds since the epoch by this clock."""
         return self._simulation.now_ms + self.skew_ms
 
     async def sleep(self, seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""Tampering: wrong rows in a shard, through the legal API, as a stray writer of the same epoch would append them.
+"""Tampering: appends wrong rows to a shard through the public API, as a stray writer of the same epoch would.
 
-What `verify` must find and the next step must correct (law K3).
+`verify` must find them, and the next step must correct them (law K3).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ async def plant(
         assert reader is not None, f"there is no shard {shard!r}"
         writer = await client.writer(shard, reader.state.epoch, schema=reader.state.schema, owner=reader.state.owner)
         for attempt in range(ATTEMPTS_MAX):
-            # Whoever runs the environment moves the upper at each tick: aim further ahead each time, and hurry once
-            # staged.
+            # The running environment moves the upper at each tick: aim further ahead each time, and append at once
+            # after staging.
             time = _at((await writer.refresh()).upper) + AHEAD_MS * attempt
             frame = await engine.local(pa.Table.from_pylist([dict(r) for r in rows]), schema, time=time, diff=diff)
             request = StageRequest(

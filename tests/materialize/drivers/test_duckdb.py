@@ -21,6 +21,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import require_all
 from strandline.materialize.drivers.duckdb import DuckDBDriver
 from strandline.materialize.drivers.duckdb_file import LOCK_WAIT_S, DuckDBFile
+from strandline.materialize.drivers.duckdb_tables import CONTENTS_ROWS
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
 from strandline.materialize.runtime import Materialization
@@ -255,7 +256,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_made(
 
 
 def test_apply_says_what_it_did_and_does_it_once(endpoint: DuckDBEndpoint) -> None:
-    """Damage: nobody knows which tables were made; or a second start fails on the first one's table."""
+    """Damage: no message names the created tables; or a second start fails on the first one's table."""
 
     async def body() -> None:
         assert (await endpoint.driver().apply(SPEC, {})).action == "created table 't'"
@@ -273,7 +274,7 @@ def test_apply_says_what_it_did_and_does_it_once(endpoint: DuckDBEndpoint) -> No
     ],
 )
 def test_a_table_that_is_not_ours_is_not_touched(prepare: str, said: str, endpoint: DuckDBEndpoint) -> None:
-    """Damage: somebody's own table is emptied."""
+    """Damage: a user's own table is emptied."""
     endpoint.kept.execute(prepare)
     before = endpoint.rows("t")
 
@@ -306,7 +307,7 @@ def test_a_table_that_was_dropped_is_reported_and_a_backfill_fills_it_again(endp
 
 
 def test_a_file_that_was_deleted_is_filled_again(tmp_path: Path) -> None:
-    """Damage: the log believes that everything is there, and the new file stays almost empty."""
+    """Damage: by the log everything is stored, and the new file stays almost empty."""
     endpoint = DuckDBEndpoint(tmp_path / "a.duckdb")
     world = World(endpoint)
     uppers = write_history(world)
@@ -336,7 +337,7 @@ def test_a_second_row_of_a_key_is_an_error_that_names_the_key(endpoint: DuckDBEn
     asyncio.run(body())
 
 
-def test_rows_that_somebody_removed_are_missed(endpoint: DuckDBEndpoint) -> None:
+def test_rows_that_another_program_removed_are_noticed(endpoint: DuckDBEndpoint) -> None:
     """Damage: the table is wrong, and stays so unnoticed."""
 
     async def body() -> None:
@@ -384,7 +385,7 @@ class BrokenCommit:
 
 @pytest.mark.parametrize("how", ["lost", "done"])
 def test_a_commit_of_unknown_outcome_is_looked_up(how: str, tmp_path: Path) -> None:
-    """Damage: rows that are there are sent again, or rows that are not are taken for committed."""
+    """Damage: stored rows are sent again, or missing rows count as committed."""
     broken: list[str] = []
     endpoint = DuckDBEndpoint(tmp_path / "a.duckdb", connect=lambda path: BrokenCommit(path, broken))
     world = World(endpoint)
@@ -408,6 +409,18 @@ def test_a_commit_of_unknown_outcome_is_looked_up(how: str, tmp_path: Path) -> N
     endpoint.kept.close()
 
 
+def test_a_large_table_is_handed_over_some_rows_at_a_time(tmp_path: Path) -> None:
+    """Damage: `verify` of an endpoint needs memory for the whole table, and ends the process that runs all views."""
+    endpoint, many = DuckDBEndpoint(tmp_path / "a.duckdb"), 5 * CONTENTS_ROWS
+    driver, taken = endpoint.driver(), list[pa.Table]()
+    asyncio.run(driver.apply(SPEC, {}))
+    endpoint.kept.execute(f"INSERT INTO t SELECT i, 'row ' || i FROM range({many}) r (i)")
+    asyncio.run(driver.contents(SPEC.bindings[0], taken.append))
+    assert sorted(pa.concat_tables(taken)["k"].to_pylist()) == list(range(many))
+    assert max(table.num_rows for table in taken) <= CONTENTS_ROWS + 2048, "one vector of DuckDB's more at most"
+    endpoint.kept.close()
+
+
 READ: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
 HOLD = """
 import duckdb, sys
@@ -418,7 +431,7 @@ with duckdb.connect(sys.argv[1]):
 
 
 def test_a_lock_held_by_another_process_is_waited_for_and_then_named(tmp_path: Path) -> None:
-    """Damage: a person who looks into the file kills the task, or it hangs without a word."""
+    """Damage: a program that reads the file makes the task fail, or hang silently."""
     path = tmp_path / "a.duckdb"
     clock = HandClock()
     driver = DuckDBDriver(DuckDBFile(clock, path))
@@ -437,7 +450,7 @@ def test_a_lock_held_by_another_process_is_waited_for_and_then_named(tmp_path: P
 
 
 def test_others_read_the_file_between_transactions(tmp_path: Path) -> None:
-    """Damage: the tables are kept right for nobody."""
+    """Damage: no other program can read the tables."""
     endpoint = DuckDBEndpoint(tmp_path / "a.duckdb")
     endpoint.kept.close()
     world = World(endpoint)

@@ -34,9 +34,11 @@ Source: craft page "style" (14: state machines are tested by scripts that read l
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier

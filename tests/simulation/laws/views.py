@@ -4,14 +4,17 @@ Written from the design pages "sources", "compute" and "materialize": it knows c
 own messages and endpoints' own rows; of the code it uses the reading handles.  Between two looks anything may happen.
 
 - P1: a collection at a readable time is what it was when it was looked at before.
-- R1, R2, R3: a source at each time is exactly the first messages of each partition, once each, and only ever more.
+- R1, R2, R3: a source at each time is exactly what the first messages of each partition come to, each of them once,
+  and only ever more of them; what cannot be decoded is an error until upstream takes it back.
 - R4: upstream is told to forget only what is durable here (`may_forget`).
 - T: what a commit of tables acknowledged is in all its tables from its time on; no attempt is there twice, or in part.
 - K2: a view at each readable time is its definition over its inputs at that time, but for what others wrote (K3);
   rows that its definition has no answer for are errors then, and its inputs' errors are its own.
 - K3: what others wrote into a view is withdrawn by the view's next append.
-- closed: what was dropped can neither be read nor written.
+- closed: what was dropped can neither be read nor written, but for what a lease still holds.
 - M2: an endpoint is its collection at its checkpoint; M1, M3, M4: it was told nothing that the protocol forbids.
+- wait: there an endpoint's collection has no errors, unless the good rows are to go on in spite of them.
+- read: an answer is the collection at its time; what has errors then is refused, with the time since when it has them.
 
 Source: design page "compute" (laws K1 to K4), "sources" (R1 to R4), "materialize" (M1 to M5).
 """
@@ -19,14 +22,14 @@ Source: design page "compute" (laws K1 to K4), "sources" (R1 to R4), "materializ
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from laws.broken import require
-from strandline.algebra.schema import DIFF, TIME
+from laws.broken import LawBrokenError, require
+from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.environment.catalog import KEY, Catalog, CatalogStore, Materialization, Source, Table, View, shards_of
 from strandline.environment.commanded import bindings, log_key
 from strandline.frontier.antichain import as_time
@@ -36,12 +39,15 @@ from strandline.materialize.task import Checkpoint
 from strandline.persist.client import PersistClient
 from strandline.persist.plane import Half
 from strandline.persist.read import ReadHandle, contents
-from strandline.persist.records import RecordShard
+from strandline.persist.records import Record, RecordShard
 from strandline.persist.register import Register
+from strandline.persist.state import ShardState
 from strandline.store.seal import Kind
 from strandline.testing.list_engine import ListEngine, listed
 from worlds.meanings import VIEWS, Row
 from worlds.outside import FickleUpstream, Place
+
+Collectable: TypeAlias = Table | Source | View
 
 FOREIGN: Final = 1_000_000
 """Numbers from here on occur only in rows that somebody else wrote into a view."""
@@ -63,7 +69,7 @@ class Collected:
     since: int
     upper: int
     updates: list[tuple[int, Row, int]]
-    errors: list[tuple[int, int]]
+    errors: list[tuple[int, str, int]]
     _at: dict[int, Counter[Row]] = field(default_factory=dict)
 
     def at(self, time: int) -> Counter[Row]:
@@ -80,12 +86,27 @@ class Collected:
 
     def failed(self, time: int) -> int:
         """Return how many errors there are at ``time``."""
-        return sum(diff for when, diff in self.errors if when <= time)
+        return sum(diff for when, _, diff in self.errors if when <= time)
+
+    def failures(self, time: int) -> Counter[str]:
+        """Return the errors at ``time``."""
+        sums: Counter[str] = Counter()
+        for when, error, diff in self.errors:
+            if when <= time:
+                sums[error] += diff
+        return Counter({error: count for error, count in sums.items() if count})
+
+    def failing_since(self, time: int) -> int | None:
+        """Return the first time of the unbroken stretch with errors that ``time`` lies in; None if it has none."""
+        since = None
+        for when in sorted({when for when, _, _ in self.errors if when <= time}):
+            since = (when if since is None else since) if self.failed(when) else None
+        return since
 
     @property
     def times(self) -> set[int]:
         """When something changed."""
-        return {time for time, _, _ in self.updates} | {time for time, _ in self.errors}
+        return {time for time, _, _ in self.updates} | {time for time, _, _ in self.errors}
 
 
 class Observer:
@@ -103,6 +124,7 @@ class Observer:
         self._upstreams = upstreams
         self._places = places
         self._catalogs = CatalogStore(Register(KEY, client.clock, client.ids, client.consensus))
+        self._catalog_at: int | None = None
         self._readers: dict[str, ReadHandle] = {}
         self._shards: frozenset[str] = frozenset()  # all that were ever an item's
         self._seen: dict[tuple[str, int], Counter[Row]] = {}
@@ -112,7 +134,12 @@ class Observer:
 
     async def catalog(self) -> Catalog:
         """Return the catalog as it is."""
-        return await self._catalogs.read()
+        head = await self._client.consensus.head(KEY)
+        seqno = None if head is None else head.seqno
+        if self._catalog_at != seqno or seqno is None:
+            await self._catalogs.read()
+            self._catalog_at = seqno
+        return self._catalogs.current
 
     async def uppers(self, catalog: Catalog) -> dict[str, int]:
         """Return how far each collection has come: its upper, as it is durable."""
@@ -120,7 +147,7 @@ class Observer:
         for name, item in catalog.items.items():
             if not isinstance(item, Materialization):
                 reader = await self._reader(item)
-                found[name] = 0 if reader is None else as_time((await reader.refresh()).upper)
+                found[name] = 0 if reader is None else as_time((await self._state(reader)).upper)
         return found
 
     async def look(self) -> None:
@@ -137,29 +164,93 @@ class Observer:
         for name, item in catalog.items.items():
             match item:
                 case Source() if name in there:
-                    self._source(name, there[name], self._upstreams[item.options["upstream"]])
-                    await self._bound(item, there[name])
+                    upstream = self._upstreams[item.options["upstream"]]
+                    self._source(name, there[name], upstream)
+                    await self._bound(item, there[name], upstream)
                 case View() if name in there and all(i in there for i in VIEWS[name].inputs):
-                    self._view(item, there[name], {i: there[i] for i in VIEWS[name].inputs})
+                    inputs = {i: there[i] for i in VIEWS[name].inputs}
+                    self._view(item, there[name], inputs, [i for i in inputs if not continues(catalog.items[i])])
                 case Materialization():
                     await self._endpoint(item, catalog, there)
         self._tables(
             {name: there[name] for name, item in catalog.items.items() if isinstance(item, Table) and name in there}
         )
 
-    async def settled(self) -> None:
-        """K3: nothing that others wrote into a view is in it any longer.  And what was dropped is closed."""
+    async def settled(self, time: int, excused: Container[str]) -> None:
+        """See that at ``time`` nothing is owed, but by what is ``excused``.
+
+        K3: nothing that others wrote into a view is in it.  L2: a source has all that is upstream.  What was dropped is
+        closed.
+        """
         catalog = await self.catalog()
+        for source in (source for source in catalog.of_kind(Source) if source.name not in excused):
+            now, upstream = await self.collected(source), self._upstreams[source.options["upstream"]]
+            assert now is not None
+            wanted = sum((upstream.come_to(partition)[-1] for partition in upstream.partitions), Counter())
+            held = now.at(now.upper) + now.failures(now.upper)
+            require(
+                "L2", held == wanted, f"{source.name} is {_shown(held)} after all faults; upstream {_shown(wanted)}"
+            )
         for shard in sorted(self._shards - shards_of(catalog.items)):
             machine = self._client._machine(shard)
             there = await machine.open(create=False)
-            require("closed", not there or machine.state.tombstone, f"shard {shard} was dropped, and is open")
-        for view in catalog.of_kind(View):
+            state = machine.state
+            held = any(not hold.since.empty for hold in state.criticals.values())  # a lease lets go by itself
+            closed = not there or state.tombstone or (state.upper.empty and bool(state.criticals) and not held)
+            require("closed", closed, f"shard {shard} was dropped, and is open")
+        for view in (view for view in catalog.of_kind(View) if view.name not in excused):
             reader = await self._reader(view)
             assert reader is not None
             now = await self._collected(reader)
-            strange = [row for row in now.at(now.upper - 1) if foreign(row)]
-            require("K3", not strange, f"{view.name} still holds {strange} at {now.upper - 1}, which others wrote")
+            strange = [row for row in now.at(time) if foreign(row)]
+            owed = bool(strange) and now.upper == time + 1 and time not in self.spoilt[view.shard]
+            require(
+                "K3",
+                not owed,
+                f"{view.name} still holds {strange} at {time}, which others wrote",
+            )
+
+    async def excused(self) -> set[str]:
+        """Return what cannot follow a tick, and has to say so, though no fault is left.
+
+        That is a source of whose messages upstream has lost some before they were durable, all that reads it, and an
+        endpoint that waits for as long as the errors are there that its collection has now.
+        """
+        catalog = await self.catalog()
+        found = {source.name.lower() for source in catalog.of_kind(Source) if await self._bereft(source)}
+        found |= {name for name in VIEWS if catalog.find(name) and found & set(VIEWS[name].inputs)}
+        for item in catalog.of_kind(Materialization):
+            for bound in item.bindings:
+                now = await self.collected(catalog.collection(bound.collection))
+                failed = not continues(item) and now is not None and now.failed(now.upper)
+                if bound.collection in found or failed:
+                    found.add(item.name.lower())
+        return found
+
+    async def _bereft(self, item: Source) -> bool:
+        """Tell whether upstream has lost messages of a source that are not durable here."""
+        reader, bindings = await self._reader(item), await self._bindings(item)
+        upper = 0 if reader is None else as_time((await reader.refresh()).upper)
+        covered = _covered(bindings, upper - 1)
+        return any(
+            covered[partition] < end for partition, end in self._upstreams[item.options["upstream"]].lost.entries
+        )
+
+    async def collected(self, item: Collectable) -> Collected | None:
+        """Return a collection as it is now; None if it is not there yet."""
+        reader = await self._reader(item)
+        return None if reader is None else await self._collected(reader)
+
+    def answered(
+        self, item: Collectable, now: Collected, time: int, rows: Counter[Row] | None, since: int | None
+    ) -> None:
+        """read: ``item`` is ``now`` there.  ``rows`` were read at ``time``, or None: refused, for errors ``since``."""
+        wanted = None if continues(item) else now.failing_since(time)
+        require("read", since == wanted, f"{item.name} at {time} has errors since {wanted}; the read said {since}")
+        if rows is not None:
+            require(
+                "read", rows == now.at(time), f"{item.name} at {time} is {_shown(now.at(time))}, not {_shown(rows)}"
+            )
 
     @property
     def epoch(self) -> int:
@@ -176,14 +267,20 @@ class Observer:
             self._readers[item.shard] = reader
         return self._readers[item.shard]
 
+    async def _state(self, reader: ReadHandle) -> ShardState:
+        """Return the newest state: a version never changes, so only a new one is fetched."""
+        head = await self._client.consensus.head(reader.state.shard)
+        known = head is not None and head.seqno == reader.state.seqno
+        return reader.state if known else await reader.refresh()
+
     async def _collected(self, reader: ReadHandle) -> Collected:
-        state = await reader.refresh()
+        state = await self._state(reader)
         since, upper = as_time(state.since), as_time(state.upper)
         found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since))
         names = reader.schema.names
         updates = [(row[TIME], tuple(row[name] for name in names), row[DIFF]) for row in listed(found).rows]
         failed = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since, half=Half.ERR))
-        errors = [(row[TIME], row[DIFF]) for row in listed(failed).rows]
+        errors = [(row[TIME], row[ERROR], row[DIFF]) for row in listed(failed).rows]
         return Collected(since, upper, sorted(updates, key=lambda update: update[0]), errors)
 
     def _same_as_before(self, shard: str, now: Collected) -> None:
@@ -192,7 +289,8 @@ class Observer:
                 continue
             content = now.at(time)
             before = self._seen.setdefault((shard, time), content)
-            require("P1", before == content, f"{shard} at {time} was {_shown(before)}, and is {_shown(content)}")
+            if before != content:
+                raise LawBrokenError("P1", f"{shard} at {time} was {_shown(before)}, and is {_shown(content)}")
             less = [row for row, count in content.items() if count < 0]
             require("negative", not less, f"{shard} at {time} holds {less[:3]} less than no times")
 
@@ -204,33 +302,33 @@ class Observer:
             content = now.at(time)
             twice = [row for row, count in content.items() if count != 1]
             require("R3", not twice, f"{name} at {time} holds {twice[:3]} more or less than once")
-            ends: Counter[str] = Counter(partition for partition, _, _ in content)
-            for partition, end in ends.items():
-                truth = {(partition, i, value) for i, value in enumerate(upstream.partitions[partition][:end])}
-                wrong = {row for row in content if row[0] == partition} ^ truth
+            for partition, held in _by_partition(content, now.failures(time)).items():
+                come_to = upstream.come_to(partition)
+                ends = [end for end in range(before.get(partition, 0), len(come_to)) if come_to[end] == held]
                 require(
-                    "R2", not wrong, f"{name} at {time} is not the first messages of {partition}: {sorted(wrong)[:3]}"
+                    "R2",
+                    bool(ends),
+                    f"{name} at {time} is not what the first messages of {partition} come to, or those of an earlier "
+                    f"time: {_shown(held)}",
                 )
-            back = [partition for partition, end in before.items() if ends[partition] < end]
-            require("R1", not back, f"{name} at {time} has fewer messages of {back} than before")
-            before = dict(ends)
+                before[partition] = ends[0]
 
-    async def _bound(self, item: Source, now: Collected) -> None:
+    async def _bound(self, item: Source, now: Collected, upstream: FickleUpstream) -> None:
         """R2: at each time the source holds exactly what its newest binding up to then covers."""
-        machine = self._client._machine(item.remap)
-        if not await machine.open(create=False):
-            return
-        bindings = await RecordShard(machine, None, self._client.blob).contents()
+        bindings = await self._bindings(item)
+        since = as_time(self._client._machine(item.remap).state.since)
         for time in sorted(now.times | {record.time for record in bindings} | {now.upper - 1}):
-            if not max(now.since, as_time(machine.state.since)) <= time < now.upper:
+            if not max(now.since, since) <= time < now.upper:
                 continue
-            covered: Counter[str] = Counter()
-            for record in bindings:
-                if record.time <= time:
-                    partition, end = msgspec.json.decode(record.data)
-                    covered[partition] += end * record.diff
-            held = Counter(partition for partition, _, _ in now.at(time).elements())
-            require("R2", held == +covered, f"{item.name} at {time} holds {dict(held)}, and {dict(covered)} is bound")
+            covered = _covered(bindings, time)
+            held = now.at(time) + now.failures(time)
+            wanted = sum((upstream.come_to(partition)[end] for partition, end in covered.items()), Counter())
+            require("R2", held == wanted, f"{item.name} at {time} holds {_shown(held)}, and {dict(covered)} is bound")
+
+    async def _bindings(self, item: Source) -> Sequence[Record]:
+        machine = self._client._machine(item.remap)
+        there = await machine.open(create=False)
+        return await RecordShard(machine, None, self._client.blob).contents() if there else ()
 
     async def may_forget(self, shard: str, resume: Offsets) -> None:
         """R4: what upstream is told to forget is durable in ``shard``."""
@@ -239,11 +337,12 @@ class Observer:
         )
         if item is None:
             return  # it was dropped meanwhile
+        upstream = self._upstreams[item.options["upstream"]]
         reader = await self._reader(item)
         now = Collected(0, 0, [], []) if reader is None else await self._collected(reader)
-        ends: Counter[str] = Counter(partition for partition, _, _ in now.at(now.upper))
-        lost = [(partition, end) for partition, end in resume.entries if ends[partition] < end]
-        require("R4", not lost, f"upstream may forget {lost} of {item.name}, and {dict(ends)} is durable")
+        there = _by_partition(now.at(now.upper), now.failures(now.upper))
+        lost = [(p, end) for p, end in resume.entries if there.get(p, Counter()) not in upstream.come_to(p)[end:]]
+        require("R4", not lost, f"upstream may forget {lost} of {item.name}, and {there} is durable")
 
     # ---- tables ------------------------------------------------------------------------------------------------------
 
@@ -277,7 +376,7 @@ class Observer:
 
     # ---- views -------------------------------------------------------------------------------------------------------
 
-    def _view(self, view: View, now: Collected, inputs: Mapping[str, Collected]) -> None:
+    def _view(self, view: View, now: Collected, inputs: Mapping[str, Collected], inherited: Iterable[str]) -> None:
         name, spoilt = view.name, self.spoilt[view.shard]
         upper = min([now.upper, *(each.upper for each in inputs.values())])
         since = max([now.since, *(each.since for each in inputs.values())])
@@ -290,7 +389,7 @@ class Observer:
             held = {i: list(each.at(time).elements()) for i, each in inputs.items()}
             wanted = Counter(VIEWS[name].meaning(held))
             found = now.at(time)
-            errors = VIEWS[name].errors(held) + sum(each.failed(time) for each in inputs.values())
+            errors = VIEWS[name].errors(held) + sum(inputs[i].failed(time) for i in inherited)
             require("K2", now.failed(time) == errors, f"{name} at {time} has {now.failed(time)} errors, not {errors}")
             if found != wanted:
                 ours, wanted = _own(found), _own(wanted)
@@ -327,14 +426,41 @@ class Observer:
             collection = there[bound.collection]
             if not collection.since <= position - 1 < collection.upper:
                 continue
+            failed = 0 if continues(item) else collection.failed(position - 1)
+            require("wait", not failed, f"{item.name} is at {position}; {bound.collection} has {failed} errors there")
             names = catalog.collection(bound.collection).schema.names
             rows = Counter(tuple(row[n] for n in names) for row in place.tables.get(bound.table, {}).values())
             wanted = collection.at(position - 1)
-            require(
-                "M2",
-                rows == wanted,
-                f"{item.name} at {position} is {_shown(rows)}; {bound.collection} is {_shown(wanted)}",
-            )
+            if rows != wanted:
+                raise LawBrokenError(
+                    "M2", f"{item.name} at {position} is {_shown(rows)}; {bound.collection} is {_shown(wanted)}"
+                )
+
+
+def continues(item: Any) -> bool:
+    """Tell whether the good rows of a source, or of what an endpoint follows, go on in spite of errors."""
+    return not isinstance(item, Table | View) and item.options.get("on_error") == "continue"
+
+
+def _by_partition(content: Counter[Row], failures: Counter[str]) -> dict[str, Counter[Any]]:
+    """Return what a source holds of each partition, errors as their text."""
+    found: dict[str, Counter[Any]] = defaultdict(Counter)
+    for row, count in content.items():
+        found[row[0]][row] += count
+    for error, count in failures.items():
+        require("R2", error.startswith("{"), f"an error does not say where it is: {error!r}")
+        found[msgspec.json.decode(error)["partition"]][error] += count
+    return found
+
+
+def _covered(bindings: Iterable[Record], time: int) -> Counter[str]:
+    """Return the offsets, by partition, before which everything has happened by ``time``."""
+    covered: Counter[str] = Counter()
+    for record in bindings:
+        if record.time <= time:
+            partition, end = msgspec.json.decode(record.data)
+            covered[partition] += end * record.diff
+    return covered
 
 
 def _own(content: Counter[Row]) -> Counter[Row]:
@@ -346,12 +472,14 @@ def foreign(row: Row) -> bool:
     return any(isinstance(value, int) and value >= FOREIGN for value in row)
 
 
-def _shown(content: Counter[Row]) -> str:
+def _shown(content: Counter[Any]) -> str:
     return str(dict(sorted(content.items(), key=repr)))
 
 
-def standing(before: Mapping[str, int], after: Mapping[str, int], problems: Iterable[str]) -> list[str]:
-    """Return the items that did not move over a tick and have no problem."""
+def standing(before: Mapping[str, int], after: Mapping[str, int], time: int, problems: Container[str]) -> list[str]:
+    """Return the items that are behind a tick, did not move over it and have no problem."""
     return [
-        name for name, upper in after.items() if name in before and upper <= before[name] and name not in set(problems)
+        name
+        for name, upper in after.items()
+        if name in before and upper <= min(before[name], time) and name not in problems
     ]

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
+
+from msgspec.structs import replace
 
 from strandline.errors import Indeterminate, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, join

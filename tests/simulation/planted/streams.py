@@ -5,8 +5,9 @@ Trap: as `planted.bugs`: these know private names on purpose; when one goes, its
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from planted.bugs import Bug, registrar
 from strandline.errors import InvalidUsage, StoreError, Unavailable

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from planted.bugs import Bug, registrar
+from strandline.algebra.schema import ERROR
 from strandline.compute import step as stepping
 from strandline.compute import tick as ticking
 from strandline.compute.sink import actor as sinking
@@ -25,17 +26,22 @@ from strandline.environment import retention
 from strandline.environment.catalog import Catalog
 from strandline.environment.core import Core
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.instance import tables
+from strandline.frontier.gauge import Offsets
+from strandline.instance import error_half, tables
+from strandline.instance.dataflows import Dataflows
 from strandline.instance.feeds import CollectionFeed
 from strandline.instance.problems import Problems
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.runtime import Materialization
 from strandline.materialize.task import Checkpoint
+from strandline.persist.plane import Rows
 from strandline.persist.transactions import Transactions
 from strandline.sources import reclock
 from strandline.sources.ingest import Advanced, Ingestion, Stepped
 from strandline.sources.reclock import Remap, Slice
 from strandline.sources.remap import RemapShard
+from strandline.testing.list_engine import Listed, listed
+from strandline.testing.list_source import ListReader
 from worlds.outside import StagedSession
 
 BUGS: Final[list[Bug]] = []
@@ -80,13 +86,14 @@ async def binding_not_durable(self: RemapShard, time: int, offsets: Any) -> Rema
 
 
 _append_data = Ingestion._append
+BATCH_LATE_MS: Final = 1_000
 
 
 @bug("data that were lost on the way count as appended", (Ingestion, "_append"))
 async def batch_forgotten(self: Ingestion, staged: Any, lower: Frontier, upper: Frontier) -> Stepped:
-    """Append the empty batch when there are several bindings."""
-    few = len(self._remap.remap.slices(lower, upper)) < 2
-    return await _append_data(self, staged if few else [], lower, upper)
+    """Append the empty batch where it comes late."""
+    soon = as_time(upper) - as_time(lower) < BATCH_LATE_MS
+    return await _append_data(self, staged if soon else [], lower, upper)
 
 
 @bug("what is behind another step's upper is appended behind it", (Ingestion, "step"))
@@ -106,6 +113,23 @@ async def appended_from_memory(self: Ingestion) -> Stepped:
 
 
 _step_source = Ingestion.step
+
+
+@bug("errors are told without where they are, so that none can be taken back", (Ingestion, "_stage"))
+async def errors_unlocated(self: Ingestion, slices: Any, lower: Frontier, upper: Frontier, *, again: bool) -> Any:
+    """Read once."""
+    return await self._read(slices, lower, upper, locate=False)
+
+
+_rows_of_source = ListReader.read
+
+
+@bug("what cannot be decoded is left out", (ListReader, "read"))
+async def undecodable_left_out(self: ListReader, slices: Any, *, locate: bool) -> Any:
+    """Return the good rows."""
+    found = listed(await _rows_of_source(self, slices, locate=locate))
+    return Rows(Listed(found.names, tuple(row for row in found.rows if row.get(ERROR) is None)))
+
 
 # ---- compute ---------------------------------------------------------------------------------------------------------
 
@@ -157,6 +181,39 @@ _advance_sink = Sink.advance
 async def errors_not_inherited(self: StageRun, wanted: Any) -> list[Any]:
     """Inherit none."""
     return []
+
+
+def meet_of(one: Offsets, other: Offsets) -> Offsets:
+    """Return what both cover."""
+    return Offsets({partition: min(end, other[partition]) for partition, end in one.entries if other[partition]})
+
+
+@bug("what lost messages were is not asked: the rest is taken", (ListReader, "read"))
+async def lost_skipped(self: ListReader, slices: Any, *, locate: bool) -> Any:
+    """Believe an upstream that has nothing there any longer."""
+    forgotten = self.upstream.forgotten
+    here = [replace(each, lower=each.lower.join(meet_of(forgotten, each.upper))) for each in slices]
+    return await _rows_of_source(self, here, locate=locate)
+
+
+_start_dataflow = Dataflows.start
+
+
+@bug("the errors of a source that goes on in spite of them are those of the view above", (Dataflows, "start"))
+async def nothing_forgiven(self: Dataflows, definition: Any, readers: Any, forgiven: Any = frozenset()) -> None:
+    """Forgive none."""
+    await _start_dataflow(self, definition, readers)
+
+
+@bug("a read of what has errors gives its good rows", (error_half, "refuse"))
+async def errors_read_past(*_: Any) -> None:
+    """Refuse nothing."""
+
+
+@bug("errors are said to have begun when they were met", (error_half, "_since"))
+async def errors_since_now(engine: Any, handle: Any, time: int) -> int:
+    """Look at no earlier time."""
+    return time
 
 
 @bug("an input that nobody told of counts as unchanged", (stepping, "_changes"))
@@ -213,6 +270,15 @@ _changes = CollectionFeed.changes
 def window_late(self: CollectionFeed, lower: int, upper: int, **options: Any) -> Any:
     """Leave out what changed at its first time."""
     return _changes(self, min(lower + 1, upper) if lower else lower, upper, **options)
+
+
+_make_feed = CollectionFeed.__init__
+
+
+@bug("an endpoint goes on with the good rows though it is to wait", (CollectionFeed, "__init__"))
+def endpoint_impatient(self: CollectionFeed, reader: Any, since: Any, engine: Any, *, continues: bool = False) -> None:
+    """Never wait."""
+    _make_feed(self, reader, since, engine, continues=True)
 
 
 _advance_checkpoint = Checkpoint.advance

@@ -110,20 +110,25 @@ VIEWS: Final[dict[str, Wanted]] = {
         "SELECT id, 12 DIV v AS q FROM t1",
         ("t1",),
         lambda of: [(id_, 12 // v) for _, v, id_ in of["t1"] if v],
+        ("id",),
         errors=lambda of: _zeros(of["t1"]),
     ),
     "shares": Wanted(
         "SELECT k, count(*) AS n, sum(12 DIV v) AS s FROM t1 GROUP BY k",
         ("t1",),
         lambda of: _sums((k, 12 // v, id_) for k, v, id_ in of["t1"] if v),
+        ("k",),
         errors=lambda of: _zeros(of["t1"]),
     ),
     "above": Wanted(
-        "SELECT id FROM quotients WHERE q > 4", ("quotients",), lambda of: [(i,) for i, q in of["quotients"] if q > 4]
+        "SELECT id FROM quotients WHERE q > 4",
+        ("quotients",),
+        lambda of: [(i,) for i, q in of["quotients"] if q > 4],
+        ("id",),
     ),
 }
 """By name; ``likewise`` shares the stage of ``sums``, and ``many`` reads it.  Rows of ``t1`` with a ``v`` of 0 fail in
-the last three, which have no key: an endpoint would wait for as long as there is such a row."""
+the last three: an endpoint waits for as long as there is such a row, unless the good rows are to go on."""
 
 
 TABLE: Final = Schema((Column("k", "int"), Column("v", "int"), Column("id", "int")))

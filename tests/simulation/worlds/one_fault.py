@@ -1,7 +1,7 @@
 """One fault, everywhere: each fate at each I/O point of small scenarios, each late effect at each later moment.
 
 The scenarios run alone and in fair weather but for that one fault, so that every run is short and all of them can be
-made.  Whoever crashes begins anew with its name only.  All laws of the world of persist are checked, as in campaigns.
+made.  Whoever crashes begins anew with its name only.  All laws of the scenario's world are checked, as in campaigns.
 
 Source: craft page "reliability" (S3, crash completeness).
 """
@@ -9,23 +9,30 @@ Source: craft page "reliability" (S3, crash completeness).
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from itertools import count
+from typing import Final, NamedTuple
 
 from strandline.testing.choices import FAULT
 from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
+from worlds.outside import AT_ONCE
 from worlds.persist import World
 from worlds.processors import spread
 from worlds.scenarios import SCENARIOS, Scenario
 
 PATIENCE: Final = (64, 1)
 LAND: Final = FAULT + "land"
-FATES: Final = {len(fates): fates for fates in (CHANGE, READ, WAIT)}
-"""A site's fates, by how many they are."""
-assert len(FATES) == 3
+SOME: Final = "consensus.compare_and_set_many.some"
+MANY: Final = FAULT + "consensus.compare_and_set_many"
+FATES: Final = {len(fates): fates for fates in (CHANGE, READ, WAIT, AT_ONCE)}
+"""A site's fates, by how many they are; what else is asked (whether an engine fails) has another number of answers."""
+assert len(FATES) == 4
 LATE: Final = (Fate.LATE, Fate.CRASH_LATE)
+UNREPORTED: Final = (*LATE, Fate.DONE_UNREPORTED, Fate.CRASH_AFTER)
+CUTS: Final = 3
+"""Which part of an unreported call that is not atomic happens: all of it, all but its first request, or only that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +49,107 @@ class Tried:
     broken: str
 
 
-class OneFault:
-    """Nothing unusual, but the fate ``fate`` at fault point ``at``; what is late lands at the ``landing``-th chance."""
+class Point(NamedTuple):
+    """Where a fault may come: what is asked, and how many answers there are, the usual one included."""
 
-    def __init__(self, at: int = -1, fate: int = 0, landing: int = 0) -> None:
-        self.points: list[int] = []
+    label: str
+    n: int
+
+
+class OneFault:
+    """Nothing unusual, but the fate ``fate`` at fault point ``at``; what is late lands at the ``landing``-th chance.
+
+    ``cut``: which part happens of a call that is not atomic (`CUTS`).  Once it is ``over``, nothing unusual happens any
+    longer, and what is late lands at once.
+    """
+
+    def __init__(self, at: int = -1, fate: int = 0, landing: int = 0, cut: int = 0) -> None:
+        self.points: list[Point] = []
         self.landings = 0
-        self._at, self._fate, self._landing = at, fate, landing
+        self.over = False
+        self._at, self._fate, self._landing, self._cut = at, fate, landing, cut
+        self._requests = 0
 
     def __call__(self, label: str, n: int) -> int:
         """Return one of ``0 .. n - 1``."""
         if label == LAND:
-            self.landings += 1
-            return int(self.landings == self._landing + 1)
+            self.landings += not self.over
+            return int(self.over or self.landings == self._landing + 1)
+        if label == SOME:
+            self._requests += 1
+            return int(self._cut == (1 if self._requests == 1 else 2))
         if label == "meanwhile":
             return n - 1  # no other process acts: with a single attempt, its commit would be one fault more
-        if not label.startswith(FAULT):
+        if self.over or not label.startswith(FAULT):
             return 0
-        self.points.append(n)
+        self.points.append(Point(label, n))
         return self._fate if len(self.points) == self._at + 1 else 0
 
 
-def run(scenario: Scenario, choose: OneFault, patience: int) -> World:
-    """Run a scenario to its end; all laws are checked."""
+Run = Callable[[OneFault], None]
+"""Make one run of a scenario, to its end; what it breaks is raised."""
+
+
+class Attempted(NamedTuple):
+    """One run: which fate at which point."""
+
+    at: int
+    fate: int
+
+
+def calm(run: Run) -> list[Point]:
+    """Make the run without a fault, and return its points."""
+    choose = OneFault()
+    run(choose)
+    return choose.points
+
+
+def pairs(points: Sequence[Point]) -> list[tuple[int, int]]:
+    """Return every pair of a point and a fate."""
+    return [(at, fate) for at, point in enumerate(points) for fate in range(1, point.n)]
+
+
+def with_each(
+    run: Run,
+    points: Sequence[Point],
+    these: Iterable[tuple[int, int]],
+    landings: Callable[[], Iterable[int]] = count,
+) -> Iterator[Attempted]:
+    """Make every run with one of ``these`` faults, late ones at each of ``landings``; yield which, once it is made."""
+    for at, fate in these:
+        point = points[at]
+        met = FATES[point.n][fate] if point.n in FATES else None
+        for cut in range(CUTS if point.label == MANY and met in UNREPORTED else 1):
+            for landing in landings():
+                choose = OneFault(at, fate, landing, cut)
+                run(choose)
+                assert choose.points[: at + 1] == points[: at + 1], "the run must be the calm one up to its fault"
+                yield Attempted(at, fate)
+                if met not in LATE or choose.landings <= landing:
+                    break  # it landed only when nothing else was left to happen
+
+
+def tried(points: Sequence[Point], these: Sequence[tuple[int, int]], runs: Iterable[Attempted]) -> Tried:
+    """Make ``runs`` and count them; what one of them breaks ends them."""
+    many, reached, broken = 0, set(), ""
+    try:
+        for at, fate in runs:
+            many += 1
+            reached.add((at, fate))
+    except Exception:  # noqa: BLE001 # whatever it is, the test of this scenario shows it, and the others go on
+        broken = traceback.format_exc()
+    return Tried(len(points), len(these), len(reached), many, broken)
+
+
+# ---- persist ---------------------------------------------------------------------------------------------------------
+
+
+def play(scenario: Scenario, choose: OneFault, patience: int) -> None:
+    """Run a scenario of persist to its end; all laws are checked."""
     world = World(choose, patience=patience)
     world.simulation.spawn("c1", lambda _: scenario(world, "c1"))
     world.run()
-    return world
+    assert world.acknowledged >= 1
 
 
 @cache
@@ -81,30 +162,10 @@ def try_all() -> dict[tuple[str, int], Tried]:
 def _try(job: tuple[str, int]) -> Tried:
     name, patience = job
     scenario = next(each for each in SCENARIOS if each.__name__ == name)
-    calm = OneFault()
-    run(scenario, calm, patience)
-    runs, reached, broken = 0, set(), ""
-    try:
-        for at, fate, _ in _faults(scenario, calm.points, patience):
-            runs += 1
-            reached.add((at, fate))
-    except Exception:  # noqa: BLE001 # whatever it is, the test of this scenario shows it, and the others go on
-        broken = traceback.format_exc()
-    return Tried(len(calm.points), sum(n - 1 for n in calm.points), len(reached), runs, broken)
 
+    def run(choose: OneFault) -> None:
+        play(scenario, choose, patience)
 
-def _faults(scenario: Scenario, points: list[int], patience: int) -> Iterator[tuple[int, Fate, int]]:
-    """Make every run with one fault; yield which: point, fate, landing."""
-    for at, n in enumerate(points):
-        for fate in range(1, n):
-            landing = 0
-            while True:
-                choose = OneFault(at, fate, landing)
-                world = run(scenario, choose, patience)
-                met = [step.fate for step in world.trace if step.fate is not None][at]
-                assert met is FATES[n][fate], "the run must be the calm one up to its fault"
-                assert world.acknowledged >= 1
-                yield at, met, landing
-                if met not in LATE or choose.landings <= landing:
-                    break  # it landed only when nothing else was left to happen
-                landing += 1
+    points = calm(run)
+    these = pairs(points)
+    return tried(points, these, with_each(run, points, these))

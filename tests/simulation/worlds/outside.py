@@ -9,7 +9,7 @@ Source: craft page "reliability" (3.1: F2 outages, F13 upstreams, F14 endpoints)
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -40,11 +40,11 @@ from strandline.materialize.messages import (
 from strandline.materialize.state import StateUpdate
 from strandline.materialize.task import NOTHING, Binding, Checkpoint, MaterializationSpec
 from strandline.persist.plane import Rows
-from strandline.sources.reclock import Slice
+from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.blob import Blob
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
 from strandline.testing.endpoints import key_of
-from strandline.testing.list_source import ListReader, Upstream
+from strandline.testing.list_source import ListReader, Upstream, Withdrawn, undecodable
 from strandline.testing.simulation import CHANGE, READ, Fate, IoPoint, run_sync
 
 T = TypeVar("T")
@@ -72,7 +72,8 @@ class FickleUpstream(Upstream):
     """An `Upstream` that may go back for a while (``hidden`` of the newest messages of each partition) or lose data."""
 
     hidden: int = 0
-    lost: bool = False
+    lost: Offsets = NOTHING_READ
+    _come_to: dict[str, list[Counter[Any]]] = field(default_factory=dict)
 
     @property
     def frontier(self) -> Offsets:
@@ -80,10 +81,33 @@ class FickleUpstream(Upstream):
         ends = {partition: max(0, len(values) - self.hidden) for partition, values in self.partitions.items()}
         return Offsets({partition: end for partition, end in ends.items() if end})
 
+    def come_to(self, partition: str) -> list[Counter[Any]]:
+        """Return what the first messages of a partition come to, for 0, 1, 2 … of them: rows, and errors by their text.
+
+        Written down as messages come, so what upstream loses or forgets is in it for ever.
+        """
+        found = self._come_to.setdefault(partition, [Counter()])
+        for offset, message in enumerate(self.partitions.get(partition, ())[len(found) - 1 :], len(found) - 1):
+            back = isinstance(message, Withdrawn)
+            at, value = (message.offset, message.value) if isinstance(message, Withdrawn) else (offset, message)
+            what = undecodable(partition, at) if value is None else (partition, at, value)
+            found.append(found[-1] - Counter([what]) if back else found[-1] + Counter([what]))
+        return found
+
+    def standing(self, *, undecodable: bool) -> list[tuple[str, Withdrawn]]:
+        """Return the messages, good ones or undecodable ones, that nothing took back yet, as what would do so."""
+        found = []
+        for partition, messages in self.partitions.items():
+            gone = {message.offset for message in messages if isinstance(message, Withdrawn)}
+            for offset, message in enumerate(messages):
+                if not isinstance(message, Withdrawn) and offset not in gone and (message is None) is undecodable:
+                    found.append((partition, Withdrawn(offset, message)))
+        return found
+
     def lose(self) -> None:
-        """Forget everything, whether it was told that it may or not."""
-        self.lost = True
-        self.forgotten = self.forgotten.join(super().frontier)
+        """Forget everything, whether it was told that it may or not: what was not read can never be read."""
+        self.lost = super().frontier
+        self.forgotten = self.forgotten.join(self.lost)
 
 
 class SimReader:
@@ -94,6 +118,11 @@ class SimReader:
     def __init__(self, upstream: FickleUpstream, committed: Callable[[Offsets], None]) -> None:
         self._inner = ListReader(upstream)
         self._committed = committed
+
+    @property
+    def retracts(self) -> bool:
+        """See `SourceReader.retracts`."""
+        return self._inner.retracts
 
     async def upstream_frontier(self) -> Offsets:
         """See `SourceReader.upstream_frontier`."""
@@ -200,10 +229,10 @@ class SimDriver:
         """Start a conversation."""
         return self._session(self._place)
 
-    async def contents(self, binding: Binding) -> pa.Table:
-        """Return what the binding's resource holds."""
+    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+        """Hand over what the binding's resource holds."""
         rows = list(self._place.tables.get(binding.resource, {}).values())
-        return pa.table({name: [row[name] for row in rows] for name in binding.schema.names})
+        take(pa.table({name: [row[name] for row in rows] for name in binding.schema.names}))
 
 
 class SimSession:

@@ -1,4 +1,4 @@
-"""The demo: a year of flights arrives day by day, it is killed once in the middle, and the end is proved right.
+"""The demo: a year of flights arrives day by day, the process is killed once, and the result is proved right.
 
     data.py         the packaged CSV files, cut into the files that arrive
     definitions.py  the project: sources, three views, one DuckDB file

@@ -1,6 +1,6 @@
-"""The other end of the worker: starts it, asks, kills it without warning, and starts it again.
+"""The parent's side of the worker: starts it, sends requests, kills it without warning, and restarts it.
 
-The worker leads a session of its own, so that a kill takes the JVM with it, as a crash of the machine's memory would.
+The worker leads its own process group, so that a kill ends the JVM too, as a crash of the machine would.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Child:
         self._end()
 
     def start(self) -> Answer:
-        """Start a worker and return what it says when it is ready."""
+        """Start a worker and return its first answer, when it is ready."""
         self._process = subprocess.Popen(  # noqa: S603  # our own module
             [sys.executable, "-m", "strandline.cli.demo.worker", str(self._root)],
             stdin=subprocess.PIPE,
@@ -66,14 +66,14 @@ class Child:
         """Return the answer to ``request``.
 
         Raises:
-            StrandlineError: it could not be done.
+            StrandlineError: the request failed.
             Unavailable: the worker has ended.
         """
         self._send(request)
         return self._answer()
 
     def kill_during(self, request: Request, after_s: float) -> bool:
-        """Ask, kill the worker ``after_s`` seconds later, and tell whether that was before it answered."""
+        """Send a request, kill the worker ``after_s`` seconds later; return whether that was before its answer."""
         assert self._process is not None
         assert self._process.stdout is not None
         self._send(request)
@@ -82,7 +82,7 @@ class Child:
         return not answered
 
     def restart(self) -> Answer:
-        """Start again after a kill; nobody tidies up in between."""
+        """Start again after a kill, without any cleanup in between."""
         self.restarts += 1
         return self.start()
 
@@ -107,6 +107,6 @@ class Child:
 
     def _end(self) -> None:
         assert self._process is not None
-        with suppress(ProcessLookupError):  # it has ended by itself
+        with suppress(ProcessLookupError):  # it has already ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

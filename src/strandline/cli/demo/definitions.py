@@ -26,7 +26,7 @@ COLUMNS: Final[Mapping[str, str]] = {
         "speed DOUBLE, engine STRING"
     ),
 }
-"""The sources' columns; a retracted row must be decoded as it was when it came, so they are the files' own."""
+"""The sources' columns: those of the files, because a retracted row must decode as it did when it arrived."""
 
 VIEWS: Final[Mapping[str, str]] = {
     "delays": """
@@ -62,7 +62,7 @@ MATERIALIZATION: Final = "published"
 INCOMING: Final = "incoming"
 RETRACT: Final = "*.retract.csv"
 SCRATCH: Final = "scratch"
-"""Killed processes leave Spark's scratch files behind: in here, they go with the directory."""
+"""Killed processes leave Spark's scratch files behind; in here they are deleted with the directory."""
 
 
 def write_project(root: Path) -> None:

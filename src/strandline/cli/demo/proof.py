@@ -1,7 +1,7 @@
-"""The demo's proof: what the views hold against plain Spark, and what DuckDB holds against the views.
+"""The demo's proof: compares the views with plain Spark, and DuckDB with the views.
 
 Plain Spark reads the raw files that arrived, applies the corrections and the new name of an airline, and answers the
-views' queries; nothing of ours takes part in that.  Both sides are compared as multisets, both ways: floats to 12
+views' queries; no code of Strandline takes part in that.  Both sides are compared as multisets, both ways: floats to 12
 significant digits, all else exactly.
 
 Source: design page "environment" (`make demo`); the issue's "verified".
@@ -35,7 +35,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How many rows one side has that the other has not."""
+    """How many rows one side has that the other lacks."""
 
     what: str
     missing: int
@@ -50,7 +50,8 @@ class Difference:
 def prove(plain: SparkSession, root: Path, airlines: Mapping[str, str]) -> tuple[list[Difference], list[Difference]]:
     """Return how the views differ from plain Spark, and the DuckDB tables from the views.
 
-    ``plain`` is a session of nobody's, in UTC; ``airlines`` is carrier to name, as the table should be at the end.
+    ``plain`` is a session that Strandline does not use, in UTC; ``airlines`` maps carrier to name, as the table should
+    be at the end.
     """
     wanted = _plain_answers(plain, root, airlines)
     door = Door(plain)
@@ -86,7 +87,7 @@ def difference(what: str, found: Sequence[Row], wanted: Sequence[Row]) -> Differ
 
 
 def _close(one: Row, other: Row) -> bool:
-    """Tell whether rows that agree in all else agree in their floats, to 12 significant digits."""
+    """Return whether two rows agree, with floats compared to 12 significant digits."""
     return all(
         math.isclose(a, b, rel_tol=10.0 ** (1 - SIGNIFICANT_DIGITS)) or (math.isnan(a) and math.isnan(b))
         for a, b in zip(one, other, strict=True)
@@ -95,7 +96,7 @@ def _close(one: Row, other: Row) -> bool:
 
 
 def _rows(table: pa.Table) -> list[Row]:
-    """Return a table as rows of plain values; an instant is one whatever its zone."""
+    """Return a table as rows of plain values; instants are compared independent of their zone."""
     columns = []
     for column in table.columns:
         instant = pa.types.is_timestamp(column.type)

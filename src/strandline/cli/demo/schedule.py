@@ -1,4 +1,4 @@
-"""What happens in the demo, step by step: which files arrive, what is changed by hand, when the process is killed.
+"""The steps of the demo: which files arrive, which changes are made, and when the process is killed.
 
 A step is: files arrive (each by an atomic rename), statements are run, one tick.
 """
@@ -65,7 +65,7 @@ def _of_day(data: Flights, day: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _correction(data: Flights, day: Day) -> list[tuple[str, str, str]]:
-    """The day's rows as they were, to be taken back, and as they are."""
+    """Return the day's old rows, to retract, and its new rows."""
     lines = data.flights.of(day)
     column = data.flights.header.split(",").index("arr_delay")
     name = f"{YEAR}-{day[0]}-{day[1]:02}"

@@ -1,4 +1,4 @@
-"""`strandline demo`: the whole story, from an empty directory to the proof.
+"""`strandline demo`: the whole demo, from an empty directory to the proof.
 
 Source: design pages "environment" (two commands on a fresh machine) and "the public face" (`strandline demo`).
 """
@@ -30,12 +30,12 @@ from strandline.errors import ConfigError
 Advance: TypeAlias = Callable[[str], None]
 
 KILL_AFTER_S: Final = 0.5
-"""So long after the request the process is killed: in the middle of a step, which takes longer."""
+"""How long after the request the process is killed: during a step, because steps take longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How much of it, and where; ``directory`` None: a new temporary one."""
+    """The size and place of the demo; ``directory`` None: a new temporary one."""
 
     directory: Path | None
     days: int
@@ -44,7 +44,7 @@ class Wanted:
 
 @dataclass
 class Course:
-    """How it went."""
+    """What happened in the demo."""
 
     seconds: list[float] = field(default_factory=list)
     rows: int = 0
@@ -55,7 +55,7 @@ class Course:
 
 
 def demo(wanted: Wanted, output: Output) -> Exit:
-    """Run the demo and print what came of it; the last line is the result."""
+    """Run the demo and print its results; the last line is the verdict."""
     begun = time.monotonic()
     root = _fresh(wanted.directory)
     keep_apart()
@@ -120,7 +120,7 @@ def _run(root: Path, flights: Flights, steps: Sequence[Step], course: Course, ad
 
 
 def arrive(path: Path, content: str) -> None:
-    """Let a file appear, whole from the first moment."""
+    """Create a file atomically."""
     unfinished = path.with_name(f".{path.name}.tmp")
     unfinished.write_text(content)
     unfinished.rename(path)
@@ -161,7 +161,7 @@ def _fresh(directory: Path | None) -> Path:
 
 @contextmanager
 def _progress(output: Output, steps: int) -> Iterator[Advance]:
-    """Show a bar on a terminal, a line a step elsewhere; what is yielded is called when a step begins."""
+    """Show a bar on a terminal, else a line per step; call the yielded function when a step begins."""
     if not output.progress.is_terminal:
         yield lambda name: output.log("step", name=name)
         return

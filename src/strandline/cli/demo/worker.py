@@ -1,10 +1,10 @@
-"""The demo's main loop, a process of its own: opens the project, does what it is asked, answers when it is durable.
+"""The demo's main loop, in its own process: opens the project, handles requests, answers when they are durable.
 
-One JSON document a line, requests on standard input, answers on standard output, in turn.  Every request may be asked
-again after a kill: a tick brings everything up to date whatever happened before it, an insert carries a token, and
-the statements are such that twice is once.
+One JSON document a line, requests on standard input, answers on standard output, in turn.  Every request may be
+repeated after a kill: a tick brings everything up to date whatever happened before, an insert carries a token, and the
+statements are idempotent.
 
-Ends when standard input does.
+The worker ends when standard input ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Request: TypeAlias = Tick | Execute | Insert
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A request was done (or this process is ready): its time, how long it took, what was done so far."""
+    """A request is done (or the worker is ready): its time, its duration, and the counts so far."""
 
     time: int | None
     seconds: float

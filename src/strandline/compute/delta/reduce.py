@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from sqlglot import exp
@@ -39,6 +40,8 @@ SUM_DIGITS_MAX: Final = 27
 AVG_DIGITS_MAX: Final = 15
 """Spark divides with 28 - p digits more than p; with 9 of them to spare, rounding twice is rounding once for 500 M
 rows a group."""
+KEPT_REMEMBERED: Final = 1_000
+"""Of how many nodes it is remembered how they are kept; those that were asked for last."""
 assert SUM_DIGITS_MAX + MULTIPLIER_DIGITS + 1 <= DECIMAL_DIGITS
 assert AVG_DIGITS_MAX < SUM_DIGITS_MAX
 
@@ -74,8 +77,12 @@ def invertible(aggregate: Aggregate) -> bool:
     return digits is not None and digits[0] <= limit
 
 
+@lru_cache(maxsize=KEPT_REMEMBERED)
 def kept(node: Reduce) -> Kept:
-    """Return the accumulators of ``node`` (all of whose aggregates are invertible) and how to finalise them."""
+    """Return the accumulators of ``node`` (all of whose aggregates are invertible) and how to finalise them.
+
+    Every step of a stage asks for this, and it follows from the node alone: it is worked out once for each.
+    """
     taken = {name.lower() for name, _ in node.keys}
     accumulators: dict[tuple[Scalar, str], str] = {}
 

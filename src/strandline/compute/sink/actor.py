@@ -21,7 +21,9 @@ Source: design page "compute" (the sink: mint · write · append; certificates; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
@@ -65,6 +67,7 @@ class Sink:
         """Whether the outcome of the last append is known here; if not, `open` comes before anything else."""
         self.desired: int | None = None
         """All desired updates before this time have been computed; None: nothing is known, an audit is due."""
+        self._doubted = False  # whatever a certificate says
 
     @property
     def fresh(self) -> bool:
@@ -86,13 +89,24 @@ class Sink:
         self._correction.clear()
         self._last_lower = None
         self._accounted = state.upper
-        self.desired = _certified(state, self.fingerprint)
+        self.desired = None if self._doubted else _certified(state, self.fingerprint)
         self.known = True
 
+    def audit(self) -> None:
+        """Forget what is believed of the shard, whatever its certificate says, until an audit has come to its end."""
+        self.desired, self._doubted = None, True
+
     async def start(self, as_of: int) -> None:
-        """Begin the history of a fresh shard at ``as_of``: the first step's window starts there."""
+        """Begin the history of a fresh shard at ``as_of``: the first step's window starts there.
+
+        It may turn out to be not `fresh`: an append of unknown outcome has happened after all, here or in an earlier
+        incarnation.  Then what is there is looked at, as `open` does, and ``as_of`` says nothing.
+        """
         assert self.fresh, f"shard {self.writer.shard!r} has a history"
         await self.writer.open_at(as_of)
+        if not self.fresh:
+            await self.open()
+            return
         self._accounted = MINIMUM
         self.desired = as_of
 
@@ -168,7 +182,7 @@ class Sink:
                     await self.look()
                 case Fenced():  # the parts are left alone: a fenced writer may not know all that it has appended
                     raise fenced(self.writer.shard, outcome, self.writer.epoch)
-        self.known = True
+        self.known, self._doubted = True, False
 
     def forget(self) -> None:
         """Give up what is believed of the shard, because an append begins whose outcome may stay unknown."""

@@ -1,19 +1,19 @@
 """DuckDB: the endpoint is authoritative (pattern 1), its rows and its checkpoint are committed in one transaction.
 
-The table `strandline_checkpoints` has a row per materialization and key range: the fence of whoever opened it last, and
-the checkpoint of what is committed (an object of times by state key; everything before these times is in the tables).
+The table `strandline_checkpoints` has a row per materialization and key range: the fence of the session that opened it
+last, and the committed checkpoint (an object of times by state key; everything before these times is in the tables).
 
 *Open*, in one transaction: raise the fence of every range that overlaps ours, take the checkpoint of the narrowest
 range that covers it, add our exact range if it is not there.  *Commit*, in one transaction: ``UPDATE ... SET checkpoint
-WHERE fence = mine`` must change exactly one row, else somebody has fenced us off and nothing is committed; then the
-rows.  If the outcome of COMMIT is not known, the checkpoint row is looked at: it tells, because the fence is ours
-alone.
+WHERE fence = mine`` must change exactly one row, else another session has fenced this one and nothing is committed;
+then the rows are stored.  If the outcome of COMMIT is not known, the session reads the checkpoint row: only this
+session has its fence, so the row shows the outcome.
 
-A binding that the committed checkpoint does not know begins from nothing, so its table is emptied in the transaction
-that stores its first rows: readers see the old contents until they see the new ones.
+A binding that is not in the committed checkpoint begins from nothing, so the transaction that stores its first rows
+also empties its table: readers see the old contents until they see the new ones.
 
-Rows are put aside from Store to StartCommit (in memory while they are few, else in a temporary file), so that the file
-is locked for the commit only.
+The session spools rows from Store to StartCommit (in memory up to a limit, else in a temporary file), so that it locks
+the database file only for the commit.
 
 Source: design page "materialize" (the four patterns, 1).   Laws: M2, M3.
 """
@@ -21,6 +21,7 @@ Source: design page "materialize" (the four patterns, 1).   Laws: M2, M3.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import duckdb
@@ -59,7 +60,7 @@ SPEC: Final = DriverSpec(
             "path": {
                 "type": "string",
                 "minLength": 1,
-                "description": "The DuckDB file; made if it is not there. Or a reference: env:NAME, file:PATH.",
+                "description": "The DuckDB file; created if missing.  Or a reference: env:NAME, file:PATH.",
             }
         },
         "required": ["path"],
@@ -68,14 +69,14 @@ SPEC: Final = DriverSpec(
     {
         "type": "object",
         "properties": {
-            "table": {"type": "string", "minLength": 1, "description": "The table in the schema main; ours alone."}
+            "table": {"type": "string", "minLength": 1, "description": "The table in schema main; only we write it."}
         },
         "required": ["table"],
         "additionalProperties": False,
     },
     "https://duckdb.org/docs/",
 )
-"""What `DuckDBDriver` takes."""
+"""The configuration of `DuckDBDriver`."""
 
 
 class _OutcomeUnknownError(Exception):
@@ -89,7 +90,7 @@ class DuckDBDriver:
         self._file = file
 
     async def spec(self) -> DriverSpec:
-        """Return what configuration this driver takes."""
+        """Return which configuration this driver takes."""
         return SPEC
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
@@ -103,7 +104,7 @@ class DuckDBDriver:
         return Applied("; ".join(await self._fit(spec, keep=True)))
 
     async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
-        """Say what `apply` would do, by doing it and rolling it back."""
+        """Return what `apply` would do, by doing it and rolling it back."""
         return await self._fit(spec, keep=False)
 
     async def _fit(self, spec: MaterializationSpec, *, keep: bool) -> tuple[str, ...]:
@@ -127,9 +128,9 @@ class DuckDBDriver:
         """Start a conversation; the file is not touched before `Open`."""
         return DuckDBSession(self._file)
 
-    async def contents(self, binding: Binding) -> pa.Table:
-        """Return the rows of the binding's table."""
-        return await self._file.run(lambda connection: duckdb_tables.contents(connection, binding))
+    async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+        """Hand over the rows of the binding's table; the file is locked meanwhile."""
+        await self._file.run(lambda connection: duckdb_tables.contents(connection, binding, take))
 
 
 def _verdict(binding: Binding, name: str, spark: str) -> Constraint:
@@ -145,7 +146,7 @@ def _verdict(binding: Binding, name: str, spark: str) -> Constraint:
 
 
 class DuckDBSession:
-    """One conversation: puts rows aside, touches the file at Open, Load and StartCommit."""
+    """One conversation: it spools rows, and opens the file only at Open, Load and StartCommit."""
 
     def __init__(self, file: DuckDBFile) -> None:
         self._file = file
@@ -156,14 +157,14 @@ class DuckDBSession:
         self._stores: dict[int, Spool] = {}
 
     async def send(self, message: Request) -> None:
-        """Take a message and do what it says."""
+        """Check and process a message."""
         self._said = self._said.then(message)
         match message:
             case Open(spec=spec, range=range_):
                 self._bindings = spec.bindings
                 self._held, committed = await self._claim(spec.name, range_)
                 self._answer(Opened(committed))
-                self._answer(Acknowledged())  # nothing is ever left staged
+                self._answer(Acknowledged())  # this driver never leaves rows staged
             case Acknowledge():
                 pass
             case Load():
@@ -178,13 +179,13 @@ class DuckDBSession:
                 self._answer(Acknowledged())
 
     async def receive(self) -> Response:
-        """Return the next answer; there is one for everything that has one."""
+        """Return the next answer."""
         if not self._answers:
             raise ProtocolViolation("an answer was waited for that the protocol does not give here")
         return self._answers.popleft()
 
     async def close(self) -> None:
-        """Forget what was not committed."""
+        """Drop uncommitted rows."""
         self._forget()
         self._answers.clear()
 
@@ -231,7 +232,7 @@ class DuckDBSession:
         self._forget()
 
     def _transact(self, connection: duckdb.DuckDBPyConnection, held: Claim, checkpoint: Checkpoint) -> None:
-        """Do the whole transaction, in a worker thread."""
+        """Run the whole transaction, in a worker thread."""
         connection.begin()
         try:
             committed = duckdb_checkpoints.of_task(connection, held.materialization)

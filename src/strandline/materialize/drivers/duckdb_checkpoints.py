@@ -1,4 +1,4 @@
-"""The table `strandline_checkpoints`: per materialization and key range, who may commit, and what is committed.
+"""The table `strandline_checkpoints`: the fence and the checkpoint of each materialization and key range.
 
 Every function works inside the caller's transaction.
 
@@ -42,25 +42,25 @@ _OF_TASK: Final = "SELECT checkpoint FROM strandline_checkpoints WHERE materiali
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to commit for a range: it lasts until somebody raises the fence."""
+    """The right to commit for a range: it lasts until another session raises the fence."""
 
     materialization: str
     range: KeyRange
     fence: int
 
     def fenced(self) -> FencedError:
-        """Return the error of having lost it."""
+        """Return the error for a lost claim."""
         return FencedError(
             f"materialization {self.materialization!r} was fenced off by another session (its fence was {self.fence})"
         )
 
 
 def claim(connection: duckdb.DuckDBPyConnection, materialization: str, wanted: KeyRange) -> tuple[Claim, Checkpoint]:
-    """Fence every overlapping range, make sure the exact one is there; return the right to it and its checkpoint.
+    """Fence every overlapping range, create the exact one if missing; return its claim and its checkpoint.
 
     Raises:
-        DefinitionError: ranges that do not cover ours have committed something else for some of its keys, so no single
-            checkpoint is right.
+        DefinitionError: ranges that overlap but do not cover this one have other checkpoints, so no single checkpoint
+            is right.
     """
     connection.execute(_CREATE)
     connection.execute(_FENCE, [materialization, wanted.end, wanted.begin])
@@ -89,7 +89,7 @@ def advance(connection: duckdb.DuckDBPyConnection, held: Claim, checkpoint: Chec
 
 
 def look(connection: duckdb.DuckDBPyConnection, held: Claim) -> Checkpoint:
-    """Return what is committed under the claim.  Raises `FencedError` if it is lost."""
+    """Return the committed checkpoint of the claim.  Raises `FencedError` if the claim is lost."""
     rows = connection.execute(_LOOK, [held.materialization, held.range.begin, held.range.end]).fetchall()
     if len(rows) != 1 or rows[0][0] != held.fence:
         raise held.fenced()

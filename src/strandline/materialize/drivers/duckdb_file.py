@@ -1,8 +1,8 @@
-"""A DuckDB file that others want to read too: opened for one piece of work, then let go.
+"""A DuckDB file that other programs read too: opened for one piece of work, then closed.
 
 DuckDB locks the file for the process that has it open.  So nothing here keeps a connection: `DuckDBFile.run` connects,
-works, and closes, and in between anybody may read.  A lock that somebody else holds is waited for, with back-off, up to
-a limit.
+works, and closes, and other programs may read in between.  If another process holds the lock, it waits with back-off,
+up to a limit.
 
 DuckDB blocks, so the work runs in a thread.
 
@@ -42,7 +42,7 @@ class _Done(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Locked:
-    """Somebody else has the file; the work was not begun."""
+    """Another process has the file open; the work was not begun."""
 
     holder: str
 
@@ -70,8 +70,8 @@ class DuckDBFile:
         """Return what ``work`` returns, given a connection that is closed afterwards.
 
         Raises:
-            ConfigError: the file cannot be opened, whoever asks.
-            Unavailable: it is locked, or does not answer; try again later.
+            ConfigError: the file cannot be opened at all.
+            Unavailable: it is locked, or DuckDB failed; try again later.
             DefinitionError: DuckDB refused a statement or a value.
         """
         waited, pause = 0.0, PAUSE_FIRST_S
@@ -107,7 +107,7 @@ class DuckDBFile:
 
 
 def sentence(error: Exception) -> str:
-    r"""Return the first line of what DuckDB says, without its own headings.
+    r"""Return the first line of DuckDB's message, without its prefixes.
 
     >>> sentence(ValueError("IO Error: Cannot open file: No such file\n\nLINE 1: ..."))
     'Cannot open file: No such file'

@@ -1,15 +1,16 @@
-"""The tables that a materialization fills: made, checked, loaded from, stored into.
+"""The tables of a materialization: create, check, load, store.
 
 Every function works inside the caller's transaction.  Rows arrive as Arrow tables or streams whose columns are renamed
-``c0, c1, ...``: a name that an author chose never goes anywhere but through `sql.identifier`.
+``c0, c1, ...``: a name from a user reaches SQL only through `sql.identifier`.
 
 Source: design page "materialize" (pattern 1; drivers are products).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -23,8 +24,10 @@ from strandline.materialize.messages import DELETE, EXISTS
 from strandline.materialize.spool import Spool
 from strandline.materialize.task import Binding, Checkpoint
 
+CONTENTS_ROWS: Final = 10_000
+"""Rows of a table that `contents` hands over; DuckDB rounds up to its vectors."""
 _ROWS = identifier("strandline_rows")
-"""The name under which an Arrow table is registered, in a schema of its own (`temp`)."""
+"""The name under which an Arrow table is registered, in the schema `temp`."""
 _TABLES = "SELECT table_name FROM duckdb_tables() WHERE schema_name = 'main' AND NOT temporary AND NOT internal"
 _COLUMNS = """
 SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? AND schema_name = 'main' AND database_name = ?
@@ -33,7 +36,7 @@ ORDER BY column_index"""
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A binding's table, its statements."""
+    """A binding's table, and the pieces of its statements."""
 
     binding: Binding
     table: Sql
@@ -62,7 +65,7 @@ class Target:
 
 
 def fold(name: str) -> str:
-    """Return ``name`` as DuckDB compares it: ASCII letters without case.
+    """Return ``name`` as DuckDB compares it: ASCII letters in lower case.
 
     >>> fold("Ab\u00c4")
     'ab\u00c4'
@@ -71,7 +74,7 @@ def fold(name: str) -> str:
 
 
 def check_names(binding: Binding) -> None:
-    """Raise `DefinitionError` if the resource or a column has a name that no table or column can have here."""
+    """Raise `DefinitionError` if the resource or a column has a name that DuckDB or this driver does not allow."""
     identifier(binding.resource)
     if fold(binding.resource) == TABLE:
         raise DefinitionError(f"{binding.resource!r} cannot be filled: the driver keeps its checkpoints there")
@@ -80,14 +83,12 @@ def check_names(binding: Binding) -> None:
 
 
 def fit(connection: duckdb.DuckDBPyConnection, binding: Binding, committed: Sequence[Checkpoint]) -> str:
-    """Make the binding's table be there and fit; return what was done in words, or nothing.
+    """Create the binding's table or check that it fits; return what was done as a sentence, or nothing.
 
-    ``committed`` are the task's checkpoints: a table that one of them mentions is ours.
+    ``committed`` are the task's checkpoints: a table that one of them mentions belongs to this task.
 
     Raises:
-        DefinitionError: the table is gone although it was filled; or is there with other columns; or holds rows that
-        are
-            not ours.
+        DefinitionError: the table was filled and is gone; or it has other columns; or it holds rows of another program.
     """
     target = Target.of(connection, binding)
     filled = any(checkpoint.of(binding.state_key) is not None for checkpoint in committed)
@@ -138,7 +139,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, table: str, database: str | 
 
 
 def _wanted(connection: duckdb.DuckDBPyConnection, binding: Binding) -> list[tuple[str, str]]:
-    """Return the columns as DuckDB itself would list them: it has many spellings of one type."""
+    """Return the columns in DuckDB's own spelling, because it has many spellings of one type."""
     scratch = identifier("strandline_scratch")
     connection.execute(compose("CREATE TEMP TABLE {s} ({c})", s=scratch, c=_declared(binding)).text)
     try:
@@ -151,11 +152,12 @@ def _text(columns: list[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
-def contents(connection: duckdb.DuckDBPyConnection, binding: Binding) -> pa.Table:
-    """Return all rows of the binding's table, columns in the order of its schema."""
+def contents(connection: duckdb.DuckDBPyConnection, binding: Binding, take: Callable[[pa.Table], None]) -> None:
+    """Hand all rows of the binding's table to ``take``, columns in the order of its schema, so many at a time."""
     columns = joined(", ", (identifier(c.name) for c in binding.schema))
     text = compose("SELECT {c} FROM {t}", c=columns, t=identifier(binding.resource)).text
-    return connection.sql(text).to_arrow_table()
+    for batch in connection.sql(text).to_arrow_reader(CONTENTS_ROWS):
+        take(pa.Table.from_batches([batch]))
 
 
 def load(connection: duckdb.DuckDBPyConnection, target: Target, keys: pa.Table) -> pa.Table:
@@ -186,20 +188,20 @@ def empty(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
 
 
 def placed(binding: Binding, rows: pa.Table) -> pa.Table:
-    """Return the rows of a `messages.Store` under the names that `store` knows them by."""
+    """Return the rows of a `messages.Store` under the column names that `store` expects."""
     names = binding.schema.names
     columns = [*(f"c{i}" for i in range(len(names))), "present", "gone"]
     return rows.select([*names, EXISTS, DELETE]).rename_columns(columns)
 
 
 def store(connection: duckdb.DuckDBPyConnection, target: Target, rows: Spool) -> None:
-    """Replace, insert and delete `placed` rows, each of which says whether its key is there; it must be so.
+    """Replace, insert and delete `placed` rows, whose flags say whether a key exists; the flags must be right.
 
-    Each statement streams the rows anew, so the memory that it takes does not grow with them.
+    Each statement streams the rows, so its memory does not grow with their number.
 
     Raises:
-        DefinitionError: a key that should be new is there already; the message names it.
-        CorruptionError: rows that should be there are not: another program changed the table.
+        DefinitionError: a key that should be new exists already; the message names it.
+        CorruptionError: rows that should exist are missing: another program changed the table.
     """
     if not rows.rows:
         return
@@ -243,7 +245,7 @@ def _refuse_known(connection: duckdb.DuckDBPyConnection, target: Target, present
         key = ", ".join(f"{name} = {value!r}" for name, value in zip(target.binding.key, known[0], strict=True))
         raise DefinitionError(
             f"{target.binding.collection!r} into {target.binding.resource!r}: a second row has the key ({key}); either "
-            f"KEY ({', '.join(target.binding.key)}) does not tell its rows apart, or another program wrote to the table"
+            f"KEY ({', '.join(target.binding.key)}) does not identify its rows, or another program wrote to the table"
         )
 
 

@@ -1,7 +1,7 @@
 """Spark's types as DuckDB's.
 
-Spark is the authority on types and gives them as simple strings (``array<struct<a:int>>``); here they become the DuckDB
-type that holds every value of them, or are refused by name.
+Spark is the authority on types and returns them as simple strings (``array<struct<a:int>>``); this module maps each to
+the DuckDB type that holds all its values, or refuses it by name.
 
 Source: Spark SQL "Data Types" (simple strings); DuckDB "Data Types".
 """
@@ -62,7 +62,7 @@ def duckdb_type(spark: str) -> Sql:
 
 
 def comparable(spark: str) -> bool:
-    """Tell whether values of the type can be told apart in a key.
+    """Return whether values of the type can be compared in a key.
 
     >>> comparable("array<int>"), comparable("array<map<int,int>>")
     (True, False)

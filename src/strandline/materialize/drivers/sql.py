@@ -1,7 +1,7 @@
-"""SQL text that is composed, never formatted: a value of `Sql` is trusted, a string is not.
+"""SQL text that is composed, never formatted: an `Sql` value is trusted, a string is not.
 
-A template is a literal of this program; what goes into its ``{name}`` holes is `Sql`, and the only way from a foreign
-name to `Sql` is `identifier`.  Values never become text: they are bound as parameters or arrive as Arrow tables.
+A template is a literal of this program; only `Sql` values fill its ``{name}`` holes, and `identifier` is the only way
+to turn a foreign name into `Sql`.  Values never become text: they are bound as parameters or arrive as Arrow tables.
 
 Source: craft page "style" (names from outside become data before they become SQL).
 """
@@ -24,7 +24,7 @@ class Sql:
 
 
 def compose(template: LiteralString, **holes: Sql) -> Sql:
-    """Return the template with its holes filled.
+    """Return the template with its holes filled in.
 
     >>> compose("SELECT * FROM {t}", t=identifier('a"; --')).text
     'SELECT * FROM "a""; --"'
@@ -47,7 +47,7 @@ def joined(separator: LiteralString, parts: Iterable[Sql]) -> Sql:
 
 
 def identifier(name: str) -> Sql:
-    """Return ``name`` as a quoted identifier of standard SQL, whatever is in it.
+    """Return any ``name`` as a quoted identifier of standard SQL.
 
     >>> identifier('a"b').text
     '"a""b"'

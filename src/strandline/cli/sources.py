@@ -1,0 +1,36 @@
+"""`strandline source skip`: the command for sources.
+
+Source: design page "sources" (undecodable input goes to the error half; ``strandline source skip``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from strandline.cli.door import Door
+from strandline.cli.output import Output
+from strandline.instance.error_half import described
+
+
+def skip(door: Door, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
+    """Print the undecodable records of a source; with ``apply`` dismiss them."""
+    project = door.project(root)
+    with door.writing(project) if apply else door.reading(project, output.note) as env:
+        found = env.skip(name, as_of, apply=apply)
+    output.result(found, "\n".join(_lines(found)))
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    source, as_of, count = found["source"], found["as_of"], found["rows"]
+    if not count:
+        return [f"{source} has no undecodable records at {as_of}: there is nothing to dismiss"]
+    records = "1 undecodable record" if count == 1 else f"{count} undecodable records"
+    lines = [f"{source} has {records} at {as_of}:", *(described(error) for error in found["first"])]
+    if count > len(found["first"]):
+        lines.append(f"the others are in {source}_errors")
+    if found["applied"] and found["dismissed_at"] is None:
+        return [*lines, "they have left already: nothing is changed"]
+    if found["dismissed_at"] is None:
+        return [*lines, f"nothing is changed; `strandline source skip {source} --as-of {as_of} --apply` dismisses them"]
+    return [*lines, f"dismissed at {found['dismissed_at']}: views and endpoints follow with the next tick"]

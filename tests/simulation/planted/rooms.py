@@ -1,0 +1,46 @@
+"""Bugs that are planted in compute and sources, to prove that their small worlds see them.
+
+Trap: as in `planted.bugs`, these know private names on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from planted.bugs import Bug, registrar
+from strandline.compute.sink.actor import Sink
+from strandline.frontier.antichain import MINIMUM
+from strandline.sources.ingest import Ingestion
+from strandline.sources.reclock import Remap
+
+SINK_BUGS: Final[list[Bug]] = []
+SOURCE_BUGS: Final[list[Bug]] = []
+sink_bug = registrar(SINK_BUGS)
+source_bug = registrar(SOURCE_BUGS)
+
+
+@sink_bug("a first step is made again although the one before it has happened after all", (Sink, "start"))
+async def first_step_repeated(self: Sink, as_of: int) -> None:
+    """Begin at ``as_of`` whatever is there; only what `StageRun` asks for afterwards says that it is fresh."""
+    await self.writer.open_at(as_of)
+    self._accounted, self.desired = MINIMUM, as_of
+    if not self.fresh:
+        self._correction.withdraw(await self._stored(self.writer.state, 0, self.writer.state.upper.at or 0))
+        self._accounted = self.writer.state.upper
+
+
+@sink_bug("a sink believes that a failed append happened", (Sink, "forget"))
+def append_believed(self: Sink) -> None:
+    """Forget nothing."""
+
+
+@source_bug("upstream is told to forget what is bound, durable or not", (Ingestion, "_let_go"))
+async def bound_let_go(self: Ingestion) -> None:
+    """Commit at the newest binding."""
+    await self._reader.commit(self._remap.remap.frontier)
+
+
+@source_bug("what was read before is forgotten one binding too late", (Remap, "resume"))
+def resumed_one_binding_on(self: Remap, uppers: Any) -> Any:
+    """Take the newest binding for the one before the durable upper."""
+    return self.frontier

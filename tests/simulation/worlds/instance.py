@@ -1,0 +1,315 @@
+"""An instance of the world of the whole system: one environment's program, from its start to its end.
+
+It opens the location whenever it likes, takes it over from another one, and does what a program does: it defines
+tables, sources, views of every kind and materializations, commits to tables, drops what it has defined, and ticks.
+
+Source: craft page "reliability" (3.1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from laws.broken import LawBrokenError, require
+from laws.views import Attempt, standing
+from strandline.environment import definitions, inquiry
+from strandline.environment.catalog import Materialization, Source, Table
+from strandline.environment.config import Config, Mode
+from strandline.environment.core import Core
+from strandline.environment.holding import Hold
+from strandline.environment.statements import Drop, parse
+from strandline.errors import (
+    AsOfError,
+    CollectionError,
+    ConfigError,
+    DefinitionError,
+    FencedError,
+    InvalidUsage,
+    StoreError,
+    Unavailable,
+)
+from strandline.instance.tables import Change
+from strandline.testing.list_engine import updates
+from strandline.testing.simulation import SimClock
+from worlds.meanings import TABLE, Row
+from worlds.system import World
+
+T = TypeVar("T")
+
+CATCH_UP_TICKS: Final = 2
+"""Within so many ticks after the last fault everything has caught up, and no problem is left."""
+
+
+_CREATES: Final = {
+    "CreateTable": "create_table",
+    "CreateSource": "create_source",
+    "CreateView": "create_view",
+    "CreateMaterialization": "create_materialization",
+}
+parsed: Final = cache(parse)
+"""The few statements of the world, each read once."""
+
+
+async def create(core: Core, text: str) -> None:
+    """Do a CREATE statement."""
+    statement = parsed(text)
+    await getattr(definitions, _CREATES[type(statement).__name__])(core, statement)
+
+
+class Instance:
+    """One environment's program, from its start to its end."""
+
+    def __init__(self, world: World, name: str, wanted: Sequence[str], tasks: int) -> None:
+        self.world = world
+        self.name = name
+        self.wanted = wanted
+        self.tasks = tasks
+
+    async def live(self) -> None:
+        """Work until the faults are over, taking the location over when it is lost; then see all catch up."""
+        world = self.world
+        await SimClock(world.simulation).sleep(0.03 * world.choose("start", 4))
+        while True:
+            assembly = world.assembly()
+            self._clock = assembly.clock
+            try:
+                core = await Core.open(assembly, Config(take_over=True, keep_history=world.keep_history), Mode.FULL)
+            except (StoreError, Unavailable, FencedError):
+                world.marks["open: failed"] += 1
+                await SimClock(world.simulation).sleep(0.05)
+                continue
+            try:
+                await self._work(core)
+                return
+            except FencedError:
+                world.marks["fenced"] += 1
+                if world.simulation.calm or world.choose("give up", 3) == 0:
+                    return
+            finally:
+                await self._close(core)
+            await SimClock(world.simulation).sleep(0.1)
+
+    async def _close(self, core: Core) -> None:
+        try:
+            await core.close()
+        except (StoreError, Unavailable, FencedError):
+            self.world.marks["close: failed"] += 1
+
+    async def _work(self, core: Core) -> None:
+        world = self.world
+        await self._define(core)
+        if self.name in world.pending:
+            world.marks["commit: asked again"] += 1
+            await self._ask(core, world.pending[self.name])
+        while self.tasks or world.busy:
+            if world.skewed and world.choose("set the clock", 8) == 0:
+                self._clock.skew_ms = world.skew_ms()
+            match world.choose("do", 10):
+                case 0 | 1 | 2 | 3:
+                    await self._tick(core)
+                case 4 | 5:
+                    await self._commit(core)
+                case 6 if world.choose("drop", 3) == 0:
+                    await self._drop(core)
+                case 7:
+                    await self._define(core)
+                case 8:
+                    await self._part(core)
+                case 9 if world.choose("read", 2):
+                    await self._read(core)
+                case _:
+                    await core.client.clock.sleep(0.05)
+            self.tasks = max(0, self.tasks - 1)
+        await self._catch_up(core)
+
+    async def _tick(self, core: Core) -> None:
+        """Tick; nothing may stand still without a problem."""
+        world = self.world
+        before = await self._uppers(core)
+        time = await self._ticked(core.tick())
+        after = await self._uppers(core)
+        problems = core.all_problems()
+        silent = standing(before, after, time, problems)
+        require("silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {problems}")
+        moved = [name for name, upper in after.items() if upper > before.get(name, 0)]
+        world.acknowledged += bool(moved)
+        if problems:
+            world.marks["tick: problems"] += 1
+        if world.choose("look", 6) == 0:
+            await world.observer.look()
+
+    async def _part(self, core: Core) -> None:
+        """Make a part of a tick: also a fenced environment may begin with any of them."""
+        match self.world.choose("part", 3):
+            case 0:
+                await self._ticked(core.ingest(step=False))
+            case 1:
+                await self._ticked(core.maintain())
+            case _:
+                await self._ticked(core.deliver())
+
+    async def _ticked(self, tick: Coroutine[Any, Any, T]) -> T:
+        """Return what a tick, or a part of one, returns; whatever fails in it but the tenure is one item's problem."""
+        self.world.marks["tick"] += 1
+        try:
+            return await tick
+        except (FencedError, LawBrokenError):
+            raise
+        except Exception as error:
+            raise LawBrokenError("tick", f"it ends with {error!r}") from error
+
+    async def _uppers(self, core: Core) -> dict[str, int]:
+        """Return how far each item that is durably defined has come: endpoints as their tasks say."""
+        tasks, catalog = core.require_writing().instance.tasks, await self.world.observer.catalog()
+        items = catalog.of_kind(Materialization)
+        positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
+        return await self.world.observer.uppers(catalog) | positions
+
+    async def _commit(self, core: Core) -> None:
+        """Change one table or both, at one time."""
+        world = self.world
+        tables = core.require_writing().instance.tables
+        if not tables:
+            return
+        attempt = Attempt(f"{self.name}.{world.number()}", {})
+        for name in sorted(tables)[: 1 + world.choose("tables", 2)]:
+            rows = [self._row() for _ in range(1 + world.choose("rows", 2))]
+            gone = self._held(name) if world.choose("delete", 3) == 0 else None
+            attempt.rows[name] = [(row, 1) for row in rows] + ([(gone, -1)] if gone else [])
+        world.observer.attempts.append(attempt)
+        world.pending[self.name] = attempt
+        await self._ask(core, attempt)
+
+    async def _ask(self, core: Core, attempt: Attempt) -> None:
+        """Commit, and ask again under the same token until there is an answer; after a crash, too."""
+        world, tables = self.world, core.require_writing().instance.tables
+        if not attempt.rows.keys() <= tables.keys():
+            return
+        changes = []
+        for name, rows in attempt.rows.items():
+            for diff in (1, -1):
+                of = [dict(zip(TABLE.names, row, strict=True)) for row, d in rows if d == diff]
+                if of:
+                    frame = updates(TABLE, ({**row, "__time": 0, "__diff": diff} for row in of))
+                    changes.append(Change(tables[name], frame, diff < 0, len(of)))
+        for _ in range(3):
+            try:
+                attempt.time = await core.commit(changes, attempt.token)
+                world.acknowledged += 1
+                world.marks["commit: done"] += 1
+            except InvalidUsage:
+                world.marks["commit: absent"] += 1
+            except (StoreError, Unavailable, OSError, AsOfError):
+                world.marks["commit: unknown"] += 1
+                continue
+            world.pending.pop(self.name, None)
+            return
+
+    def _row(self) -> Row:
+        world = self.world
+        return world.choose("k", 3), world.choose("v", 4), world.number()
+
+    def _held(self, table: str) -> Row | None:
+        """Return a row that was acknowledged in ``table``, that nobody has deleted as far as is known."""
+        attempts = self.world.observer.attempts
+        gone = {row for a in attempts for row, diff in a.rows.get(table, ()) if diff < 0}
+        if self.world.choose("deleted before", 4) == 0:
+            gone = set()  # it is to be refused
+        rows = [
+            r for a in attempts if a.time is not None for r, diff in a.rows.get(table, ()) if diff > 0 and r not in gone
+        ]
+        return self.world.one_of("gone", rows) if rows else None
+
+    async def _define(self, core: Core) -> None:
+        """Create what is missing."""
+        for text in self.wanted:
+            statement = parsed(text)
+            if core.catalog.find(statement.name) is not None:
+                continue
+            try:
+                await create(core, text)
+                self.world.marks["defined"] += 1
+            except DefinitionError:
+                self.world.marks["defined: too early"] += 1  # what it reads is not there
+            except (StoreError, Unavailable):
+                self.world.marks["defined: unknown"] += 1
+
+    async def _drop(self, core: Core) -> None:
+        """Drop what nothing reads."""
+        items = [
+            i
+            for n, i in core.catalog.items.items()
+            if not isinstance(i, Table | Source) and not core.catalog.dependents(n)
+        ]
+        if not items:
+            return
+        item = self.world.one_of("dropped", items)
+        kind = "materialization" if isinstance(item, Materialization) else "materialized view"
+        try:
+            await definitions.drop(core, Drop(kind, item.name, if_exists=True))
+            self.world.marks["dropped"] += 1
+        except (StoreError, Unavailable):
+            self.world.marks["dropped: unknown"] += 1
+
+    async def _read(self, core: Core) -> None:
+        """Ask for what a collection holds now; while it has errors that is refused."""
+        world = self.world
+        collections = [i for i in core.catalog.items.values() if not isinstance(i, Materialization)]
+        if not collections:
+            return
+        item = world.one_of("asked for", collections)
+        try:
+            handle = await core.reader(item.name)
+            time = await inquiry.latest([handle])
+            _, found = await inquiry.relations_at(core, [item.name.lower()], time, Hold())
+            rows = await core.engine.collect(found[item.name.lower()][1])
+        except CollectionError as error:
+            rows, since = None, error.since
+        except (StoreError, Unavailable, AsOfError, ConfigError, OSError):
+            world.marks["read: unknown"] += 1
+            return
+        else:
+            since = None
+        now = await world.observer.collected(item)
+        if now is not None and now.since <= time:
+            held = (
+                None if rows is None else Counter(tuple(row[n] for n in item.schema.names) for row in rows.to_pylist())
+            )
+            world.observer.answered(item, now, time, held, since)
+            world.marks["read: refused" if rows is None else "read"] += 1
+
+    async def _mend(self, core: Core) -> None:
+        """Delete the rows that fail, where anything reads them."""
+        for name in sorted(core.require_writing().instance.tables):
+            now = await self.world.observer.collected(core.catalog.collection(name))
+            failing = [row for row in ([] if now is None else now.at(now.upper)) if row[1] == 0]
+            if failing:
+                attempt = Attempt(f"{self.name}.{self.world.number()}", {name: [(row, -1) for row in failing]})
+                self.world.observer.attempts.append(attempt)
+                await self._ask(core, attempt)
+
+    async def _catch_up(self, core: Core) -> None:
+        """L2: without faults everything is where the last tick was, and has no problem, after so many ticks.
+
+        What waits for rows to be mended, or for what upstream has lost, stands still and says so; it alone.
+        """
+        world = self.world
+        if world.choose("mended", 2):
+            await self._mend(core)
+        time = 0
+        for _ in range(CATCH_UP_TICKS):
+            time = await self._ticked(core.tick())
+        uppers = await self._uppers(core)
+        behind = {name: upper for name, upper in uppers.items() if upper <= time}
+        problems, excused = core.all_problems(), await world.observer.excused()
+        require(
+            "L2",
+            behind.keys() <= excused and problems.keys() == excused,
+            f"{time} after {CATCH_UP_TICKS} ticks: {behind} are behind, {problems}; {excused} cannot follow",
+        )
+        await world.observer.settled(time, excused)
+        world.marks["caught up: but for what cannot follow" if excused else "caught up"] += 1
+        world.acknowledged += CATCH_UP_TICKS

@@ -1,0 +1,243 @@
+"""What surrounds the environments of the world of the whole system: stores, weather, upstreams, endpoints, an observer.
+
+`World` is one run: what is durable, what a new process is given (`World.assembly`), and the limits of this history.
+
+Source: craft page "reliability" (3.1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Final, TypeVar
+from unittest import mock
+
+from laws.broken import judged, require
+from laws.logs import WatchedConsensus
+from laws.views import Attempt, Observer
+from strandline.environment import core as core_module
+from strandline.environment import definitions, retention
+from strandline.environment.assembly import Assembly
+from strandline.errors import Unavailable
+from strandline.instance.commands import RunIngestion
+from strandline.persist import machine, patience, register, trace
+from strandline.persist.client import PersistClient
+from strandline.sources.reader import SourceReader
+from strandline.store.memory import MemoryBlob
+from strandline.store.unreliable import Choose
+from strandline.testing.choices import FAULT
+from strandline.testing.list_analyst import ListAnalyst
+from strandline.testing.list_engine import ListEngine
+from strandline.testing.list_source import ListReader
+from strandline.testing.simulation import (
+    Fate,
+    SideBySide,
+    SimBlob,
+    SimClock,
+    SimConsensus,
+    SimIds,
+    Simulation,
+    run_sync,
+)
+from worlds.meanings import define, queries
+from worlds.outside import SESSIONS, ExposedBlob, ExposedConsensus, FickleUpstream, Place, SimDriver, SimReader, Weather
+
+T = TypeVar("T")
+
+STEPS_MAX: Final = 20_000
+PATIENCE: Final = (64, 4, 2, 2)
+ROLLUPS_EVERY: Final = (128, 128, 6)
+FANS: Final = (2, 3, 8)
+KEEP_HISTORY: Final = ("1 hour", "100 milliseconds", "0 seconds")
+TICKS_BETWEEN: Final = (16, 1, 3)
+"""How often holds are moved."""
+INLINE_BYTES: Final = (100, 200_000)
+SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
+"""How wrong a clock may be set."""
+ACKNOWLEDGED_MIN: Final = 2
+"""W1: a history in which less than this was acknowledged says nothing, and counts as failed."""
+SOURCES: Final = ("u1", "u2")
+PARTITIONS: Final = ("p", "q")
+PLACES: Final = ("checkpointing", "staging", "direct")
+
+
+class OneHost:
+    """`Processes` of one host on which every incarnation of an instance is a process of its own."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def host(self) -> str:
+        """Return the host's name."""
+        return "host"
+
+    def boot(self) -> str:
+        """Return the host's start."""
+        return "boot"
+
+    def own(self) -> int:
+        """Return this process's id."""
+        return self._pid
+
+    def started_ms(self, pid: int, boot: str) -> int | None:
+        """Return when a process started."""
+        return pid
+
+
+class Connectors:
+    """Sources of one instance."""
+
+    def __init__(self, world: World, *, simulated: bool = True) -> None:
+        self._world = world
+        self._simulated = simulated
+
+    def check(self, name: str, connector: str, options: object) -> None:
+        """Accept everything."""
+
+    async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
+        """Return the reader of ``source``."""
+        world = self._world
+        upstream = world.upstreams[source.options["upstream"]]
+        if not self._simulated:
+            return ListReader(upstream)
+        return SimReader(upstream, lambda resume: run_sync(world.observer.may_forget(source.output.shard, resume)))
+
+
+class World:
+    """One run's stores, upstreams, endpoints and observer."""
+
+    def __init__(self, choose: Choose, *, calm_after: int | None = None, fates: Sequence[Fate] = tuple(Fate)) -> None:
+        self.simulation = Simulation(choose, fates, calm_after, STEPS_MAX)
+        self.choose = self.simulation.choose
+        still = SimClock(self.simulation)
+        self.blob, self.consensus = MemoryBlob(), WatchedConsensus(still, SimIds())
+        self.weather = Weather()
+        self.upstreams = {name: FickleUpstream() for name in SOURCES}
+        self.places = {name: Place() for name in PLACES}
+        self.ids = SimIds()
+        self.marks: Counter[str] = Counter()
+        self.busy = {"outside"}  # who still does what an environment has to bear
+        self.pending: dict[str, Attempt] = {}  # by instance: what it does not know to be committed
+        self.processes = 0
+        self.serial = 0
+        self.acknowledged = 0
+        self.instances = 1
+        self.patience = PATIENCE[0]
+        self.rollup_every = ROLLUPS_EVERY[0]
+        self.fan = FANS[-1]
+        self.inline_bytes = INLINE_BYTES[-1]
+        self.keep_history = KEEP_HISTORY[0]
+        self.ticks_between = TICKS_BETWEEN[0]
+        self.skewed = False
+        self.queries = queries()
+        outside = PersistClient(still, SimIds(), self.blob, self.consensus)
+        self.observer = Observer(outside, ListEngine(self.blob, self.queries), self.upstreams, self.places)
+
+    def one_of(self, label: str, options: Sequence[T]) -> T:
+        """Choose one of ``options``."""
+        return options[self.choose(label, len(options))]
+
+    def number(self) -> int:
+        """Return a number that was not given out before."""
+        self.serial += 1
+        return self.serial
+
+    def client(self, clock: SimClock) -> PersistClient:
+        """Return the client of a new process that is no environment."""
+        blob = SimBlob(ExposedBlob(self.blob, self.weather))
+        consensus = SimConsensus(ExposedConsensus(self.consensus, self.weather))
+        return PersistClient(clock, self.ids, blob, consensus, grace_ms=None)
+
+    def skew_ms(self) -> int:
+        """Choose how wrong a clock is from now on."""
+        return 0 if not self.skewed or self.simulation.calm else self.one_of("clock", SKEWS_MS)
+
+    def assembly(self) -> Assembly:
+        """Return what a new process is given: its own engine and clock, and the way to all that is durable."""
+        self.processes += 1
+        blob = SimBlob(ExposedBlob(self.blob, self.weather))
+        return Assembly(
+            clock=SimClock(self.simulation, self.skew_ms()),
+            ids=self.ids,
+            blob=blob,
+            consensus=SimConsensus(ExposedConsensus(self.consensus, self.weather)),
+            engine=FailingEngine(self, ListEngine(blob, self.queries)),
+            analyst=ListAnalyst(),
+            connectors=Connectors(self),
+            drivers=lambda endpoint, options: SimDriver(self.places[options["at"]], SESSIONS[endpoint]),
+            together=SideBySide(self.choose),
+            processes=OneHost(self.processes),
+            address=None,
+            opened=ExitStack(),
+        )
+
+    def choose_limits(self) -> None:
+        """Choose what this history's limits are."""
+        self.patience = self.one_of("patience", PATIENCE)
+        self.rollup_every = self.one_of("rollups", ROLLUPS_EVERY)
+        self.fan = self.one_of("fan", FANS)
+        self.inline_bytes = self.one_of("inline", INLINE_BYTES)
+        self.keep_history = self.one_of("history", KEEP_HISTORY)
+        self.ticks_between = self.one_of("letting go", TICKS_BETWEEN)
+        self.skewed = self.choose("clocks", 4) == 0
+
+    @contextmanager
+    def constants(self) -> Iterator[None]:
+        """Let the limits be this history's, and the definitions be planned once."""
+        with (
+            mock.patch.object(machine, "CAS_RETRIES_MAX", self.patience),
+            mock.patch.object(patience, "ATTEMPTS_MAX", self.patience),
+            mock.patch.object(register, "RETRIES_MAX", self.patience),
+            mock.patch.object(trace, "FAN", self.fan),
+            mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
+            mock.patch.object(retention, "TICKS_BETWEEN", self.ticks_between),
+            mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),
+            mock.patch.object(core_module, "define", define),
+            mock.patch.object(definitions, "define", define),
+        ):
+            yield
+
+    def run(self) -> None:
+        """Drive the history to its end, then look at everything once more.  Raises `LawBrokenError` or what broke."""
+        with self.constants():
+            with judged():
+                self.simulation.drive()
+            run_sync(self.observer.look())
+        require("W1", self.acknowledged >= ACKNOWLEDGED_MIN, f"only {self.acknowledged} things were acknowledged")
+
+
+class FailingEngine:
+    """A `ListEngine` that fails, now and then, as a lost executor or a full disk does; ``evaluate`` takes a while."""
+
+    def __init__(self, world: World, inner: ListEngine) -> None:
+        self._world = world
+        self._inner = inner
+
+    def __getattr__(self, name: str):
+        return getattr(self._inner, name)
+
+    async def evaluate(self, node, frames, *, origin=0):
+        """See `Engine.evaluate`."""
+        await self._fail("engine.evaluate")
+        return await self._inner.evaluate(node, frames, origin=origin)
+
+    async def stage(self, rows, request):
+        """See `Engine.stage`."""
+        await self._fail("engine.stage")
+        return await self._inner.stage(rows, request)
+
+    async def _fail(self, site: str) -> None:
+        if self._world.simulation.calm:
+            return
+        match self._world.choose(FAULT + site, 4):
+            case 1:
+                raise Unavailable(f"{site}: an executor was lost")
+            case 2:
+                raise OSError(f"{site}: the disk is full")
+            case 3:
+                await self._world_sleeps()
+
+    async def _world_sleeps(self) -> None:
+        await SimClock(self._world.simulation).sleep(0.05)
