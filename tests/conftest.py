@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import postgres_server as postgres
 import s3_server as s3
-from strandline.engine.session import build
+from strandline.engine.session.start import build
 
 pytest_plugins = ("time_limits",)
 

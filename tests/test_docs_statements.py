@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import strandline
 from strandline.client import Transaction
-from strandline.environment import statements, unsupported
+from strandline.controller.language import statements, unsupported
 from strandline.errors import DefinitionError
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "statements.md").read_text()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.environment import project
-from strandline.environment.places import consensus_of, location_of
+from strandline.controller.defining import project
+from strandline.controller.location.places import consensus_of, location_of
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "stores.md").read_text()
 SETTINGS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

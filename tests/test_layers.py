@@ -24,7 +24,8 @@ FLOORS = (
     ("engine", "materialize"),
     ("sources", "compute"),
     ("instance",),
-    ("environment",),
+    ("controller",),
+    ("wiring",),
     ("client", "datasource", "bench"),
     ("",),  # the package itself, which only names what is public
     ("cli", "console"),
@@ -35,11 +36,28 @@ FLOORS = (
 KNOWN_TO = frozenset({("bench", "testing")})
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
+#: The floors inside a room, lowest first, of its own rooms and of the modules that stand beside these.
+INNER = {
+    "persist": (("notices",), ("shard",), ("handles",), ("upkeep",), ("client",), ("together",), ("fsck",)),
+    "engine": (("session", "frames"), ("sql",), ("parts", "files"), ("spark",)),
+    "controller": (
+        ("location",),
+        ("assembly", "planning", "retention", "standing", "board", "language"),
+        ("commanded",),
+        ("core",),
+        ("asking", "defining"),
+    ),
+}
+
 #: Libraries that tie code to one outside system → the modules that may import them.
+ROOM_FILES_MAX = 12
+CROWDED: Mapping[str, str] = {}
+"""Rooms that may hold more files, and why."""
+
 CLIENTS = ("store", "materialize.drivers", "sources", "testing")
 TIED = {
     # bench measures plain Spark beside ours; the demo proves by Spark alone
-    "pyspark": ("engine", "environment.wiring", "testing", "bench", "cli.demo"),
+    "pyspark": ("engine", "wiring", "testing", "bench", "cli.demo"),
     "py4j": ("engine",),
     "duckdb": (*CLIENTS, "cli.demo"),  # the demo's proof reads the endpoint with the endpoint's own client
     "sqlite3": CLIENTS,
@@ -56,7 +74,7 @@ TIED = {
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """Module ``importer`` (relative to the package, ``persist.machine``) imports the module ``imported`` (absolute)."""
+    """Module ``importer`` (relative to the package: ``persist.shard.machine``) imports ``imported`` (absolute)."""
 
     importer: str
     imported: str
@@ -119,6 +137,19 @@ def upward(imports: list[Import]) -> list[str]:
     return faults
 
 
+def upward_inside(room: str, imports: list[Import]) -> list[str]:
+    """Return the imports inside ``room`` that go up, or to a neighbour on the same inner floor."""
+    floor = {name: number for number, names in enumerate(INNER[room]) for name in names}
+    faults = []
+    for each in imports:
+        parts, others = each.importer.split("."), (each.inside or "").split(".")
+        if (parts[0], others[0]) != (room, room) or len(parts) < 2 or len(others) < 2 or parts[1] == others[1]:
+            continue
+        if not floor[others[1]] < floor[parts[1]]:
+            faults.append(f"{each.importer} imports {each.imported}")
+    return faults
+
+
 def misplaced(imports: list[Import]) -> list[str]:
     """Return the imports of a tied library by a module that must not know it."""
     faults = []
@@ -155,6 +186,21 @@ def test_no_arrow_runs_up() -> None:
     assert upward(all_imports()) == []
 
 
+@pytest.mark.parametrize("room", INNER)
+def test_no_arrow_runs_up_inside_a_room(room: str) -> None:
+    """A large room without floors of its own is a heap: each of its modules may need each other one."""
+    assert upward_inside(room, all_imports()) == []
+
+
+def test_a_room_is_small_enough_to_be_seen_at_once() -> None:
+    """A room of thirty files has no front door."""
+    crowd: dict[str, int] = {}
+    for name, path in modules().items():
+        if path.name != "__init__.py":
+            crowd[name.rpartition(".")[0]] = crowd.get(name.rpartition(".")[0], 0) + 1
+    assert {room: many for room, many in crowd.items() if many > ROOM_FILES_MAX and room not in CROWDED} == {}
+
+
 def test_modules_form_no_circle() -> None:
     """In a circle no module can be understood, tested or loaded first."""
     assert circle(all_imports()) == []
@@ -171,9 +217,9 @@ def test_libraries_stay_in_their_rooms() -> None:
         ("persist.machine", "from strandline.engine import session"),
         ("engine.parts", "import strandline.materialize.fsm"),
         ("sources.ingest", "def later():\n    from strandline.compute.tick import tick"),
-        ("compute.step", "if TYPE_CHECKING:\n    from strandline.environment.oracle import Oracle"),
+        ("compute.step", "if TYPE_CHECKING:\n    from strandline.controller.location.oracle import Oracle"),
         ("cli.demo", "from strandline.testing import doubles"),
-        ("environment.core", "from strandline.testing.list_engine import ListEngine"),
+        ("controller.core", "from strandline.testing.list_engine import ListEngine"),
         ("errors", "import strandline"),
     ],
 )
@@ -184,7 +230,7 @@ def test_the_check_sees_a_planted_upward_import(module: str, text: str) -> None:
 
 def test_the_check_lets_honest_imports_pass() -> None:
     """A check that refuses what is allowed would be switched off."""
-    text = "import os\nfrom strandline.persist.batch import Batch\nfrom strandline import errors\n"
+    text = "import os\nfrom strandline.persist.shard.batch import Batch\nfrom strandline import errors\n"
     assert upward(list(imports_of("engine.parts", text, frozenset({"strandline.errors"})))) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strandline
-from strandline.environment import statements
+from strandline.controller.language import statements
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text()
 

@@ -21,21 +21,22 @@ import pyarrow as pa
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation
-from strandline.engine.edits import Edit
-from strandline.environment import arguments, definitions, inquiry, statements, upkeep
-from strandline.environment import backfill as refilling
-from strandline.environment.apply import Applied, apply
-from strandline.environment.catalog import Item, Materialization, View
-from strandline.environment.config import config_from
-from strandline.environment.core import Core
-from strandline.environment.holding import Hold
-from strandline.environment.inquiry import Verification
-from strandline.environment.loop import LoopThread
-from strandline.environment.progress import progress
-from strandline.environment.project import Project
-from strandline.environment.selfcheck import SelfCheck
-from strandline.environment.skip import skip
-from strandline.environment.wiring import SparkAssembly, assemble
+from strandline.controller.asking import backfill as refilling
+from strandline.controller.asking import housekeeping as upkeep
+from strandline.controller.asking import inquiry
+from strandline.controller.asking.holding import Hold
+from strandline.controller.asking.inquiry import Verification
+from strandline.controller.asking.progress import progress
+from strandline.controller.asking.selfcheck import SelfCheck
+from strandline.controller.asking.skip import skip
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.defining.apply import Applied, apply
+from strandline.controller.defining.project import Project
+from strandline.controller.language import arguments, statements
+from strandline.controller.location.catalog import Item, Materialization, View
+from strandline.controller.location.config import config_from
+from strandline.engine.sql.edits import Edit
 from strandline.errors import (
     AsOfError,
     CollectionError,
@@ -48,9 +49,11 @@ from strandline.errors import (
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance.tables import Change, OpenTable, Statement
 from strandline.materialize.runtime import Status
-from strandline.persist.definite import read_definitely
-from strandline.persist.holds import BEAT_MS
-from strandline.persist.plane import Rows
+from strandline.persist.handles.definite import read_definitely
+from strandline.persist.handles.plane import Rows
+from strandline.persist.shard.holds import BEAT_MS
+from strandline.wiring.assemble import SparkAssembly, assemble
+from strandline.wiring.loop import LoopThread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,9 +82,9 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         consensus: None (SQLite inside a file location, a bucket's own conditional puts), ``sqlite:///path``,
             ``postgresql://…`` or ``object-store``; or a reference (``env:NAME``).
         read_only: take nothing over, write no data: ``mode="read"``.
-        config: see `strandline.environment.config.Config`.
+        config: see `strandline.controller.location.config.Config`.
         mode: ``full`` (the default), ``read`` (leases and notices, no data) or ``independent`` (no write at all and no
-            connection: nobody notices, and nothing is held for it); see `strandline.environment.config.Mode`.
+            connection: nobody notices, and nothing is held for it); see `strandline.controller.location.config.Mode`.
 
     Raises:
         ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
@@ -241,8 +244,8 @@ class Environment:
     # ---- definitions and writes --------------------------------------------------------------------------------------
 
     def apply(self, project: Project) -> Applied:
-        """Create what ``project`` defines and is missing here; see `strandline.environment.apply`."""
-        arguments.instance(project, Project, "project", "a Project (strandline.environment.project.load)")
+        """Create what ``project`` defines and is missing here; see `strandline.controller.defining.apply`."""
+        arguments.instance(project, Project, "project", "a Project (strandline.controller.defining.project.load)")
         self._run(self._core.settle())
         return self._run(apply(self._core, project))
 
@@ -307,7 +310,7 @@ class Environment:
     def tick(self, ts: int | None = None) -> int:
         """Ingest sources, advance every view and endpoint to one new time, and return it.
 
-        Between ticks views are checked within a small budget (`environment/selfcheck.py`).
+        Between ticks views are checked within a small budget (`controller/asking/selfcheck.py`).
 
         Raises `FencedError` if another environment has taken over.
         """
@@ -413,7 +416,7 @@ class Environment:
         return self._run(inquiry.status(self._core))
 
     def progress(self) -> dict[str, Any]:
-        """Return what this environment has done since it was opened, from memory alone; see `environment.progress`."""
+        """Return what this environment has done since it was opened (`controller.asking.progress`)."""
         with self._turn:
             return progress(self._core)
 
@@ -444,7 +447,7 @@ class Environment:
     def backfill(self, name: str, collection: str | None = None, *, apply: bool = False) -> dict[str, Any]:
         """Return what filling a materialization's tables again does; ``apply``: do it, and the next tick fills them.
 
-        ``collection``: only the table that is bound to it.  See `strandline.environment.backfill`.
+        ``collection``: only the table that is bound to it.  See `strandline.controller.asking.backfill`.
         """
         arguments.text(name, "the materialization's name")
         wanted = None if collection is None else arguments.text(collection, "the collection's name")

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 import strandline
-from strandline.environment.catalog import KEY, Holder
+from strandline.controller.location.catalog import KEY, Holder
 from strandline.frontier.antichain import Frontier
 from strandline.persist import PersistClient
-from strandline.persist.records import Record
+from strandline.persist.handles.records import Record
 from strandline.store.file import FileBlob
 from strandline.store.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds

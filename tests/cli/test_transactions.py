@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.cli.asking import _refuse_loose_ends
-from strandline.environment.statements import parse, placed
+from strandline.controller.language.statements import parse, placed
 from strandline.errors import DefinitionError
 
 

@@ -9,10 +9,10 @@ import signal
 
 import pytest
 
-from strandline.engine.analysis import SparkAnalyst
-from strandline.environment.catalog import CatalogStore
-from strandline.environment.planning import define
-from strandline.persist.register import Register
+from strandline.controller.location.catalog import CatalogStore
+from strandline.controller.planning import define
+from strandline.engine.sql.analysis import SparkAnalyst
+from strandline.persist.handles.register import Register
 from strandline.store.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.tampering import plant

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.engine import class_archive
-from strandline.engine.session import java_path
+from strandline.engine.session import class_archive
+from strandline.engine.session.start import java_path
 from strandline.errors import ConfigError
 
 JAVA = "/no/such/java"

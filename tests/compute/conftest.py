@@ -21,8 +21,8 @@ from strandline.algebra.schema import Column, Schema, quote
 from strandline.compute.delta.phase import Phase, Window, source
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import Stage, delta_plan, full_plan, split
-from strandline.engine.analysis import SparkAnalyst
-from strandline.engine.sql import render
+from strandline.engine.sql.analysis import SparkAnalyst
+from strandline.engine.sql.rendering import render
 
 Row = tuple[Any, ...]
 Updates = dict[tuple[Row, int], int]

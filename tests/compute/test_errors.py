@@ -25,8 +25,8 @@ from strandline.compute.tick import tick
 from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Half, Rows, StageRequest
-from strandline.persist.read import contents
+from strandline.persist.handles.plane import Half, Rows, StageRequest
+from strandline.persist.handles.read import contents
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_engine import ListEngine, listed, updates

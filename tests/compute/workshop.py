@@ -15,9 +15,9 @@ from strandline.compute.tick import TickReport, tick
 from strandline.errors import Indeterminate
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Rows, StageRequest
-from strandline.persist.read import ReadHandle
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.plane import Rows, StageRequest
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.write import WriteHandle
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn

@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.engine.inline import update_schema
-from strandline.engine.parts import PartStore
+from strandline.engine.frames.inline import update_schema
+from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
-from strandline.persist.batch import BlobPart, InlinePart, Staged
-from strandline.persist.plane import StageRequest
+from strandline.persist.handles.plane import StageRequest
+from strandline.persist.shard.batch import BlobPart, InlinePart, Staged
 from strandline.testing import engine_contract
 from strandline.testing.engine_contract import WAYS, EngineContract, contents, request, table, updates
 
@@ -266,7 +266,7 @@ def test_more_rows_than_the_hint_promised_fall_through_to_spark(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: a wrong guess brings a large result to the driver, or loses the rows past the limit."""
-    monkeypatch.setattr("strandline.engine.stage.SMALL_ROWS_MAX", 20)
+    monkeypatch.setattr("strandline.engine.parts.stage.SMALL_ROWS_MAX", 20)
     written = [(i, "a", 1, 1) for i in range(50)]
 
     async def body() -> None:

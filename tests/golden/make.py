@@ -14,16 +14,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.engine import inline
+from strandline.engine.frames import inline
 from strandline.frontier.antichain import Frontier
-from strandline.persist import codec
-from strandline.persist.batch import BlobPart, Digest, InlinePart, Staged, retimed
 from strandline.persist.client import PersistClient
-from strandline.persist.evolution import evolve
-from strandline.persist.records import Record, digest
-from strandline.persist.register import Register
-from strandline.persist.state import mark_swept
-from strandline.persist.unsealed import OWNER, Pour, Write, pour
+from strandline.persist.handles.records import Record, digest
+from strandline.persist.handles.register import Register
+from strandline.persist.shard import codec
+from strandline.persist.shard.batch import BlobPart, Digest, InlinePart, Staged, retimed
+from strandline.persist.shard.evolution import evolve
+from strandline.persist.shard.state import mark_swept
+from strandline.persist.together.unsealed import OWNER, Pour, Write, pour
 from strandline.store.file import FileBlob
 from strandline.store.memory import MemoryConsensus
 from strandline.store.seal import crc32c

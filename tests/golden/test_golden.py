@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.engine import footers, inline
+from strandline.engine.frames import inline
+from strandline.engine.parts import footers
 from strandline.frontier.antichain import Frontier
-from strandline.persist import codec
-from strandline.persist.batch import BlobPart, InlinePart
 from strandline.persist.client import PersistClient
 from strandline.persist.fsck import check_location
-from strandline.persist.register import Register
+from strandline.persist.handles.register import Register
+from strandline.persist.shard import codec
+from strandline.persist.shard.batch import BlobPart, InlinePart
 from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strandline.bench.environment import TICK_MS, Place, _change, _define, over_lists
-from strandline.environment.commanded import commands
-from strandline.environment.config import Config, Mode
-from strandline.environment.core import Core
-from strandline.environment.holding import Hold
-from strandline.environment.inquiry import snapshot
+from strandline.controller.asking.holding import Hold
+from strandline.controller.asking.inquiry import snapshot
+from strandline.controller.commanded import commands
+from strandline.controller.core import Core
+from strandline.controller.location.config import Config, Mode
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance.commands import Command, RunDataflow
 from strandline.instance.instance import Equipment, Instance

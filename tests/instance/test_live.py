@@ -10,23 +10,24 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.environment import definitions, inquiry
-from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import Table
-from strandline.environment.config import Config, Mode
-from strandline.environment.core import Core
-from strandline.environment.endpoints import driver
-from strandline.environment.statements import parse
-from strandline.environment.tenure import SystemProcesses
+from strandline.controller.asking import inquiry
+from strandline.controller.assembly import Assembly
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.language.statements import parse
+from strandline.controller.location.catalog import Table
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import DefinitionError
 from strandline.instance import live
 from strandline.instance.tables import Change
 from strandline.materialize.runtime import Moving, Status
-from strandline.persist.push import PushClient
+from strandline.persist.notices.push import PushClient
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_analyst import ListAnalyst
 from strandline.testing.list_engine import ListEngine, updates
+from strandline.wiring.endpoints import driver
 
 
 class Place:

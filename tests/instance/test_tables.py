@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.environment.oracle import Oracle
+from strandline.controller.location.oracle import Oracle
 from strandline.errors import FencedError, InvalidUsage
 from strandline.instance.tables import Change, OpenTable, Statement, commit
 from strandline.persist.client import PersistClient
-from strandline.persist.transactions import open_transactions
+from strandline.persist.together.transactions import open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.list_engine import ListEngine, listed, updates

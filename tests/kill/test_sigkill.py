@@ -20,9 +20,9 @@ import pytest
 
 from strandline.cli import main
 from strandline.cli.demo import data, definitions, proof, story
-from strandline.environment.catalog import CatalogStore, Source
+from strandline.controller.location.catalog import CatalogStore, Source
 from strandline.persist.client import PersistClient
-from strandline.persist.register import Register
+from strandline.persist.handles.register import Register
 from strandline.sources.file_sequence import FileSequence
 from strandline.sources.files import PARTITION
 from strandline.sources.remap import RemapShard

@@ -19,8 +19,8 @@ from pathlib import Path
 from strandline.errors import Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.records import Record
-from strandline.persist.state import Appended
+from strandline.persist.handles.records import Record
+from strandline.persist.shard.state import Appended
 from strandline.store.consensus import Consensus
 from strandline.store.file import FileBlob
 from strandline.store.object_consensus import ObjectConsensus

@@ -12,11 +12,11 @@ import pytest
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import Determinate, Indeterminate
 from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Contents, Merger, StageRequest
-from strandline.persist.state import ShardState
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.plane import Contents, Merger, StageRequest
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.batch import Staged
+from strandline.persist.shard.state import ShardState
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Outcome

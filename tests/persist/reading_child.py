@@ -13,8 +13,8 @@ from pathlib import Path
 
 from strandline.algebra.schema import Column, Schema
 from strandline.persist.client import PersistClient
-from strandline.persist.notify import Polling
-from strandline.persist.push import PushClient
+from strandline.persist.notices.notify import Polling
+from strandline.persist.notices.push import PushClient
 from strandline.store.file import FileBlob
 from strandline.store.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds

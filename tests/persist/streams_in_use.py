@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.persist.stream import StreamClient
-from strandline.persist.updates import RowCodec, ValueCodec
+from strandline.persist.handles.updates import RowCodec, ValueCodec
+from strandline.persist.together.stream import StreamClient
 from strandline.testing.list_engine import ListEngine
 from strandline.testing.simulation import run_sync
 

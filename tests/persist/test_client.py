@@ -7,9 +7,9 @@ import pytest
 from strandline.errors import InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.client import commit_many
-from strandline.persist.collect import ROLLUPS_ENOUGH
-from strandline.persist.machine import CAS_RETRIES_MAX
-from strandline.persist.state import Appended, Fenced, UpperMismatch, admit
+from strandline.persist.shard.machine import CAS_RETRIES_MAX
+from strandline.persist.shard.state import Appended, Fenced, UpperMismatch, admit
+from strandline.persist.upkeep.collect import ROLLUPS_ENOUGH
 from strandline.store.consensus import Versioned
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync

@@ -6,18 +6,18 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.frontier.antichain import Frontier
-from strandline.persist import machine
-from strandline.persist.batch import BlobPart
-from strandline.persist.collect import LEAKED_AFTER_MS
-from strandline.persist.evolution import evolve
 from strandline.persist.fsck import Fault, Finding, check_location, check_shard, shards_of
-from strandline.persist.location import Pair, agree
-from strandline.persist.records import Record
-from strandline.persist.register import Register
-from strandline.persist.stream import StreamClient
-from strandline.persist.trace import Merged
-from strandline.persist.transactions import LOGS, open_transactions
-from strandline.persist.updates import ValueCodec
+from strandline.persist.handles.location import Pair, agree
+from strandline.persist.handles.records import Record
+from strandline.persist.handles.register import Register
+from strandline.persist.handles.updates import ValueCodec
+from strandline.persist.shard import machine
+from strandline.persist.shard.batch import BlobPart
+from strandline.persist.shard.evolution import evolve
+from strandline.persist.shard.trace import Merged
+from strandline.persist.together.stream import StreamClient
+from strandline.persist.together.transactions import LOGS, open_transactions
+from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
 from strandline.store.consensus import Versioned
 from strandline.store.seal import Kind
 from strandline.testing.doubles import CountingIds

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
-from strandline.persist.batch import NOTHING, Batch, InlinePart, Staged, as_batch, retimed
-from strandline.persist.holds import downgrade_leased, expire_leased, register_leased
-from strandline.persist.plane import Contents, Half, StageRequest
-from strandline.persist.state import (
+from strandline.persist.handles.plane import Contents, Half, StageRequest
+from strandline.persist.shard.batch import NOTHING, Batch, InlinePart, Staged, as_batch, retimed
+from strandline.persist.shard.holds import downgrade_leased, expire_leased, register_leased
+from strandline.persist.shard.state import (
     Appended,
     OpaqueMismatch,
     ShardState,
@@ -22,7 +22,7 @@ from strandline.persist.state import (
     expire_critical,
     register_critical,
 )
-from strandline.persist.trace import Merge, Merged, Stale, apply_merge, everything
+from strandline.persist.shard.trace import Merge, Merged, Stale, apply_merge, everything
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
 

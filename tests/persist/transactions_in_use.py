@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.persist.transactions import open_transactions
+from strandline.persist.together.transactions import open_transactions
 from strandline.testing.simulation import run_sync
 
 

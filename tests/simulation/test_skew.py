@@ -16,9 +16,9 @@ import pytest
 
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier
-from strandline.persist import codec
 from strandline.persist.client import PersistClient
-from strandline.persist.records import Record, RecordMerger
+from strandline.persist.handles.records import Record, RecordMerger
+from strandline.persist.shard import codec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation import run_sync

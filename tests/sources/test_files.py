@@ -16,10 +16,10 @@ import pytest
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import FencedError, SourceError
 from strandline.frontier.gauge import Offsets
-from strandline.persist import records
 from strandline.persist.client import PersistClient
-from strandline.persist.records import consolidate
-from strandline.persist.trace import FAN
+from strandline.persist.handles import records
+from strandline.persist.handles.records import consolidate
+from strandline.persist.shard.trace import FAN
 from strandline.sources import local_folder
 from strandline.sources.file_options import parse
 from strandline.sources.file_sequence import FileSequence, FileVersion

@@ -15,9 +15,9 @@ from strandline.errors import CorruptionError, FencedError, SourceError, Unavail
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Half
-from strandline.persist.read import contents
-from strandline.persist.records import RecordShard
+from strandline.persist.handles.plane import Half
+from strandline.persist.handles.read import contents
+from strandline.persist.handles.records import RecordShard
 from strandline.sources import spec
 from strandline.sources.ingest import Advanced, Idle, Ingestion, Stalled
 from strandline.sources.reclock import NOTHING_READ, Remap

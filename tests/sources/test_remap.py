@@ -14,7 +14,7 @@ from strandline.errors import CorruptionError, FencedError
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
-from strandline.persist.records import Record
+from strandline.persist.handles.records import Record
 from strandline.sources.reclock import Binding, Remap
 from strandline.sources.remap import RemapShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus

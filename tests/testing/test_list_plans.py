@@ -16,9 +16,9 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.compute.delta.phase import Phase, Window, source
 from strandline.compute.plan.view import plan_view
 from strandline.compute.stage import Stage, delta_plan, full_plan, split
-from strandline.engine.analysis import SparkAnalyst
-from strandline.engine.parts import PartStore
+from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
+from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.errors import CollectionError, InvalidUsage
 from strandline.store.memory import MemoryBlob
 from strandline.testing.list_analyst import ListAnalyst

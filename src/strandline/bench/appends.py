@@ -24,12 +24,12 @@ from msgspec.structs import replace
 from strandline.algebra.schema import Column, Schema
 from strandline.bench.load import Load, drive, percentiles
 from strandline.frontier.antichain import Frontier
-from strandline.persist.batch import BlobPart, InlinePart
 from strandline.persist.client import PersistClient
-from strandline.persist.codec import encode_rollup
-from strandline.persist.objects import shard_prefix
-from strandline.persist.records import Record
-from strandline.persist.state import ShardState
+from strandline.persist.handles.records import Record
+from strandline.persist.shard.batch import BlobPart, InlinePart
+from strandline.persist.shard.codec import encode_rollup
+from strandline.persist.shard.objects import shard_prefix
+from strandline.persist.shard.state import ShardState
 from strandline.store.file import FileBlob
 from strandline.store.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds

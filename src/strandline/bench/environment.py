@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
-from strandline.environment import definitions
-from strandline.environment.assembly import Assembly
-from strandline.environment.catalog import Materialization, View
-from strandline.environment.config import Config, Mode
-from strandline.environment.core import Core
-from strandline.environment.statements import CreateSource, CreateTable, CreateView
-from strandline.environment.tenure import SystemProcesses
-from strandline.environment.wiring import assemble
+from strandline.controller.assembly import Assembly
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.language.statements import CreateSource, CreateTable, CreateView
+from strandline.controller.location.catalog import Materialization, View
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import ConfigError, Position
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
@@ -39,10 +38,10 @@ from strandline.instance.commands import RunIngestion
 from strandline.instance.tables import Change, Statement
 from strandline.materialize.driver import Driver
 from strandline.persist.client import PersistClient
-from strandline.persist.evolution import parse_schema
-from strandline.persist.plane import Contents, Engine, Rows
-from strandline.persist.read import contents
-from strandline.persist.state import ShardState
+from strandline.persist.handles.plane import Contents, Engine, Rows
+from strandline.persist.handles.read import contents
+from strandline.persist.shard.evolution import parse_schema
+from strandline.persist.shard.state import ShardState
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard
@@ -51,6 +50,7 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.list_analyst import ListAnalyst
 from strandline.testing.list_engine import ListEngine
+from strandline.wiring.assemble import assemble
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from strandline.environment.wiring import outcomes
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
-from strandline.persist.records import Record
-from strandline.persist.state import Appended, Fenced, UpperMismatch
-from strandline.persist.write import fenced
+from strandline.persist.handles.records import Record
+from strandline.persist.handles.write import fenced
+from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
+from strandline.wiring.assemble import outcomes
 
 SHARD: Final = "load"
 EPOCH: Final = 1

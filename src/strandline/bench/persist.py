@@ -27,11 +27,11 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.engine.parts import PartStore
-from strandline.engine.session import adopt
+from strandline.engine.parts.part_store import PartStore
+from strandline.engine.session.start import adopt
 from strandline.engine.spark import SparkEngine
-from strandline.persist.batch import Staged, as_batch
-from strandline.persist.plane import Contents, StageRequest
+from strandline.persist.handles.plane import Contents, StageRequest
+from strandline.persist.shard.batch import Staged, as_batch
 
 ROWS: Final = 2_000_000
 ROUNDS: Final = 9

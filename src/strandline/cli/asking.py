@@ -14,7 +14,7 @@ from typing import Any, Final
 from strandline.cli.door import Door
 from strandline.cli.output import Output, rows_document, rows_table, table
 from strandline.client import Environment, Transaction
-from strandline.environment import statements
+from strandline.controller.language import statements
 from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.instance.error_half import described, remedy
 

@@ -17,7 +17,7 @@ from strandline.bench.load import Load
 from strandline.bench.persist import stage_and_scan
 from strandline.cli.door import Door, keep_apart
 from strandline.cli.output import Output
-from strandline.engine.session import build
+from strandline.engine.session.start import build
 from strandline.errors import ConfigError
 
 if TYPE_CHECKING:

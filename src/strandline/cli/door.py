@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 import strandline
 from strandline.cli.exits import wants_traceback
 from strandline.client import Environment
-from strandline.environment.config import Mode
-from strandline.environment.project import Project, load
+from strandline.controller.defining.project import Project, load
+from strandline.controller.location.config import Mode
 from strandline.errors import Determinate
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Door:
     spark: SparkSession | None = None
 
     def project(self, root: Path) -> Project:
-        """Return the project in ``root``; see `strandline.environment.project.load`."""
+        """Return the project in ``root``; see `strandline.controller.defining.project.load`."""
         return load(root)
 
     def reading(self, project: Project, note: Callable[[str], object]) -> Environment:

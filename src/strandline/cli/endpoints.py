@@ -10,7 +10,7 @@ from pathlib import Path
 
 from strandline.cli.door import Door
 from strandline.cli.output import Output
-from strandline.environment.endpoints import spec_of
+from strandline.wiring.endpoints import spec_of
 
 
 def backfill(door: Door, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from strandline.engine.failures import is_sparks
+from strandline.engine.frames.failures import is_sparks
 from strandline.errors import FencedError, StrandlineError
 
 TRACEBACK_VARIABLE: Final = "STRANDLINE_TRACEBACK"

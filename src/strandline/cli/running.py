@@ -28,7 +28,7 @@ from strandline.cli.exits import Exit
 from strandline.cli.moving import Pace, Pacer
 from strandline.cli.output import Output, printable
 from strandline.client import Environment
-from strandline.environment.project import Project
+from strandline.controller.defining.project import Project
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.materialize.runtime import Status
 

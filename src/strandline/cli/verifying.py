@@ -19,7 +19,7 @@ from strandline import Environment, Verification
 from strandline.cli.door import Door
 from strandline.cli.exits import Exit
 from strandline.cli.output import Output
-from strandline.environment.project import Project
+from strandline.controller.defining.project import Project
 from strandline.store.system import SystemClock
 
 PAUSE_S: Final = 0.5

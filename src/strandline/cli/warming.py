@@ -2,7 +2,7 @@
 
 Classes are recorded while the project of `strandline init` runs, so that what a first step needs is among them.
 
-Source: `strandline.engine.class_archive`.
+Source: `strandline.engine.session.class_archive`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import strandline
 from strandline.cli.door import keep_apart
 from strandline.cli.output import Output
 from strandline.cli.template import create_project
-from strandline.engine import class_archive
-from strandline.engine.session import SHORT_LIVED_JAVA, java_path, require_java
-from strandline.engine.stage import SMALL_ROWS_MAX
-from strandline.environment.project import load
+from strandline.controller.defining.project import load
+from strandline.engine.parts.stage import SMALL_ROWS_MAX
+from strandline.engine.session import class_archive
+from strandline.engine.session.start import SHORT_LIVED_JAVA, java_path, require_java
 
 MANY: Final = 2 * SMALL_ROWS_MAX
 

@@ -27,7 +27,7 @@ from strandline.algebra.schema import ERROR
 from strandline.compute.delta.linear import updates
 from strandline.compute.delta.phase import Window
 from strandline.compute.stage import Stage
-from strandline.persist.plane import Errors
+from strandline.persist.handles.plane import Errors
 
 _QUERY: Final = "query"
 

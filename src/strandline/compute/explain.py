@@ -12,7 +12,7 @@ from strandline.algebra.nodes import frames
 from strandline.compute.delta.phase import Window
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.stage import Kind, Stage, delta_plan, full_plan
-from strandline.engine.sql import render
+from strandline.engine.sql.rendering import render
 
 
 @dataclass(frozen=True, slots=True)

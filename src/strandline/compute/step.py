@@ -29,8 +29,8 @@ from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import Stage, delta_plan
 from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier, as_time, meet
-from strandline.persist.plane import Contents, Engine, Half, Rows
-from strandline.persist.read import ReadHandle, contents, erring
+from strandline.persist.handles.plane import Contents, Engine, Half, Rows
+from strandline.persist.handles.read import ReadHandle, contents, erring
 
 SMALL_ROWS_MAX: Final = 20_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""

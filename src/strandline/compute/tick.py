@@ -24,8 +24,8 @@ from strandline.compute.step import Done, StageRun
 from strandline.errors import FencedError, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.state import Fenced, UpperMismatch
-from strandline.persist.write import fenced
+from strandline.persist.handles.write import fenced
+from strandline.persist.shard.state import Fenced, UpperMismatch
 
 Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[object]]
 """Runs coroutines side by side until all have ended; raises what the first of them raises.  The wiring decides how."""

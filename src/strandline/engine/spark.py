@@ -25,22 +25,23 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
-from strandline.engine import answers, edits, error_half, inline, taken_back
-from strandline.engine.aside import Aside
-from strandline.engine.edits import Edit
-from strandline.engine.failures import told
-from strandline.engine.held import hand_out
-from strandline.engine.merge import Rewriter
-from strandline.engine.net import Netted, netted
-from strandline.engine.parts import Parts
-from strandline.engine.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
-from strandline.engine.scan import Scanner
-from strandline.engine.sql import render
-from strandline.engine.stage import Stager
+from strandline.engine.frames import inline, taken_back
+from strandline.engine.frames.failures import told
+from strandline.engine.frames.held import hand_out
+from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
+from strandline.engine.parts.aside import Aside
+from strandline.engine.parts.merge import Rewriter
+from strandline.engine.parts.net import Netted, netted
+from strandline.engine.parts.part_store import Parts
+from strandline.engine.parts.scan import Scanner
+from strandline.engine.parts.stage import Stager
+from strandline.engine.sql import answers, edits, error_half
+from strandline.engine.sql.edits import Edit
+from strandline.engine.sql.rendering import render
 from strandline.errors import InvalidUsage
 from strandline.frontier.antichain import TIME_MAX, Frontier
-from strandline.persist.batch import BlobPart, Staged
-from strandline.persist.plane import Contents, Differences, Errors, Rows, StageRequest
+from strandline.persist.handles.plane import Contents, Differences, Errors, Rows, StageRequest
+from strandline.persist.shard.batch import BlobPart, Staged
 
 ANSWER_CONF: Final = (
     "spark.sql.ansi.enabled",
@@ -56,7 +57,7 @@ _T = TypeVar("_T")
 
 
 class SparkEngine:
-    """`persist.plane.Engine` on a session of its own (`session.adopt`), with parts in ``store``."""
+    """`persist.handles.plane.Engine` on a session of its own (`session.adopt`), with parts in ``store``."""
 
     def __init__(self, session: SparkSession, store: Parts) -> None:
         self._session = session
@@ -82,15 +83,15 @@ class SparkEngine:
         return dataframe(unwrap(rows), self._session)
 
     def hand_out(self, rows: Rows, check: Callable[[], None], give_back: Callable[[], None]) -> DataFrame:
-        """Return ``rows`` as a frame of a person's own; see `strandline.engine.held`."""
+        """Return ``rows`` as a frame of a person's own; see `strandline.engine.frames.held`."""
         return hand_out(self.spark_frame(rows), check, give_back)
 
     def given(self, rows: DataFrame, schema: Schema, *, diff: int) -> Rows:
-        """Return a person's DataFrame as updates at time 0 with ``diff``; see `strandline.engine.edits`."""
+        """Return a person's DataFrame as updates at time 0 with ``diff``; see `strandline.engine.sql.edits`."""
         return wrap(Distributed(edits.given(rows, schema, diff=diff), plain=diff == 1))
 
     def inserted(self, answer: DataFrame, columns: Sequence[str], schema: Schema) -> Rows:
-        """Return the rows of an INSERT as updates at time 0; see `strandline.engine.edits`."""
+        """Return the rows of an INSERT as updates at time 0; see `strandline.engine.sql.edits`."""
         return wrap(Distributed(edits.inserted(answer, columns, schema), plain=True))
 
     async def edited(self, name: str, edit: Edit, relations: Mapping[str, tuple[Schema, Rows]]) -> Rows:

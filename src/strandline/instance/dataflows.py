@@ -18,8 +18,8 @@ from strandline.compute.stage import Stage
 from strandline.compute.step import StageRun
 from strandline.instance.commands import RunDataflow
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Engine
-from strandline.persist.read import ReadHandle
+from strandline.persist.handles.plane import Engine
+from strandline.persist.handles.read import ReadHandle
 
 FINGERPRINT_DIGITS: Final = 32
 

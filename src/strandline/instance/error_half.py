@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any
 
 from strandline.errors import CollectionError
-from strandline.persist.definite import read_definitely
-from strandline.persist.plane import Engine, Errors, Half
-from strandline.persist.read import ReadHandle
+from strandline.persist.handles.definite import read_definitely
+from strandline.persist.handles.plane import Engine, Errors, Half
+from strandline.persist.handles.read import ReadHandle
 
 
 async def refuse(engine: Engine, handle: ReadHandle, time: int) -> None:

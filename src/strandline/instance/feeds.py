@@ -12,9 +12,9 @@ from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.instance import error_half
 from strandline.materialize.feed import Changes
-from strandline.persist.plane import Engine
-from strandline.persist.read import ReadHandle
-from strandline.persist.since import SinceHandle
+from strandline.persist.handles.plane import Engine
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.since import SinceHandle
 
 
 class CollectionFeed:

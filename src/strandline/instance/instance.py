@@ -38,10 +38,10 @@ from strandline.instance.tasks import start_task
 from strandline.materialize.runtime import Materialization as Task
 from strandline.materialize.runtime import Status, unwatched
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Engine
-from strandline.persist.read import ReadHandle
-from strandline.persist.transactions import SHARD as TRANSACTIONS
-from strandline.persist.transactions import Transactions
+from strandline.persist.handles.plane import Engine
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+from strandline.persist.together.transactions import Transactions
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 

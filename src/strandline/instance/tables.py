@@ -1,8 +1,8 @@
 """Tables: collections that people write to, by INSERT, UPDATE and DELETE.
 
-A write is a transaction: rows are staged at a time from the oracle and committed through `persist.transactions`, to one
-table or to several, all or nothing.  It is durable when the call returns.  Deleting a row that is not there fails the
-whole transaction, and names the row.
+A write is a transaction: rows are staged at a time from the oracle and committed through
+`persist.together.transactions`, to one table or to several, all or nothing.  It is durable when the call returns.
+Deleting a row that is not there fails the whole transaction, and names the row.
 
 A transaction sees everything as it was before it: what a statement reads, of tables and of views alike, and whether
 rows to delete are there, is found at the last time that is complete for the tables; nothing comes between it and the
@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from strandline.algebra.schema import DIFF, Schema
 from strandline.errors import InvalidUsage
-from strandline.persist.batch import Staged
-from strandline.persist.plane import Engine, Rows, StageRequest
-from strandline.persist.read import ReadHandle
-from strandline.persist.transactions import Transactions, Writes
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.plane import Engine, Rows, StageRequest
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.batch import Staged
+from strandline.persist.together.transactions import Transactions, Writes
 
 SMALL_ROWS_MAX = 20_000
 
@@ -98,7 +98,7 @@ async def commit(
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """See `persist.transactions.Draft`."""
+    """See `persist.together.transactions.Draft`."""
 
     changes: Sequence[Change | Statement]
     engine: Engine

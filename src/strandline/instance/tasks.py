@@ -15,8 +15,8 @@ from strandline.materialize.runtime import Materialization as Task
 from strandline.materialize.runtime import Status
 from strandline.materialize.task import MaterializationSpec
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Engine
-from strandline.persist.read import ReadHandle
+from strandline.persist.handles.plane import Engine
+from strandline.persist.handles.read import ReadHandle
 
 
 async def start_task(

@@ -2,7 +2,8 @@
 
 Its record holds the writer's epoch, a token, how far the task has come (`task.Progress`) and the driver's state;
 writing it is one compare-and-set, so all of it changes together.  For drivers whose endpoint keeps no checkpoint this
-write *is* the commit.  After a lost answer the register finds out whether the write happened (`persist/register.py`).
+write *is* the commit.  After a lost answer the register finds out whether the write happened
+(`persist/handles/register.py`).
 
 Opening the log writes it at once, under a fresh token.  An older opener finds another token at its next write and is
 fenced; it can never write again.  An opener whose epoch is below the record's is refused.
@@ -19,7 +20,7 @@ import msgspec
 
 from strandline.errors import CorruptionError, FencedError, InvalidUsage
 from strandline.materialize.task import Checkpoint, Extent, Progress
-from strandline.persist.register import Register
+from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind

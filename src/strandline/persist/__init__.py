@@ -7,14 +7,14 @@ Source: design pages "persist" (handles) and "the public face" (lower down).
 """
 
 from strandline.persist.client import PersistClient
-from strandline.persist.multi import MultiWriteHandle, open_multi
-from strandline.persist.read import ReadHandle
-from strandline.persist.records import RecordShard
-from strandline.persist.since import SinceHandle
-from strandline.persist.stream import StreamClient, StreamReader, StreamWriter, read_stream
-from strandline.persist.transactions import Transactions, open_transactions
-from strandline.persist.updates import RowCodec, ValueCodec
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.records import RecordShard
+from strandline.persist.handles.since import SinceHandle
+from strandline.persist.handles.updates import RowCodec, ValueCodec
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.together.multi import MultiWriteHandle, open_multi
+from strandline.persist.together.stream import StreamClient, StreamReader, StreamWriter, read_stream
+from strandline.persist.together.transactions import Transactions, open_transactions
 
 __all__ = [
     "MultiWriteHandle",

@@ -16,26 +16,26 @@ from typing import Any
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, Indeterminate, StoreError, StrandlineError, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist.collect import DELETION_GRACE_MS, Collector
-from strandline.persist.compact import Compactor
-from strandline.persist.evolution import parse_schema
-from strandline.persist.inspect import Inspection, inspect
-from strandline.persist.lease import Lease
-from strandline.persist.machine import ROLLUP_EVERY, Command, Machine
-from strandline.persist.metrics import Metrics
-from strandline.persist.names import KEY, OWNERS, Names
-from strandline.persist.notify import Notifier, Polling
-from strandline.persist.patience import PatientBlob
-from strandline.persist.plane import Merger
-from strandline.persist.read import ReadHandle
-from strandline.persist.records import SCHEMA, RecordMerger, RecordShard
-from strandline.persist.register import Register
-from strandline.persist.retire import retire
-from strandline.persist.since import SinceHandle
-from strandline.persist.state import Append, AppendOutcome, ShardState, append, describe, mark_swept
-from strandline.persist.trace import due
-from strandline.persist.updates import RowCodec
-from strandline.persist.write import WriteHandle, fenced
+from strandline.persist.handles.lease import Lease
+from strandline.persist.handles.names import KEY, OWNERS, Names
+from strandline.persist.handles.plane import Merger
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.records import SCHEMA, RecordMerger, RecordShard
+from strandline.persist.handles.register import Register
+from strandline.persist.handles.since import SinceHandle
+from strandline.persist.handles.updates import RowCodec
+from strandline.persist.handles.write import WriteHandle, fenced
+from strandline.persist.notices.notify import Notifier, Polling
+from strandline.persist.shard.evolution import parse_schema
+from strandline.persist.shard.machine import ROLLUP_EVERY, Command, Machine
+from strandline.persist.shard.metrics import Metrics
+from strandline.persist.shard.patience import PatientBlob
+from strandline.persist.shard.state import Append, AppendOutcome, ShardState, append, describe, mark_swept
+from strandline.persist.shard.trace import due
+from strandline.persist.upkeep.collect import DELETION_GRACE_MS, Collector
+from strandline.persist.upkeep.compact import Compactor
+from strandline.persist.upkeep.inspect import Inspection, inspect
+from strandline.persist.upkeep.retire import retire
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus

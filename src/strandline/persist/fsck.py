@@ -24,20 +24,20 @@ from msgspec.structs import replace
 
 from strandline.errors import CorruptionError, DefinitionError
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
-from strandline.persist import codec
-from strandline.persist.batch import Batch, BlobPart, as_batch
 from strandline.persist.client import PersistClient
-from strandline.persist.compact import UNNAMED
-from strandline.persist.evolution import parse_schema
-from strandline.persist.invariants import check
-from strandline.persist.ledger import Committed, Ledger
-from strandline.persist.location import KEY as LOCATION
-from strandline.persist.objects import shard_prefix
-from strandline.persist.plane import Contents, Half, Merger
-from strandline.persist.records import read_records
-from strandline.persist.register import version_key
-from strandline.persist.state import FIRST_SEQNO, ShardState
-from strandline.persist.transactions import LOGS
+from strandline.persist.handles.location import KEY as LOCATION
+from strandline.persist.handles.plane import Contents, Half, Merger
+from strandline.persist.handles.records import read_records
+from strandline.persist.handles.register import version_key
+from strandline.persist.shard import codec
+from strandline.persist.shard.batch import Batch, BlobPart, as_batch
+from strandline.persist.shard.evolution import parse_schema
+from strandline.persist.shard.invariants import check
+from strandline.persist.shard.objects import shard_prefix
+from strandline.persist.shard.state import FIRST_SEQNO, ShardState
+from strandline.persist.together.ledger import Committed, Ledger
+from strandline.persist.together.transactions import LOGS
+from strandline.persist.upkeep.compact import UNNAMED
 from strandline.store.consensus import Consensus
 from strandline.store.seal import Kind, unseal
 

@@ -20,9 +20,9 @@ import msgspec
 
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import Frontier
-from strandline.persist.records import Record, RecordShard
-from strandline.persist.state import Appended, Fenced, UpperMismatch
-from strandline.persist.write import fenced
+from strandline.persist.handles.records import Record, RecordShard
+from strandline.persist.handles.write import fenced
+from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 
 
 class FileVersion(msgspec.Struct, frozen=True, array_like=True):

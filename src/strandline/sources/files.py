@@ -37,7 +37,7 @@ from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.persist.plane import Rows
+from strandline.persist.handles.plane import Rows
 from strandline.sources.file_options import FileOptions
 from strandline.sources.file_sequence import FileSequence, FileVersion
 from strandline.sources.folder import Checked, Ends, Folder, Stamp

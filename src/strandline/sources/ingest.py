@@ -28,11 +28,11 @@ from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
-from strandline.persist.batch import Staged
-from strandline.persist.plane import Engine, Half, Rows, StageRequest
-from strandline.persist.read import contents, erring
-from strandline.persist.state import Appended, Fenced, UpperMismatch
-from strandline.persist.write import WriteHandle, fenced
+from strandline.persist.handles.plane import Engine, Half, Rows, StageRequest
+from strandline.persist.handles.read import contents, erring
+from strandline.persist.handles.write import WriteHandle, fenced
+from strandline.persist.shard.batch import Staged
+from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.sources.invariants import forgets_only_durable
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice

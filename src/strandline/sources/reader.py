@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from strandline.frontier.gauge import Offsets
-from strandline.persist.plane import Rows
+from strandline.persist.handles.plane import Rows
 from strandline.sources.reclock import Slice
 
 

@@ -24,9 +24,9 @@ import msgspec
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
-from strandline.persist.records import Record, RecordShard
-from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
-from strandline.persist.write import fenced
+from strandline.persist.handles.records import Record, RecordShard
+from strandline.persist.handles.write import fenced
+from strandline.persist.shard.state import Appended, Fenced, ShardState, UpperMismatch
 from strandline.sources.invariants import only_grows
 from strandline.sources.reclock import NOTHING_READ, Binding, Remap
 

@@ -32,8 +32,8 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.frontier.antichain import TIME_MAX, Frontier
-from strandline.persist.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
-from strandline.persist.plane import Contents, Engine, Errors, Half, Rows, StageRequest
+from strandline.persist.handles.plane import Contents, Engine, Errors, Half, Rows, StageRequest
+from strandline.persist.shard.batch import NOTHING, BlobPart, InlinePart, Staged, as_batch, retimed
 
 T = TypeVar("T")
 Load: TypeAlias = Callable[[pa.Table, Schema], Rows]

@@ -23,7 +23,7 @@ from strandline.errors import DefinitionError
 
 
 class ListAnalyst:
-    """`strandline.environment.assembly.TypeAnalyst` by sqlglot."""
+    """`strandline.controller.assembly.TypeAnalyst` by sqlglot."""
 
     def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
         """See `Analyst.schema_of`."""

@@ -26,7 +26,8 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import cancelled
 from strandline.errors import CollectionError, CorruptionError, InvalidUsage
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
-from strandline.persist.batch import (
+from strandline.persist.handles.plane import Contents, Differences, Errors, Half, Rows, StageRequest
+from strandline.persist.shard.batch import (
     INLINE_PART_BYTES_MAX,
     NOTHING,
     Batch,
@@ -37,7 +38,6 @@ from strandline.persist.batch import (
     Staged,
     narrowed,
 )
-from strandline.persist.plane import Contents, Differences, Errors, Half, Rows, StageRequest
 from strandline.store.blob import Blob
 from strandline.testing.list_plans import Plans, Query
 
@@ -92,7 +92,7 @@ def _stamped(table: pa.Table, schema: Schema, time: int, diff: int) -> Rows:
 
 
 class ListEngine:
-    """`persist.plane.Engine` over lists, with parts in ``blob``.
+    """`persist.handles.plane.Engine` over lists, with parts in ``blob``.
 
     ``queries``: a function for each query without a plan, by its text.
     """

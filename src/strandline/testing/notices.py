@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from strandline.persist.notify import Notice, Subscription
+from strandline.persist.notices.notify import Notice, Subscription
 from strandline.testing.choices import FAULT
 from strandline.testing.simulation import WAIT, IoPoint, Simulation
 

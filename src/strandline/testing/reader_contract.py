@@ -23,7 +23,7 @@ import pytest
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
-from strandline.persist.plane import Engine
+from strandline.persist.handles.plane import Engine
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 

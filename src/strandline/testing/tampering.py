@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from strandline.algebra.schema import Schema
-from strandline.engine.parts import PartStore
-from strandline.engine.session import adopt
+from strandline.engine.parts.part_store import PartStore
+from strandline.engine.session.start import adopt
 from strandline.engine.spark import SparkEngine
 from strandline.errors import Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import StageRequest
-from strandline.persist.state import Appended
+from strandline.persist.handles.plane import StageRequest
+from strandline.persist.shard.state import Appended
 from strandline.store.file import FileBlob
 from strandline.store.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds

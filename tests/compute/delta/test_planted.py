@@ -11,7 +11,7 @@ import pytest
 from strandline.algebra.nodes import NOTHING, Accumulate, Node, Project, Regroup, Replay, with_frames
 from strandline.compute.delta.phase import Phase, Window, frame, source
 from strandline.compute.stage import Stage, delta_plan
-from strandline.engine import grouping
+from strandline.engine.sql import grouping
 
 Sabotage = Callable[[Node], Node]
 

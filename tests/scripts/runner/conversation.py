@@ -42,9 +42,9 @@ from msgspec.structs import replace
 
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.persist.holds import expire_overdue
-from strandline.persist.state import Appended, Fenced, UpperMismatch
-from strandline.persist.trace import Merged, Stale, everything
+from strandline.persist.shard.holds import expire_overdue
+from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
+from strandline.persist.shard.trace import Merged, Stale, everything
 from strandline.store.unreliable import Outcome
 from strandline.testing.simulation import run_sync
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from laws.broken import require
 from strandline.materialize.log import decode
-from strandline.persist.register import Register
+from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus

@@ -30,18 +30,27 @@ import msgspec
 
 from laws.broken import LawBrokenError, require
 from strandline.algebra.schema import DIFF, ERROR, TIME
-from strandline.environment.catalog import KEY, Catalog, CatalogStore, Materialization, Source, Table, View, shards_of
-from strandline.environment.commanded import bindings, log_key
+from strandline.controller.commanded import bindings, log_key
+from strandline.controller.location.catalog import (
+    KEY,
+    Catalog,
+    CatalogStore,
+    Materialization,
+    Source,
+    Table,
+    View,
+    shards_of,
+)
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
 from strandline.materialize.log import decode
 from strandline.materialize.task import Checkpoint
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Half
-from strandline.persist.read import ReadHandle, contents
-from strandline.persist.records import Record, RecordShard
-from strandline.persist.register import Register
-from strandline.persist.state import ShardState
+from strandline.persist.handles.plane import Half
+from strandline.persist.handles.read import ReadHandle, contents
+from strandline.persist.handles.records import Record, RecordShard
+from strandline.persist.handles.register import Register
+from strandline.persist.shard.state import ShardState
 from strandline.store.seal import Kind
 from strandline.testing.list_engine import ListEngine, listed
 from worlds.meanings import VIEWS, Row

@@ -18,16 +18,18 @@ from msgspec.structs import replace
 
 from strandline.errors import Indeterminate, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, join
-from strandline.persist import client, codec, read, register, since, state, write
-from strandline.persist.batch import Staged
+from strandline.persist import client
 from strandline.persist.client import PersistClient
-from strandline.persist.ledger import Ledger
-from strandline.persist.machine import Machine
-from strandline.persist.read import ReadHandle
-from strandline.persist.register import Register
-from strandline.persist.state import Append, Appended, AppendOutcome, Rollup, ShardState, add_rollup
-from strandline.persist.transactions import Transactions
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles import read, register, since, write
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.register import Register
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard import codec, state
+from strandline.persist.shard.batch import Staged
+from strandline.persist.shard.machine import Machine
+from strandline.persist.shard.state import Append, Appended, AppendOutcome, Rollup, ShardState, add_rollup
+from strandline.persist.together.ledger import Ledger
+from strandline.persist.together.transactions import Transactions
 from worlds import users
 from worlds.rows import discard
 

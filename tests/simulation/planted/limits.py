@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planted.bugs import bug
-from strandline.persist import collect, holds, machine, transactions
 from strandline.persist.client import PersistClient
-from strandline.persist.collect import Collector
-from strandline.persist.machine import Machine
-from strandline.persist.objects import doomed_prefix
-from strandline.persist.state import ShardState
+from strandline.persist.shard import holds, machine
+from strandline.persist.shard.machine import Machine
+from strandline.persist.shard.objects import doomed_prefix
+from strandline.persist.shard.state import ShardState
+from strandline.persist.together import transactions
+from strandline.persist.upkeep import collect
+from strandline.persist.upkeep.collect import Collector
 from strandline.store.consensus import Versioned
 from strandline.store.seal import Kind, seal
 from worlds import keepers

@@ -9,12 +9,12 @@ from typing import Any
 
 from planted.bugs import bug
 from strandline.frontier.antichain import Frontier
-from strandline.persist.machine import Machine
-from strandline.persist.records import RecordShard
-from strandline.persist.since import SinceHandle
-from strandline.persist.state import ShardState
-from strandline.persist.transactions import Transactions
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.records import RecordShard
+from strandline.persist.handles.since import SinceHandle
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.machine import Machine
+from strandline.persist.shard.state import ShardState
+from strandline.persist.together.transactions import Transactions
 
 
 @bug("two appends of one handle keep their tokens in one place", (WriteHandle, "request"))

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from planted.bugs import Bug, registrar
 from strandline.errors import InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist import line, multi, stream, unsealed
-from strandline.persist.names import Named, Names
-from strandline.persist.state import ShardState
-from strandline.persist.transactions import Transactions
-from strandline.persist.unsealed import Outcome, Pour, Poured, Seal, Write
+from strandline.persist.handles.names import Named, Names
+from strandline.persist.shard.state import ShardState
+from strandline.persist.together import line, multi, stream, unsealed
+from strandline.persist.together.transactions import Transactions
+from strandline.persist.together.unsealed import Outcome, Pour, Poured, Seal, Write
 
 BUGS: Final[list[Bug]] = []
 bug = registrar(BUGS)

@@ -16,17 +16,19 @@ from laws import places
 from planted.bugs import bug
 from strandline.errors import CorruptionError, Indeterminate, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, join, meet
-from strandline.persist import codec, collect, holds, lease, machine, records, register, state
-from strandline.persist.batch import BlobPart
-from strandline.persist.collect import Collector
-from strandline.persist.compact import Compactor
-from strandline.persist.lease import Lease
-from strandline.persist.machine import Machine
-from strandline.persist.objects import named_time, rollups_prefix
-from strandline.persist.records import Record, RecordMerger, consolidate
-from strandline.persist.state import Downgraded, Rollup, ShardState
-from strandline.persist.trace import Merged
-from strandline.persist.upkeep import Upkeep
+from strandline.persist.handles import lease, records, register
+from strandline.persist.handles.lease import Lease
+from strandline.persist.handles.records import Record, RecordMerger, consolidate
+from strandline.persist.shard import codec, holds, machine, state
+from strandline.persist.shard.batch import BlobPart
+from strandline.persist.shard.machine import Machine
+from strandline.persist.shard.objects import named_time, rollups_prefix
+from strandline.persist.shard.state import Downgraded, Rollup, ShardState
+from strandline.persist.shard.trace import Merged
+from strandline.persist.shard.upkeep import Upkeep
+from strandline.persist.upkeep import collect
+from strandline.persist.upkeep.collect import Collector
+from strandline.persist.upkeep.compact import Compactor
 from strandline.store import seal
 from strandline.store.seal import SEAL_BYTES
 from worlds import rows

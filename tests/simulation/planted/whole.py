@@ -21,10 +21,10 @@ from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.step import StageRun
-from strandline.environment import core as core_module
-from strandline.environment import retention
-from strandline.environment.catalog import Catalog
-from strandline.environment.core import Core
+from strandline.controller import core as core_module
+from strandline.controller import retention
+from strandline.controller.core import Core
+from strandline.controller.location.catalog import Catalog
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.instance import error_half, tables
@@ -34,8 +34,8 @@ from strandline.instance.problems import Problems
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.runtime import Materialization
 from strandline.materialize.task import Checkpoint
-from strandline.persist.plane import Rows
-from strandline.persist.transactions import Transactions
+from strandline.persist.handles.plane import Rows
+from strandline.persist.together.transactions import Transactions
 from strandline.sources import reclock
 from strandline.sources.ingest import Advanced, Ingestion, Stepped
 from strandline.sources.reclock import Remap, Slice

@@ -15,12 +15,13 @@ from typing import Any, Final, TypeVar
 
 from laws.broken import LawBrokenError, require
 from laws.views import Attempt, standing
-from strandline.environment import definitions, inquiry
-from strandline.environment.catalog import Materialization, Source, Table
-from strandline.environment.config import Config, Mode
-from strandline.environment.core import Core
-from strandline.environment.holding import Hold
-from strandline.environment.statements import Drop, parse
+from strandline.controller.asking import inquiry
+from strandline.controller.asking.holding import Hold
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.language.statements import Drop, parse
+from strandline.controller.location.catalog import Materialization, Source, Table
+from strandline.controller.location.config import Config, Mode
 from strandline.errors import (
     AsOfError,
     CollectionError,

@@ -7,7 +7,7 @@ from functools import partial
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.client import PersistClient
 from strandline.persist.fsck import held_by_transactions
-from strandline.persist.records import RecordMerger
+from strandline.persist.handles.records import RecordMerger
 from strandline.testing.simulation import Fate, IoPoint
 from worlds.persist import LEASED, PLAIN, RECORDS, SHARDS, SKEWS_MS, SWEPT, TABLES, World
 from worlds.rows import SCHEMA

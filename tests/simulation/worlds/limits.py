@@ -17,22 +17,10 @@ from types import ModuleType
 from typing import Final
 from unittest import mock
 
-from strandline.persist import (
-    collect,
-    compact,
-    definite,
-    ledger,
-    line,
-    machine,
-    read,
-    register,
-    state,
-    trace,
-    transactions,
-    unsealed,
-    upkeep,
-    write,
-)
+from strandline.persist.handles import definite, read, register, write
+from strandline.persist.shard import machine, state, trace, upkeep
+from strandline.persist.together import ledger, line, transactions, unsealed
+from strandline.persist.upkeep import collect, compact
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from strandline.algebra.nodes import Opaque
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.stage import Stage
-from strandline.environment import planning
-from strandline.environment.catalog import Catalog, Materialization
+from strandline.controller import planning
+from strandline.controller.location.catalog import Catalog, Materialization
 from strandline.testing.list_analyst import ListAnalyst
 from strandline.testing.list_plans import Query
 from strandline.testing.list_source import SCHEMA as MESSAGES

@@ -39,7 +39,7 @@ from strandline.materialize.messages import (
 )
 from strandline.materialize.state import StateUpdate
 from strandline.materialize.task import NOTHING, Binding, Checkpoint, MaterializationSpec
-from strandline.persist.plane import Rows
+from strandline.persist.handles.plane import Rows
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.blob import Blob
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned

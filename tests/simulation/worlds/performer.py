@@ -18,10 +18,10 @@ from unittest import mock
 
 from laws.broken import require
 from laws.views import Attempt
-from strandline.environment.config import Config, Mode
-from strandline.environment.core import Core
+from strandline.controller.core import Core
+from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, StoreError, Unavailable
-from strandline.persist import trace
+from strandline.persist.shard import trace
 from strandline.testing.simulation import SimClock, run_sync
 from worlds.instance import Instance
 from worlds.meanings import Row

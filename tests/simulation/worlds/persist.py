@@ -26,16 +26,18 @@ from laws.observed import Observed
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
 from strandline.errors import AsOfError, InvalidUsage, StoreError, Unavailable
-from strandline.persist import codec, collect, holds, lease, machine, patience, records, register, trace
 from strandline.persist.client import PersistClient
-from strandline.persist.plane import Contents
-from strandline.persist.read import ReadHandle
-from strandline.persist.records import SCHEMA as RECORDS_SCHEMA
-from strandline.persist.records import RecordMerger
-from strandline.persist.register import Register
-from strandline.persist.state import ShardState
-from strandline.persist.transactions import SHARD as TRANSACTIONS
-from strandline.persist.transactions import open_transactions
+from strandline.persist.handles import lease, records, register
+from strandline.persist.handles.plane import Contents
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.records import SCHEMA as RECORDS_SCHEMA
+from strandline.persist.handles.records import RecordMerger
+from strandline.persist.handles.register import Register
+from strandline.persist.shard import codec, holds, machine, patience, trace
+from strandline.persist.shard.state import ShardState
+from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+from strandline.persist.together.transactions import open_transactions
+from strandline.persist.upkeep import collect
 from strandline.store.unreliable import Choose
 from strandline.testing.choices import FAULT, Seeded
 from strandline.testing.simulation import (

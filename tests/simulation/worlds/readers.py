@@ -9,7 +9,7 @@ from typing import Final
 from strandline.errors import AsOfError, FencedError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.read import ReadHandle
+from strandline.persist.handles.read import ReadHandle
 from worlds.persist import LEASED, PLAIN, SHARDS, World
 from worlds.rows import SCHEMA, multiset
 from worlds.tries import IDLE_S, LOOKS, UNANSWERED, at, how_many, until_answered

@@ -13,10 +13,10 @@ from laws.history import Answer, Update
 from strandline.errors import FencedError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
-from strandline.persist.read import ReadHandle
-from strandline.persist.records import RecordMerger
-from strandline.persist.state import Appended, Fenced
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.records import RecordMerger
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.state import Appended, Fenced
 from worlds.persist import PLAIN, TABLES, World
 from worlds.rows import SCHEMA, multiset, stage
 from worlds.tries import under_epochs, until_answered

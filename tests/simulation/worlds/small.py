@@ -18,10 +18,10 @@ from laws.places import WatchedPlaces
 from strandline.errors import AsOfError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
-from strandline.persist.codec import encode_rollup
-from strandline.persist.records import RecordMerger
-from strandline.persist.state import Appended, ShardState
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.records import RecordMerger
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.codec import encode_rollup
+from strandline.persist.shard.state import Appended, ShardState
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.exploration import Arrived

@@ -20,14 +20,14 @@ from strandline.algebra.schema import DIFF, TIME
 from strandline.compute.sink.actor import Sink
 from strandline.compute.stage import Kind, Stage, split
 from strandline.compute.step import StageRun
-from strandline.environment.planning import plan_view
+from strandline.controller.planning import plan_view
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
-from strandline.persist.codec import encode_rollup
-from strandline.persist.plane import StageRequest
-from strandline.persist.read import ReadHandle, contents
-from strandline.persist.state import Appended
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.plane import StageRequest
+from strandline.persist.handles.read import ReadHandle, contents
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.codec import encode_rollup
+from strandline.persist.shard.state import Appended
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock

@@ -24,12 +24,12 @@ from strandline.errors import Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
-from strandline.persist.codec import encode_rollup
-from strandline.persist.plane import Rows
-from strandline.persist.read import ReadHandle, contents
-from strandline.persist.records import RecordShard
-from strandline.persist.since import SinceHandle
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.read import ReadHandle, contents
+from strandline.persist.handles.records import RecordShard
+from strandline.persist.handles.since import SinceHandle
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.codec import encode_rollup
 from strandline.sources.ingest import Ingestion, Stalled
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard

@@ -32,12 +32,13 @@ from strandline.errors import (
     InvalidUsage,
     Unavailable,
 )
-from strandline.persist import machine, patience, register
 from strandline.persist.client import PersistClient
-from strandline.persist.multi import MultiWriteHandle, open_multi
-from strandline.persist.names import KEY as NAMES
-from strandline.persist.stream import Call, StreamClient, StreamReader, StreamWriter
-from strandline.persist.updates import ValueCodec
+from strandline.persist.handles import register
+from strandline.persist.handles.names import KEY as NAMES
+from strandline.persist.handles.updates import ValueCodec
+from strandline.persist.shard import machine, patience
+from strandline.persist.together.multi import MultiWriteHandle, open_multi
+from strandline.persist.together.stream import Call, StreamClient, StreamReader, StreamWriter
 from strandline.store.unreliable import Choose
 from strandline.testing.choices import Seeded
 from strandline.testing.simulation import (

@@ -17,13 +17,15 @@ from unittest import mock
 from laws.broken import judged, require
 from laws.logs import WatchedConsensus
 from laws.views import Attempt, Observer
-from strandline.environment import core as core_module
-from strandline.environment import definitions, retention
-from strandline.environment.assembly import Assembly
+from strandline.controller import core as core_module
+from strandline.controller import retention
+from strandline.controller.assembly import Assembly
+from strandline.controller.defining import definitions
 from strandline.errors import Unavailable
 from strandline.instance.commands import RunIngestion
-from strandline.persist import machine, patience, register, trace
 from strandline.persist.client import PersistClient
+from strandline.persist.handles import register
+from strandline.persist.shard import machine, patience, trace
 from strandline.sources.reader import SourceReader
 from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose

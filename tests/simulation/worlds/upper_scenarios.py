@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Final
 from unittest import mock
 
-from strandline.environment import definitions, upkeep
-from strandline.environment.backfill import backfill
-from strandline.environment.core import Core
-from strandline.environment.statements import Drop
+from strandline.controller.asking import housekeeping as upkeep
+from strandline.controller.asking.backfill import backfill
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.language.statements import Drop
 from strandline.testing.simulation import Fate, IoPoint
 from worlds.instance import create, parsed
 from worlds.meanings import VIEWS, Row

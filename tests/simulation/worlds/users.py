@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from laws.history import Answer, Attempt, Update
 from strandline.errors import FencedError, Indeterminate, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist.batch import Staged
 from strandline.persist.client import PersistClient
-from strandline.persist.records import Record
-from strandline.persist.state import Appended, AppendOutcome, Fenced, UpperMismatch
-from strandline.persist.transactions import SHARD as TRANSACTIONS
-from strandline.persist.transactions import CommittedAt, TimeTaken, Transactions, open_transactions
-from strandline.persist.write import WriteHandle
+from strandline.persist.handles.records import Record
+from strandline.persist.handles.write import WriteHandle
+from strandline.persist.shard.batch import Staged
+from strandline.persist.shard.state import Appended, AppendOutcome, Fenced, UpperMismatch
+from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+from strandline.persist.together.transactions import CommittedAt, TimeTaken, Transactions, open_transactions
 from worlds.persist import DAWDLES_S, PLAIN, RECORDS, TABLES, World
 from worlds.rows import SCHEMA, discard, stage
 from worlds.tries import APPENDS, COMMITS, DAYS_S, UNANSWERED, at, how_many, too_late, too_old

@@ -22,12 +22,12 @@ from typing import Final
 
 from laws.broken import LawBrokenError
 from laws.views import FOREIGN
-from strandline.environment.catalog import View
-from strandline.environment.config import Config, Mode
-from strandline.environment.core import Core
+from strandline.controller.core import Core
+from strandline.controller.location.catalog import View
+from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
-from strandline.persist.plane import StageRequest
+from strandline.persist.handles.plane import StageRequest
 from strandline.testing.choices import FAULT, Seeded
 from strandline.testing.doubles import HandClock, in_turn
 from strandline.testing.list_engine import ListEngine, updates

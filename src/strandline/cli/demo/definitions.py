@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from strandline.engine.session import SHORT_LIVED_JAVA
+from strandline.engine.session.start import SHORT_LIVED_JAVA
 
 COLUMNS: Final[Mapping[str, str]] = {
     "flights": (

@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, SCRATCH, VIEWS
 from strandline.cli.door import Door
-from strandline.engine import class_archive
-from strandline.engine.session import SHORT_LIVED_JAVA, java_path
+from strandline.engine.session import class_archive
+from strandline.engine.session.start import SHORT_LIVED_JAVA, java_path
 
 SIGNIFICANT_DIGITS: Final = 12
 INSTANT: Final = pa.timestamp("us", tz="UTC")

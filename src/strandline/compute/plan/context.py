@@ -12,7 +12,7 @@ from strandline.algebra.scalar import Scalar, column
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
 from strandline.compute.plan.analyst import Analyst
 from strandline.compute.plan.scope import Names, Unplanned
-from strandline.engine.sql import render
+from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError
 
 

@@ -29,11 +29,11 @@ from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.sink.mint import Description, mint
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
-from strandline.persist.batch import Staged
-from strandline.persist.plane import Engine, Errors, Half, Rows, StageRequest
-from strandline.persist.read import contents, erring
-from strandline.persist.state import Appended, Fenced, ShardState, UpperMismatch
-from strandline.persist.write import WriteHandle, fenced
+from strandline.persist.handles.plane import Engine, Errors, Half, Rows, StageRequest
+from strandline.persist.handles.read import contents, erring
+from strandline.persist.handles.write import WriteHandle, fenced
+from strandline.persist.shard.batch import Staged
+from strandline.persist.shard.state import Appended, Fenced, ShardState, UpperMismatch
 
 
 @dataclass

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.algebra.schema import Schema
-from strandline.persist.plane import Engine, Rows
+from strandline.persist.handles.plane import Engine, Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The controller: decides what an environment is and what its instance runs.  It touches no row."""

@@ -1,0 +1,1 @@
+"""Asking: queries, verification, status, and what an operator does by hand."""

@@ -1,0 +1,40 @@
+"""Holds behind the frames that people are given: what a frame reads stays readable for as long as the frame lives.
+
+Source: design page "persist" (modes and locks: a DataFrame handed out by a snapshot).
+"""
+
+from __future__ import annotations
+
+from strandline.errors import AsOfError
+from strandline.persist.handles.plane import Contents
+from strandline.persist.handles.read import ReadHandle
+
+
+class Hold:
+    """What one frame reads.  Given back once: when nothing uses the frame any more, or its environment closes."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[ReadHandle, Contents]] = []
+        self._closed = False
+
+    def take(self, handle: ReadHandle, contents: Contents) -> None:
+        """Keep ``contents``, which ``handle`` handed out."""
+        self._taken.append((handle, contents))
+
+    def give_back(self) -> None:
+        """Let go.  Only on the environment's own loop: a handle is not for two threads."""
+        taken, self._taken = self._taken, []
+        for handle, contents in taken:
+            handle.release(contents)
+
+    def close(self) -> None:
+        """Refuse the frame's use from here on."""
+        self._closed = True
+
+    def check(self) -> None:
+        """Raise `AsOfError` if the frame must not be used any more."""
+        if self._closed:
+            raise AsOfError(
+                "the environment that this frame was read from is closed, and what it reads is held no more; "
+                "open the location and read it again"
+            )

@@ -1,0 +1,189 @@
+"""Upkeep by hand: look at shards, check them, compact them, collect their garbage; as plain data.
+
+All of it may run while another process writes: what changes a shard goes through its one commit path, and what is
+deleted is named by nothing.  What only looks changes nothing, not even a lease.
+
+Source: design page "persist" (maintenance: inspect and repair, dry-run by default).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from strandline.controller.core import Core
+from strandline.controller.location.catalog import Source, View
+from strandline.controller.location.config import Mode
+from strandline.controller.location.tenure import lives, released
+from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
+from strandline.persist.fsck import check_location, held_by_transactions, shards_of
+from strandline.persist.shard.trace import Merged, everything
+from strandline.persist.upkeep.inspect import Inspection
+
+
+async def shards(core: Core) -> dict[str, str]:
+    """Return every shard of the location with what people call it (itself, where nobody does)."""
+    names: dict[str, str] = {}
+    for item in core.catalog.items.values():
+        match item:
+            case Source():
+                names |= {item.shard: item.name, item.remap: f"{item.name} (remap)"}
+                names[item.progress] = f"{item.name} (progress)"
+            case View():
+                names |= {shard: f"{item.name}/{stage}" for stage, shard in item.stages.items()}
+                names[item.shard] = item.name
+            case _ if hasattr(item, "shard"):
+                names[item.shard] = item.name
+    return {shard: names.get(shard, shard) for shard in await shards_of(core.client.consensus)}
+
+
+async def named(core: Core, name: str) -> str:
+    """Return the shard that ``name`` is, or is the collection of.  Raises as `Catalog.collection` if there is none."""
+    if name in await shards(core):
+        return name
+    return core.catalog.collection(name).shard
+
+
+async def inspect(core: Core, name: str) -> dict[str, Any]:
+    """Return what a shard is: its state, batches, holders, bytes.
+
+    Raises `DefinitionError` if there is no such collection or shard.
+    """
+    shard = await named(core, name)
+    found = await core.client.inspect(shard, await held_by_transactions(core.client))
+    if found is None:
+        raise InvalidUsage(f"shard {shard!r} was never written")
+    return {"name": (await shards(core)).get(shard, name), **_inspected(found)}
+
+
+async def check(core: Core, *, apply: bool) -> dict[str, Any]:
+    """Return what is wrong with the location's objects; ``apply``: and remove what is leaked.
+
+    Raises `InvalidUsage` if an independent environment is to ``apply`` anything, as all of these do.
+    """
+    _permit(core, apply=apply)
+    findings = await check_location(core.client, core.engine)
+    removed = await _sweep(core) if apply else []
+    return {
+        "shards": findings.shards,
+        "parts": findings.parts,
+        "bytes": findings.bytes,
+        "harmful": len(findings.harmful),
+        "found": [
+            {"fault": each.fault.name.lower(), "shard": each.shard, "key": each.key, "what": each.what}
+            for each in findings.found
+        ],
+        "removed": removed,
+    }
+
+
+async def compact(core: Core, name: str | None, *, apply: bool) -> list[dict[str, Any]]:
+    """Return, for each shard that a whole merge would change, what it is now; ``apply``: and what became of it."""
+    _permit(core, apply=apply)
+    known = await shards(core)
+    found = []
+    for shard in sorted(known if name is None else [await named(core, name)]):
+        compactor = await core.client.compactor(shard)
+        if compactor is None:
+            raise InvalidUsage(f"shard {shard!r} was never written")
+        state = core.client.state_of(shard)
+        plan = everything(state)
+        if plan is None:
+            continue
+        told = {
+            "shard": shard,
+            "name": known.get(shard, shard),
+            "batches": len(plan.inputs),
+            "parts": sum(len(batch.parts) for batch in plan.inputs),
+            "updates": sum(batch.rows for batch in plan.inputs),
+            "outcome": "due",
+        }
+        if apply:
+            told |= await _merged(core, shard)
+        found.append(told)
+    return found
+
+
+async def collect(core: Core, *, apply: bool) -> list[dict[str, Any]]:
+    """Return, for each shard with garbage, what is to be collected; ``apply``: what was."""
+    _permit(core, apply=apply)
+    found = []
+    for shard, name in sorted((await shards(core)).items()):
+        collector = await core.client.collector(shard)
+        assert collector is not None, f"shard {shard!r} was listed a moment ago"
+        done = await (collector.collect() if apply else collector.preview())
+        if not done.nothing:
+            found.append({"shard": shard, "name": name, **asdict(done)})
+    return found
+
+
+async def release(core: Core) -> str | None:
+    """Give the location free whose dead holder may not be succeeded; return who that was.
+
+    Raises `ConfigError` if it is alive.
+    """
+    before = await core.catalogs.read()
+    await core.catalogs.change(before.epoch, partial(released, processes=core.assembly.processes))
+    return None if before.holder is None else str(before.holder)
+
+
+async def written_by(core: Core) -> str | None:
+    """Return who writes the location now and may be alive; None if nothing does."""
+    holder = (await core.catalogs.read()).holder
+    dead = holder is None or lives(holder, core.assembly.processes) is False
+    return None if dead else str(holder)
+
+
+def _permit(core: Core, *, apply: bool) -> None:
+    if apply and core.mode is Mode.INDEPENDENT:
+        raise InvalidUsage(
+            "an independent environment changes nothing; open the location in another mode to apply this"
+        )
+
+
+async def _merged(core: Core, shard: str) -> dict[str, Any]:
+    compactor = await core.client.compactor(shard)
+    assert compactor is not None, f"shard {shard!r} is open"
+    try:
+        outcome = await compactor.whole()
+    except StrandlineError as error:
+        return {"outcome": f"failed: {error}"}
+    state = core.client.state_of(shard)
+    after = {"batches_after": len(state.batches), "parts_after": sum(len(batch.parts) for batch in state.batches)}
+    return {"outcome": "merged" if isinstance(outcome, Merged) else "overtaken by another merge", **after}
+
+
+async def _sweep(core: Core) -> list[str]:
+    """Remove what nothing names from every shard that can say what it names."""
+    held = partial(held_by_transactions, core.client)
+    removed = []
+    for shard in sorted(await shards(core)):
+        collector = await core.client.collector(shard)
+        assert collector is not None, f"shard {shard!r} was listed a moment ago"
+        try:
+            removed += await collector.sweep(held)
+        except CorruptionError:
+            continue  # it is told as damaged; what it names is not known
+    return removed
+
+
+def _inspected(found: Inspection) -> dict[str, Any]:
+    state = found.state
+    return {
+        "shard": state.shard,
+        "seqno": state.seqno,
+        "since": state.since.at,
+        "upper": state.upper.at,
+        "epoch": state.epoch,
+        "owner": state.owner,
+        "schema": state.schema,
+        "versions": found.versions,
+        "rollups": [rollup.seqno for rollup in state.rollups],
+        "batches": [
+            {**asdict(batch), "lower": batch.lower.at, "upper": batch.upper.at, "since": batch.since.at}
+            for batch in found.batches
+        ],
+        "holders": [{**asdict(holder), "since": holder.since.at} for holder in found.holders],
+        "bytes": asdict(found.bytes),
+    }

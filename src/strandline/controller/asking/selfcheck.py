@@ -1,0 +1,173 @@
+"""The self-check: views are verified while they run, so that a wrong rule is found without an operator.
+
+After each of the first steps of a new plan that changed something (the first computes everything, the next ones are
+incremental), and from then on within a small share of the time that passes, plain Spark answers what a view must hold,
+at one time, and the answer is compared with what it holds.  Later checks compare one part of the view's rows at a time,
+the parts in turn.
+
+A difference is a problem of the view, which `status` shows until the view is defined anew.  It is repaired in the next
+tick: the catalog marks it as distrusted, and from then on plain Spark recomputes the whole of it.
+
+What a check costs comes out of an allowance: `SHARE` of the time that passes, at most `ALLOWANCE_MS_MAX`.  A check runs
+once the allowance covers what the view's last check took.  So checks slow ticks down by that share at the most.
+
+Source: design page "compute" (verify runs in the background on a budget); `compute/plan/meaning.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from strandline.compute.step import StageRun
+from strandline.controller.asking.inquiry import Sample, Verification, verify
+from strandline.controller.core import Core
+from strandline.controller.location.catalog import View
+from strandline.errors import AsOfError, CollectionError, EvaluationError, FencedError, reason
+
+SHARE: Final = 0.02
+ALLOWANCE_MS_MAX: Final = 60_000
+PARTS: Final = 16
+"""A check after the first compares one of so many parts of a view's rows."""
+FIRST_CHECKS: Final = 3
+"""After so many checked steps a plan is trusted, and checked within the allowance alone."""
+FIRST_MS_MAX: Final = 5_000
+"""First checks go on within one tick until they have taken so long; the others wait for the next tick."""
+COST_MS_DEFAULT: Final = 2_000
+"""What a check is taken to cost before one was made here."""
+assert FIRST_MS_MAX < ALLOWANCE_MS_MAX
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one view: what its last check took, which part comes next, how many first steps were right.
+
+    ``rows`` is how many updates its sink had appended at the last check: without new ones nothing has changed.  All of
+    it is about the plan with the ``fingerprint``.
+    """
+
+    cost_ms: int = COST_MS_DEFAULT
+    part: int = 0
+    passed: int = 0
+    rows: int = 0
+    fingerprint: str = ""
+
+
+@dataclass(slots=True)
+class SelfCheck:
+    """Verifies the views of one environment; `turn` is called between ticks."""
+
+    core: Core
+    _known: dict[str, _Known] = field(default_factory=dict)
+    _allowance_ms: float = 0.0
+    _seen_ms: int | None = None
+
+    async def turn(self) -> None:
+        """Check what is due and can be paid for.
+
+        Raises `FencedError` if another environment has taken over.  A check that cannot be made is made later.
+        """
+        begun = self.core.assembly.clock.now_ms()
+        for name in self._unchecked():
+            if self.core.assembly.clock.now_ms() - begun > FIRST_MS_MAX:
+                break
+            await self._check(name, None)
+        now = self.core.assembly.clock.now_ms()
+        passed = 0 if self._seen_ms is None else max(0, now - self._seen_ms)
+        self._seen_ms = now
+        self._allowance_ms = min(ALLOWANCE_MS_MAX, self._allowance_ms + SHARE * passed)
+        due = self._next()
+        if due is not None and self._known[due].cost_ms <= self._allowance_ms:
+            known = self._known.pop(due)
+            self._known[due] = known  # the last of all, now
+            await self._check(due, Sample(PARTS, known.part))
+            known.part = (known.part + 1) % PARTS
+            self._allowance_ms -= known.cost_ms
+
+    def _unchecked(self) -> list[str]:
+        """Return the views that have changed under a plan that is not trusted yet."""
+        return [
+            name
+            for name, run in self._runs().items()
+            if self._view(name).checked != run.sink.fingerprint
+            and run.sink.counters.rows != self._of(name, run.sink.fingerprint).rows
+        ]
+
+    def _of(self, name: str, fingerprint: str) -> _Known:
+        """Return what is known of a view's plan; nothing, if it was another plan."""
+        known = self._known.get(name)
+        if known is None or known.fingerprint != fingerprint:
+            known = self._known[name] = _Known(fingerprint=fingerprint)
+        return known
+
+    def _next(self) -> str | None:
+        """Return the view that was checked the longest ago."""
+        runs = self._runs()
+        for name in list(self._known):
+            if name not in runs:
+                del self._known[name]
+        for name, run in runs.items():
+            self._of(name, run.sink.fingerprint)
+        return next(iter(self._known), None)
+
+    def _runs(self) -> dict[str, StageRun]:
+        """Return the last stage of each view that holds something and is trusted."""
+        dataflows = self.core.require_writing().instance.dataflows
+        last = {name: dataflows.runs_of(name)[-1] for name in dataflows.views}
+        return {n: run for n, run in last.items() if not run.sink.fresh and not self._view(n).distrusted}
+
+    def _view(self, name: str) -> View:
+        found = self.core.catalog.collection(name)
+        assert isinstance(found, View), f"{name!r} has a dataflow"
+        return found
+
+    async def _check(self, name: str, sample: Sample | None) -> None:
+        """Check one view; what keeps it from being checked is a problem of that view alone."""
+        try:
+            found = await self._verified(name, sample)
+            if found is not None and not found.ok:
+                await self._distrust(name, found)
+            elif found is not None and sample is None:
+                await self._passed(name)
+        except FencedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a check never stops what it checks
+            self.core.problems.setdefault(name, f"the self-check failed: {reason(error)}")
+
+    async def _verified(self, name: str, sample: Sample | None) -> Verification | None:
+        """Compare a view with what it must hold; None if it cannot be read, for which it has a problem already."""
+        sink = self._runs()[name].sink
+        known, begun = self._of(name, sink.fingerprint), self.core.assembly.clock.now_ms()
+        try:
+            return await verify(self.core, name, None, sample)
+        except EvaluationError:
+            raise
+        except (AsOfError, CollectionError):
+            return None
+        finally:
+            known.cost_ms = max(1, self.core.assembly.clock.now_ms() - begun)
+            known.rows = sink.counters.rows
+
+    async def _passed(self, name: str) -> None:
+        """Count a first step that was right; after enough of them the plan is trusted."""
+        sink = self._runs()[name].sink
+        known = self._of(name, sink.fingerprint)
+        known.passed += 1
+        if known.passed >= FIRST_CHECKS:
+            await self._change(name, checked=sink.fingerprint)
+
+    async def _distrust(self, name: str, found: Verification) -> None:
+        """Have the view recomputed whole: the next tick opens it anew, and its step appends what is wrong with it."""
+        rows = f"{found.missing} row(s) missing and {found.extra} too many at {found.as_of}"
+        await self._change(
+            name,
+            distrusted=f"the self-check found {rows}; plain Spark recomputes the whole view from then on, where its "
+            "text has one answer. Report the text as a bug of Strandline; define the view anew to try its plan again",
+        )
+
+    async def _change(self, name: str, **fields: str) -> None:
+        view = msgspec.structs.replace(self._view(name), **fields)
+        epoch = self.core.require_writing().epoch
+        await self.core.catalogs.change(epoch, lambda catalog: catalog.with_item(view))

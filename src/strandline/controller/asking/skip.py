@@ -1,0 +1,93 @@
+"""Skip: dismiss the records of a source that could not be decoded, once a person has looked at them.
+
+Such a record is an error of the source until its upstream takes it back.  Where upstream does not, or cannot, the
+operator may pass over it.  The error is withdrawn at a time of its own; at earlier times it is read as it was.  The
+views above the source are right again with the next tick.
+
+Nothing is dismissed unseen: the operator names the time at which they looked at the errors, and an error that came
+later stays.
+
+Source: design page "sources" (a later correction clears the error; ``strandline source skip``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from strandline.algebra.nodes import Get
+from strandline.algebra.schema import ERROR, Column, Schema
+from strandline.controller.asking import inquiry
+from strandline.controller.asking.holding import Hold
+from strandline.controller.core import Core
+from strandline.controller.location.catalog import Source, unknown
+from strandline.errors import InvalidUsage, Unavailable
+from strandline.frontier.antichain import as_time
+from strandline.instance import error_half
+from strandline.persist.handles.plane import Half
+from strandline.persist.handles.read import ReadHandle
+from strandline.sources.ingest import Ingestion, Stalled
+
+_TEXT: Final = "error"
+_TEXTS: Final = Schema((Column(_TEXT, "string"),))
+
+
+async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict[str, Any]:
+    """Return the errors that a source has at ``as_of`` (None: the latest time); ``apply``: and dismiss them.
+
+    Asked again, it finds that all have left: to dismiss them twice is to dismiss them once.
+
+    Raises:
+        DefinitionError: there is no such source; with candidates.
+        AsOfError: it cannot be read at ``as_of``.
+        InvalidUsage: it is to be applied, and this environment does not write; or some of the errors, and not all,
+            have left since ``as_of``.
+        SourceError, Unavailable: it is to be applied, and the source stands still.
+    """
+    source = core.catalog.find(name)
+    if not isinstance(source, Source):
+        raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Source)))
+    ingestion = await _caught_up(core, source) if apply else None
+    reader = await core.reader(source.name)
+    latest = await inquiry.latest([reader])
+    time = latest if as_of is None else as_of
+    seen = await error_half.tally(core.engine, reader, time)
+    dismissed = None
+    if ingestion is not None and seen["rows"]:
+        dismissed = await _dismiss(core, reader, ingestion, time, latest, count=seen["rows"])
+    return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
+
+
+async def _caught_up(core: Core, source: Source) -> Ingestion:
+    """Return the source's ingestion, all that it has bound being durable."""
+    ingestion = core.require_writing().instance.ingestions.get(source.name.lower())
+    if ingestion is None:
+        problem = core.problems.get(source.name.lower(), "it is not open")
+        raise Unavailable(f"source {source.name!r} stands still: {problem}")
+    outcome = await ingestion.catch_up()
+    if isinstance(outcome, Stalled):
+        raise outcome.error
+    return ingestion
+
+
+async def _dismiss(
+    core: Core, reader: ReadHandle, ingestion: Ingestion, seen_at: int, latest: int, *, count: int
+) -> int | None:
+    """Withdraw the ``count`` errors of ``seen_at`` at a new time, and return that; None if all have left already."""
+    hold, engine, oracle = Hold(), core.engine, core.require_writing().oracle
+    oracle.passed(as_time(ingestion.upper))
+    at = oracle.next()
+    try:
+        seen, now = [await inquiry.snapshot(core, reader, time, hold, Half.ERR) for time in (seen_at, latest)]
+        left = await engine.union(reader.schema, [now, seen], advance=at, negate=[False, True])
+        texts = await engine.evaluate(Get("errors", ((_TEXT, ERROR),)), {"errors": left})
+        gone = (await engine.differences(texts, _TEXTS)).missing
+        if gone == count:
+            return None
+        if gone:
+            raise InvalidUsage(
+                f"some errors that {reader.name!r} had at {seen_at} have left since; look at those that it has now"
+            )
+        await ingestion.dismiss(seen, at)
+    finally:
+        hold.give_back()
+    return at

@@ -1,0 +1,63 @@
+"""What an environment is made of: protocols for all that touches the world, and nothing concrete.
+
+`wiring.assemble` makes the assembly of a location; a simulation makes its own.  So everything on this floor runs over
+whatever clock, stores, engine, sources and endpoints it is given.
+
+Source: design page "the house planned" (core logic over injected protocols).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from strandline.algebra.schema import Schema
+from strandline.compute.plan.analyst import Analyst
+from strandline.compute.tick import Together
+from strandline.controller.location.tenure import Processes
+from strandline.instance.connections import Connectors, Drivers
+from strandline.persist.handles.plane import Engine
+from strandline.store.blob import Blob
+from strandline.store.clock import Clock, Ids
+from strandline.store.consensus import Consensus
+
+
+class ViewEngine(Engine, Protocol):
+    """An engine that says which of its settings change answers."""
+
+    def settings(self) -> dict[str, str]:
+        """Return the configuration that changes answers: part of what a view means."""
+        ...
+
+
+class TypeAnalyst(Analyst, Protocol):
+    """An analyst that reads column lists, too."""
+
+    def parse_ddl(self, ddl: str) -> Schema:
+        """Return the schema that a column list writes.  Raises `DefinitionError` for what is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Everything that touches the world, and how to let go of it."""
+
+    clock: Clock
+    ids: Ids
+    blob: Blob
+    consensus: Consensus
+    engine: ViewEngine
+    analyst: TypeAnalyst
+    connectors: Connectors
+    drivers: Drivers
+    together: Together
+    processes: Processes
+    address: Path | None
+    """Where the process that writes says how to be told of new versions; None: only in the process itself."""
+    opened: ExitStack
+
+    def close(self) -> None:
+        """Let go of files, threads and the session that was built here; a caller's session is left as it is."""
+        self.opened.close()

@@ -1,0 +1,123 @@
+"""Commanded: what an instance is to run for the items of a catalog.
+
+A command follows from the catalog and from the plans of its views.  A view is planned once, and once more when it is
+distrusted, which is another plan.
+
+Source: design page "compute" (instances: commands).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from strandline.controller.location import on_error
+from strandline.controller.location.catalog import Catalog, Collected, Item, Materialization, Source, Table, View
+from strandline.controller.location.config import Config
+from strandline.controller.planning import Definition
+from strandline.controller.retention import policy_of
+from strandline.instance.commands import (
+    Collection,
+    Command,
+    RunDataflow,
+    RunIngestion,
+    RunMaterialization,
+    RunTable,
+)
+from strandline.materialize.task import Binding, MaterializationSpec
+
+
+class Plans(Protocol):
+    """The plans of views that are known."""
+
+    def get(self, view: View) -> Definition | None:
+        """Return the plan of ``view`` as it is now; None if it was not planned yet."""
+        ...
+
+
+class KnownPlans:
+    """`Plans`, kept by the view's shard: a name that is used again is another view."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bool], Definition] = {}
+
+    def get(self, view: View) -> Definition | None:
+        """See `Plans.get`."""
+        return self._known.get(_key(view))
+
+    def put(self, definition: Definition) -> None:
+        """Keep the plan of a view."""
+        self._known[_key(definition.view)] = definition
+
+    def keep(self, catalog: Catalog) -> None:
+        """Forget the plans of views that are not in ``catalog``."""
+        there = {_key(item) for item in catalog.items.values() if isinstance(item, View)}
+        self._known = {key: known for key, known in self._known.items() if key in there}
+
+
+def _key(view: View) -> tuple[str, bool]:
+    return view.shard, bool(view.distrusted)
+
+
+def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, Command]:
+    """Return what is to be run, by the item's name; nothing for a view that is not planned yet."""
+    found = {name: command(item, catalog, plans, config) for name, item in catalog.items.items()}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Command | None:
+    """Return what is to be run for ``item``; None for a view that is not planned yet."""
+    match item:
+        case Table():
+            return RunTable(_collection(item, config))
+        case Source():
+            output = _collection(item, config)
+            return RunIngestion(output, item.connector, item.options, item.remap, item.progress)
+        case View():
+            known = plans.get(item)
+            return None if known is None else _dataflow(item, known, catalog, config)
+        case Materialization():
+            return RunMaterialization(
+                spec_of(item, catalog),
+                log_key(item),
+                item.endpoint,
+                item.endpoint_options,
+                tuple(_collection(catalog.collection(bound.collection), config) for bound in item.bindings),
+                on_error.continues(item.options),
+            )
+
+
+def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -> RunDataflow:
+    read = {name: catalog.collection(name) for name in known.planned.imports}
+    forgiven = frozenset(name for name, item in read.items() if isinstance(item, Source) and item.forgiven)
+    inputs = {name: _collection(item, config) for name, item in read.items()}
+    return RunDataflow(_collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven)
+
+
+def _collection(item: Collected, config: Config) -> Collection:
+    return Collection(item.name, item.shard, item.schema, policy_of(item, config).text)
+
+
+def log_key(item: Materialization) -> str:
+    """Return the Consensus key of a task's recovery log."""
+    return f"materialization/{item.id}"
+
+
+def bindings(item: Materialization, catalog: Catalog) -> tuple[Binding, ...]:
+    """Return what the task binds, with the collections' schemas."""
+    collections = [catalog.collection(bound.collection) for bound in item.bindings]
+    return tuple(
+        Binding(
+            collected.name,
+            bound.table,
+            bound.key,
+            collected.schema,
+            backfill=bound.backfill,
+            incarnation=f"{item.id}-{collected.shard}",
+        )
+        for bound, collected in zip(item.bindings, collections, strict=True)
+    )
+
+
+def spec_of(item: Materialization, catalog: Catalog) -> MaterializationSpec:
+    """Return the task as its driver sees it."""
+    return MaterializationSpec(item.name, bindings(item, catalog), item.options)

@@ -1,0 +1,484 @@
+"""The core of an environment: one writer of one location, and what it keeps going.
+
+`Core.open` takes the location over (tenure), fences older epochs, applies what was committed, and opens every item of
+the catalog where its last incarnation left it.  `Core.tick` brings everything to one new time: sources bind and read,
+tables are sealed, stages step, endpoints follow.  The three halves of a tick (`ingest`, `maintain`, `deliver`) may be
+called apart: how ticks are grouped into steps changes no update (law D).
+
+A core is used by one coroutine at a time (the client holds a lock); it spawns nothing.  `FencedError` from any call
+means that another environment has taken over: close it.  Whatever else fails is a *problem* of one item, told by
+`status`, here and in other processes; the other items go on.
+
+Source: design pages "the map" (path of a row), "environment" and "persist" (modes and locks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from strandline.algebra.schema import Schema
+from strandline.compute.tick import TickReport
+from strandline.controller.assembly import Assembly
+from strandline.controller.board import NOTICES, PROBLEMS, Board
+from strandline.controller.commanded import KnownPlans, command, commands
+from strandline.controller.location.catalog import (
+    KEY,
+    Catalog,
+    CatalogStore,
+    Collected,
+    Holder,
+    Item,
+    Materialization,
+    Table,
+    View,
+)
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.dropped import bury
+from strandline.controller.location.oracle import Oracle
+from strandline.controller.location.tenure import Claim, abandon, admit
+from strandline.controller.planning import Definition, define, stage_shards
+from strandline.controller.retention import LETTING_GO, Retention, policy_of
+from strandline.controller.standing import standing
+from strandline.errors import (
+    AsOfError,
+    ConfigError,
+    FencedError,
+    InvalidUsage,
+    StoreError,
+    StrandlineError,
+    Unavailable,
+)
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.instance import live
+from strandline.instance.instance import Equipment, Instance
+from strandline.instance.problems import Problems
+from strandline.instance.tables import Change, OpenTable, Statement
+from strandline.persist.client import PersistClient
+from strandline.persist.handles.location import KEY as LOCATION
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.handles.register import Register
+from strandline.persist.notices.notify import LocalNotifier, Notifier, Polling
+from strandline.persist.notices.push import PushClient, PushServer
+from strandline.persist.together.transactions import SHARD as TRANSACTIONS
+from strandline.persist.together.transactions import Transactions, open_transactions
+
+CATALOG = "catalog"
+"""What problems of knowing the catalog, and of closing what it dropped, are noted under."""
+MERGES = "(merges)"
+"""The same for the large merges beside ticks."""
+STATUS = "(status)"
+"""The same for the lists by which other processes read problems and notices."""
+
+
+@dataclass
+class Writing:
+    """What only the environment that writes has."""
+
+    epoch: int
+    transactions: Transactions
+    oracle: Oracle
+    instance: Instance
+    retention: Retention
+    plans: KnownPlans
+
+
+class Core:
+    """An environment of one location.  ``writing`` is None unless its mode is full."""
+
+    def __init__(
+        self, assembly: Assembly, client: PersistClient, catalogs: CatalogStore, config: Config, mode: Mode
+    ) -> None:
+        self.assembly = assembly
+        self.engine = assembly.engine
+        self.client = client
+        self.catalogs = catalogs
+        self.config = config
+        self.mode = mode
+        self.writing: Writing | None = None
+        self.problems = Problems()
+        self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
+        self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
+        self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
+        self._readers: dict[str, ReadHandle] = {}
+        self._held: dict[str, ReadHandle] = {}
+        self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
+
+    @classmethod
+    async def open(cls, assembly: Assembly, config: Config, mode: Mode) -> Core:
+        """Open a location.  Where that fails, the location is let go of.
+
+        Raises:
+            ConfigError: somebody else holds it (named), and ``config.take_over`` is not set; or it is only to be read,
+                and nothing was stored there yet.
+        """
+        blob, consensus = assembly.blob, assembly.consensus
+        notifier = _notifier(assembly, mode)
+        client = PersistClient(
+            assembly.clock, assembly.ids, blob, consensus, assembly.engine, notifier=notifier, merges_apart=True
+        )
+        catalogs = CatalogStore(Register(KEY, assembly.clock, assembly.ids, consensus))
+        core = cls(assembly, client, catalogs, config, mode)
+        if mode is not Mode.FULL:
+            if not (await catalogs.read()).epoch and not {*await consensus.list_keys()} - {LOCATION}:
+                raise ConfigError("nothing was stored at this location yet; open it for writing to make one")
+            return core
+        try:
+            await core._take_over()
+            if isinstance(notifier, PushServer):
+                await notifier.serve(core._told)
+        except BaseException:
+            with suppress(StrandlineError):  # what went wrong first is what is told
+                await core.close()
+            raise
+        return core
+
+    async def close(self) -> None:
+        """Let go of the location, so that the next environment need not ask, and of what was held for reading.
+
+        Raises what an endpoint or a store raises; this process may open the location again all the same.
+        """
+        with suppress(StoreError, Unavailable):  # a lease that cannot be given up ends by itself
+            for reader in self._held.values():
+                await reader.close()
+        if isinstance(self.client.notifier, PushServer | PushClient):
+            self.client.notifier.close()
+        async with AsyncExitStack() as ending:  # each is ended whatever the others raise
+            ending.push_async_callback(self._let_go)
+            for task in () if self.writing is None else self.writing.instance.tasks.values():
+                ending.push_async_callback(task.close)
+
+    async def _let_go(self) -> None:
+        claimed, self._claimed, self.writing = self._claimed, None, None
+        if claimed is None:
+            return
+        try:
+            await self.catalogs.leave(*claimed)
+        except BaseException:
+            abandon(claimed[1])
+            raise
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog as last seen: as it is, where this environment writes; else as it was at the last `look`."""
+        return self.catalogs.current
+
+    async def settle(self) -> None:
+        """Learn what became of the last definition, where its answer was lost: before another one is made.
+
+        Raises what the stores raise, and `FencedError` if another environment has taken over.
+        """
+        await self.catalogs.settle(self.require_writing().epoch)
+
+    async def look(self) -> None:
+        """See the catalog as it is now: whoever only reads is not told that others change it."""
+        if self.writing is None:
+            await self.catalogs.read()
+
+    def require_writing(self) -> Writing:
+        """Return what only a writer has.  Raises `InvalidUsage` in a read-only environment."""
+        if self.writing is None:
+            raise InvalidUsage("this environment was opened read-only; open it for writing to change anything")
+        return self.writing
+
+    async def reader(self, name: str) -> ReadHandle:
+        """Return the reading handle of a collection.
+
+        Raises `DefinitionError` with candidates if there is no such collection.
+        """
+        item = self.catalog.collection(name)
+        key = item.shard
+        if key not in self._readers:
+            reader = await self.client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
+            if reader is None:
+                raise _unopened(item)
+            self._readers[key] = reader
+        self._readers[key].kept = self.kept(item)  # that may have changed since
+        return self._readers[key]
+
+    async def holding_reader(self, name: str) -> ReadHandle:
+        """Return a reading handle of a collection that holds what it hands out, where this mode may hold anything.
+
+        Raises as `reader`.
+        """
+        if self.mode is Mode.INDEPENDENT:
+            return await self.reader(name)
+        item = self.catalog.collection(name)
+        known = self._held.get(item.shard)
+        if known is not None:
+            try:
+                await _beat(known)
+            except AsOfError:  # this process slept for longer than its lease
+                del self._held[item.shard]
+            else:
+                return known
+        reader = await self.client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
+        if reader is None:
+            raise _unopened(item)
+        self._held[item.shard] = reader
+        return reader
+
+    async def beat(self) -> None:
+        """Show that the readers that hold something are there, and let go of the past that none of them may ask for."""
+        for shard, reader in list(self._held.items()):
+            try:
+                await _beat(reader)
+            except AsOfError:
+                self._held.pop(shard, None)
+            except StrandlineError:
+                continue  # the next beat may come through
+
+    # ---- opening -----------------------------------------------------------------------------------------------------
+
+    async def _take_over(self) -> None:
+        claim = Claim(
+            self.config.deployment, self.config.reentrant, self.config.take_over, self.assembly.clock.now_ms()
+        )
+
+        def admitted(before: Catalog) -> Holder:
+            holder = admit(before, claim, self.assembly.processes)
+            self._claimed = (before.epoch + 1, holder)  # from here on the change may have happened, told or not
+            return holder
+
+        catalog = await self.catalogs.succeed(admitted)
+        transactions = await open_transactions(self.client, catalog.epoch)
+        floor = transactions.upper.at or 0
+        have = self.assembly
+        equipment = Equipment(self.client, self.engine, have.connectors, have.drivers, have.together)
+        self.writing = Writing(
+            catalog.epoch,
+            transactions,
+            Oracle(self.assembly.clock, floor),
+            Instance(equipment, catalog.epoch, transactions, self.problems),
+            Retention(self.client, self.config, catalog.epoch),
+            KnownPlans(),
+        )
+        for item in list(catalog.items.values()):
+            await self.start(item)
+        await self.bury()
+
+    async def bury(self) -> None:
+        """Close what was dropped, here or by somebody who died over it; what cannot be closed now is a problem."""
+        writing = self.require_writing()
+        buried, problems = await bury(self.catalog.dropped, writing.transactions)
+        for shard in self.catalog.dropped:
+            self.problems.note(shard, problems.get(shard, ""))
+        if buried:
+            await self.catalogs.change(writing.epoch, lambda catalog: catalog.closed(buried))
+
+    async def start(self, item: Item) -> None:
+        """Open an item of the catalog under this epoch.
+
+        What keeps it from opening is its own problem; the other items go on, and every tick tries to open it again.
+        """
+        writing, name = self.require_writing(), item.name.lower()
+        async with self.problems.of(name):
+            if isinstance(item, View) and writing.plans.get(item) is None:
+                item = await self._planned(item)
+            wanted = command(item, self.catalog, writing.plans, self.config)
+            assert wanted is not None, f"{item.name!r} was planned a moment ago"
+            await writing.instance.start(name, wanted)
+            writing.oracle.passed(writing.instance.bound)  # else nothing is bound until the clock gets there
+            if not isinstance(item, Materialization):
+                await writing.retention.hold(item)
+            self.problems.note(name, "")
+
+    async def _planned(self, view: View) -> View:
+        """Plan a view; return it as it is in the catalog from then on: with a shard for each stage of this plan."""
+        writing = self.require_writing()
+        planned, stages = define(
+            view.name, view.sql, self.catalog, self.assembly.analyst, distrusted=bool(view.distrusted)
+        )
+        shards = stage_shards(stages, self.catalog, self.assembly.ids)
+        if shards != view.stages:  # this version plans otherwise than the one that defined the view
+            view = msgspec.structs.replace(view, stages=shards)
+            await self.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(view))
+        writing.plans.put(Definition(view, planned, stages))
+        return view
+
+    async def stop(self, name: str) -> None:
+        """Take an item that is no longer in the catalog out of ticks.  Raises what an endpoint raises."""
+        await self.require_writing().instance.stop(name)
+
+    def live(self) -> dict[str, int]:
+        """Return the live counters of what runs here (`instance/live.py`)."""
+        return {} if self.writing is None else self.writing.instance.counters()
+
+    def _told(self) -> dict[str, int]:
+        return {**self.client.metrics.counts(), **live.told(self.live())}
+
+    async def _reconcile(self) -> None:
+        """Have run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
+
+        So the next tick opens what could not be opened, and does what a CREATE or DROP of unknown outcome came to.
+        """
+        writing = self.require_writing()
+        async with self.problems.of(CATALOG):
+            await self.catalogs.settle(writing.epoch)
+            writing.plans.keep(self.catalog)
+            await writing.instance.end(commands(self.catalog, writing.plans, self.config))
+            if self.catalog.dropped:
+                await self.bury()
+            self.problems.note(CATALOG, "")
+        for name, item in list(self.catalog.items.items()):
+            if not (writing.instance.runs(name) and writing.retention.holds(item)):
+                await self.start(item)
+
+    # ---- going on ----------------------------------------------------------------------------------------------------
+
+    async def tick(self, ts: int | None = None) -> int:
+        """Bring everything to one new time and return it.
+
+        An item that cannot follow stands still and has a problem; the others go on.
+
+        Raises `FencedError` if another environment has taken over.
+        """
+        await self._reconcile()
+        time = await self.ingest(ts)
+        await self.maintain()
+        await self.deliver()
+        frontiers = self.require_writing().instance.report().frontiers
+        self._standing = standing(self.catalog, self.problems, frontiers, Frontier(time))
+        await self._let_go_of_history(time)
+        async with self.problems.of(STATUS):
+            await self.board.tell(self.all_problems())
+            await self.noticeboard.tell(self.notices())
+            self.problems.note(STATUS, "")
+        return time
+
+    async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
+        """Bind a new time everywhere and return it; ``step``: make sources' data durable too."""
+        writing = self.require_writing()
+        time = writing.oracle.next(ts)
+        await writing.instance.ingest(time, step=step)
+        return time
+
+    async def maintain(self) -> TickReport:
+        """Step every stage of every view up to where its inputs are known."""
+        writing = self.require_writing()
+        return await writing.instance.maintain(Frontier(writing.oracle.floor))
+
+    async def deliver(self) -> None:
+        """Let every endpoint follow its collections."""
+        ended = await self.require_writing().instance.deliver()
+        for name, error in ended.items():
+            async with self.problems.of(name):
+                await self.catalogs.confirm(self.require_writing().epoch)
+                # The location is ours, so a dead session's Open has landed.
+                raise Unavailable(f"the endpoint ended the session ({error}); the next tick opens another")
+
+    async def _let_go_of_history(self, time: int) -> None:
+        writing = self.require_writing()
+        async with self.problems.of(LETTING_GO):
+            await writing.retention.follow(self.catalog, writing.instance.dataflows, time)
+            self.problems.note(LETTING_GO, "")
+
+    async def merge(self) -> None:
+        """Carry out the large merges that are due: beside ticks, not in them (`persist/upkeep/compact.py`).
+
+        Raises nothing: what fails is a problem, and the next commit finds out who has taken over.
+        """
+        with suppress(FencedError):
+            async with self.problems.of(MERGES):
+                if self.writing is not None:
+                    await self.client.merge()
+                    self.problems.note(MERGES, "")
+
+    async def commit(self, changes: Sequence[Change | Statement], token: str | None) -> int:
+        """Commit changes of tables at one time and return it.
+
+        Raises `AsOfError` if a statement names a view or source that cannot be brought to where the tables are.
+        """
+        writing = self.require_writing()
+        await self._level({name for change in changes if isinstance(change, Statement) for name in change.over})
+        return await writing.instance.commit(changes, writing.oracle, token)
+
+    async def _level(self, names: AbstractSet[str]) -> None:
+        """Have what a statement reads complete at the one time that it reads everything at: where the tables are."""
+        if not await self._behind(names):
+            return
+        await self.tick()
+        for name in await self._behind(names):
+            problem = self.problems.get(name, "it does not follow")
+            raise AsOfError(
+                f"{name!r} is not complete where the tables are ({problem}), so no statement can read both; "
+                "nothing was changed"
+            )
+
+    async def _behind(self, names: AbstractSet[str]) -> list[str]:
+        """Return those that are not complete at the last time at which all tables are."""
+        last = Frontier(max(0, as_time(self.require_writing().transactions.upper) - 1))
+        derived = [name for name in sorted(names) if not isinstance(self.catalog.collection(name), Table)]
+        return [name for name in derived if (await (await self.reader(name)).refresh()).upper <= last]
+
+    def table(self, name: str) -> OpenTable:
+        """Return a table that is open for writing.
+
+        Raises `DefinitionError` if there is no such collection, `InvalidUsage` if it is not a table, `Unavailable` if
+        it could not be opened; the next tick tries again.
+        """
+        tables = self.require_writing().instance.tables
+        item = self.catalog.collection(name)
+        if not isinstance(item, Table):
+            raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
+        if name.lower() not in tables:
+            raise Unavailable(f"table {item.name!r} is not open yet: {self.problems.get(name.lower(), 'try again')}")
+        return tables[name.lower()]
+
+    def kept(self, item: Collected) -> str:
+        """Return for how long the history of a collection is kept, as its author wrote it."""
+        return policy_of(item, self.config).text
+
+    def schemas(self) -> Mapping[str, Schema]:
+        """The schema of every collection, by name."""
+        return {n: i.schema for n, i in self.catalog.items.items() if not isinstance(i, Materialization)}
+
+    def all_problems(self) -> dict[str, str]:
+        """Return what stands in the way of each item, or of the transactions, by its name.
+
+        That is what was met here since it was opened: at ticks, and when shards were compacted and collected.
+        """
+        owners = {TRANSACTIONS: TRANSACTIONS}
+        for name, item in self.catalog.items.items():
+            if not isinstance(item, Materialization):
+                owners |= dict.fromkeys(item.shards, name)
+        found = {name: item.distrusted for name, item in self.catalog.items.items() if isinstance(item, View)}
+        found = {name: why for name, why in found.items() if why} | self._standing | self.problems
+        for shard, problem in self.client.problems().items():
+            if (owner := owners.get(shard)) is not None:  # else it was dropped
+                found[owner] = "; ".join(filter(None, (found.get(owner), f"shard {shard!r}: {problem}")))
+        return found
+
+    def notices(self) -> dict[str, list[str]]:
+        """Return what sources wait for, though nothing is wrong, by their names."""
+        return dict(self.require_writing().instance.report().notices)
+
+
+async def _beat(reader: ReadHandle) -> None:
+    """Show that a reader is there; what it handed out is held by the versions that it is in, whatever since is.
+
+    How long history stays is for the environment that writes to say: a reader holds what it may be planning now.
+    """
+    await reader.downgrade_since(Frontier(max(0, as_time(reader.state.upper) - 1)))
+
+
+def _unopened(item: Collected) -> ConfigError:
+    return ConfigError(
+        f"collection {item.name!r} is defined and was never opened for writing; run the environment once"
+    )
+
+
+def _notifier(assembly: Assembly, mode: Mode) -> Notifier:
+    match mode:
+        case Mode.FULL if assembly.address is not None:
+            return PushServer(assembly.address, assembly.ids)
+        case Mode.FULL:
+            return LocalNotifier()
+        case Mode.READ if assembly.address is not None:
+            return PushClient(assembly.address, assembly.clock, assembly.ids)
+        case _:
+            return Polling(assembly.clock)

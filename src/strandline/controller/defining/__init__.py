@@ -1,0 +1,1 @@
+"""Defining: CREATE and DROP, projects, and applying a project."""

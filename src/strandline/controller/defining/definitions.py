@@ -1,0 +1,267 @@
+"""Definitions: CREATE and DROP, checked as a whole before anything durable changes.
+
+An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
+in between leaves an item that the next environment opens.
+
+Source: design pages "environment" (catalog) and "compute" (from SQL to a dataflow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from strandline.algebra.excerpt import within
+from strandline.algebra.schema import RESERVED, Schema
+from strandline.compute.explain import Explanation, explain
+from strandline.compute.rehearsal import rehearse
+from strandline.controller.commanded import spec_of
+from strandline.controller.core import Core
+from strandline.controller.language import statements
+from strandline.controller.location import on_error
+from strandline.controller.location.catalog import (
+    ERRORS_SUFFIX,
+    BoundTable,
+    Item,
+    Materialization,
+    Source,
+    Table,
+    View,
+    unknown,
+)
+from strandline.controller.location.config import refusal_of_secrets
+from strandline.controller.location.interval import milliseconds
+from strandline.controller.planning import Definition, define, stage_shards
+from strandline.errors import DefinitionError
+from strandline.materialize.driver import require_all
+
+C = TypeVar("C", bound=Table | Source | View)
+KINDS: Final[dict[str, type]] = {
+    "table": Table,
+    "source": Source,
+    "materialized view": View,
+    "materialization": Materialization,
+}
+
+
+async def create_table(core: Core, statement: statements.CreateTable) -> None:
+    """CREATE TABLE.  Raises `DefinitionError` if the name is taken or a type is not known."""
+    if _taken(core, statement, Table):
+        return
+    with within(statement.columns_at):
+        schema = core.assembly.analyst.parse_ddl(statement.columns)
+    table = Table(statement.name, _columns(schema), core.assembly.ids.fresh("s"))
+    await _add(core, keeping(table, statement))
+
+
+async def create_source(core: Core, statement: statements.CreateSource) -> None:
+    """CREATE SOURCE.  Raises `DefinitionError` if the name is taken, a type or an option is not known."""
+    if _taken(core, statement, Source):
+        return
+    with within(statement.at):
+        own = on_error.others(statement.name, statement.options, on_error.SOURCE)
+        _refuse_secrets("source", statement.name, own)
+        core.assembly.connectors.check(statement.name, statement.connector, own)
+    with within(statement.columns_at):
+        schema = core.assembly.analyst.parse_ddl(statement.columns)
+    fresh = core.assembly.ids.fresh
+    source = Source(
+        statement.name,
+        _columns(schema),
+        fresh("s"),
+        statement.connector,
+        statement.options,
+        remap=fresh("s"),
+        progress=fresh("s"),
+    )
+    await _add(core, keeping(source, statement))
+
+
+async def create_view(core: Core, statement: statements.CreateView) -> None:
+    """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
+    if _taken(core, statement, View):
+        return
+    with within(statement.start):
+        definition = plan(core, statement.name, statement.query)
+    await _add(core, keeping(definition.view, statement))
+
+
+def plan(core: Core, name: str, sql: str) -> Definition:
+    """Plan a view that is not in the catalog yet: what `create_view` adds."""
+    planned, stages = define(name, sql, core.catalog, core.assembly.analyst)
+    collections = {name: core.catalog.collection(name).schema for name in planned.imports}
+    rehearse(stages, collections, core.assembly.analyst)
+    view = View(
+        name,
+        _columns(planned.schema),
+        core.assembly.ids.fresh("s"),
+        sql=planned.sql,
+        imports=tuple(name.lower() for name in planned.imports),
+        stages=stage_shards(stages, core.catalog, core.assembly.ids),
+        conf=core.engine.settings(),
+    )
+    return Definition(view, planned, stages)
+
+
+async def create_materialization(core: Core, statement: statements.CreateMaterialization) -> None:
+    """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name.
+
+    Raises:
+        DefinitionError: the name is taken; a collection has no key; or the endpoint cannot hold it, for the driver's
+            reason.
+        ConfigError: the endpoint or an option is not known.
+    """
+    if _taken(core, statement, Materialization):
+        return
+    with within(statement.at):
+        own = on_error.others(statement.name, statement.options, on_error.MATERIALIZATION)
+        _refuse_secrets("materialization", statement.name, own)
+        endpoint = core.assembly.drivers(statement.endpoint, own)
+    bound = tuple(_bound(core, bind) for bind in statement.bindings)
+    fresh = core.assembly.ids.fresh("m")
+    made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh)
+    spec = spec_of(made, core.catalog)
+    answers = await endpoint.validate(spec)
+    with within(statement.at):
+        require_all(spec, answers)
+    await _add(core, made)
+
+
+def _bound(core: Core, bind: statements.Bind) -> BoundTable:
+    with within(bind.at):
+        item = core.catalog.collection(bind.collection)
+        key = bind.key or _key(core, bind.collection.lower())
+        if not key:
+            raise DefinitionError(
+                f"{item.name!r} has no key that can be inferred; say which columns identify a row: "
+                f"AS {item.name} KEY (…)"
+            )
+        names = {name.lower(): name for name in item.schema.names}
+        for column in key:
+            if column.lower() not in names:
+                raise unknown("column", column, names)
+    return BoundTable(item.name.lower(), bind.table, tuple(names[c.lower()] for c in key))
+
+
+async def drop(core: Core, statement: statements.Drop) -> None:
+    """DROP, and delete what nothing else uses of it: a day later, and not before the last lease on it has ended.
+
+    Raises `DefinitionError` if there is no such item, or something still reads it (named).
+    """
+    writing = core.require_writing()
+    name = statement.name.lower()
+    with within(statement.at):
+        if _droppable(core, statement) is None:
+            return
+    await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
+    await core.stop(name)
+    await core.bury()
+
+
+def _droppable(core: Core, statement: statements.Drop) -> Item | None:
+    """Return what is to be dropped; None if it is not there and that is fine."""
+    item = core.catalog.find(statement.name)
+    wanted = KINDS[statement.kind]
+    if item is None and statement.if_exists:
+        return None
+    if item is None:
+        names = [n for n, i in core.catalog.items.items() if isinstance(i, wanted)]
+        raise unknown(statement.kind, statement.name, names)
+    if not isinstance(item, wanted):
+        kind = next(kind for kind, each in KINDS.items() if isinstance(item, each))
+        raise DefinitionError(f"{item.name!r} is a {kind}; write DROP {kind.upper()} {item.name}")
+    if readers := core.catalog.dependents(statement.name):
+        raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
+    return item
+
+
+def explain_view(core: Core, name: str) -> Explanation:
+    """Return how a view is maintained.  Raises `DefinitionError` if there is no such view."""
+    item = core.catalog.find(name)
+    if not isinstance(item, View):
+        raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
+    planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst, distrusted=bool(item.distrusted))
+    return explain(planned, stages)
+
+
+def audit(core: Core, name: str) -> None:
+    """Make the next step of every stage of a view recompute it in full and append what is wrong."""
+    core.require_writing().instance.audit(name.lower())
+
+
+def _key(core: Core, name: str) -> tuple[str, ...]:
+    item, plans = core.catalog.collection(name), core.require_writing().plans
+    definition = plans.get(item) if isinstance(item, View) else None
+    return (definition.planned.key or ()) if definition is not None else ()
+
+
+def keeping(item: C, statement: statements.CreateTable | statements.CreateSource | statements.CreateView) -> C:
+    """Return ``item`` with its history kept for as long as ``statement`` says (None: as the environment says).
+
+    Raises `DefinitionError` if that is no interval.
+    """
+    with within(statement.keep_history_at):
+        try:
+            milliseconds("0" if statement.keep_history is None else statement.keep_history)
+        except ValueError as error:
+            raise DefinitionError(f"KEEP HISTORY FOR: {error}") from None
+    return msgspec.structs.replace(item, keep_history=statement.keep_history)
+
+
+async def keep(
+    core: Core,
+    item: Table | Source | View,
+    statement: statements.CreateTable | statements.CreateSource | statements.CreateView,
+) -> None:
+    """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
+    wanted = keeping(item, statement)
+    if wanted != item:
+        writing = core.require_writing()
+        await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(wanted))
+
+
+async def _add(core: Core, item: Item) -> None:
+    writing = core.require_writing()
+    await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(item))
+    await core.start(item)
+
+
+def _taken(core: Core, statement: statements.Create, kind: type) -> bool:
+    """Return whether the item is there already and that is fine.  Raises `DefinitionError` if its name is not free."""
+    core.require_writing()
+    name = statement.name
+    with within(statement.at):
+        if name.startswith(RESERVED):
+            raise DefinitionError(f"{name!r} cannot be a name: names that start with '__' are reserved")
+        present = core.catalog.find(name)
+        if present is None:
+            _refuse_name_of_errors(core, name, kind)
+            return False
+        if statement.if_not_exists and isinstance(present, kind):
+            return True
+        raise DefinitionError(f"there is a {type(present).__name__.lower()} {present.name!r} already; drop it first")
+
+
+def _refuse_name_of_errors(core: Core, name: str, kind: type) -> None:
+    """A source's errors are read under a name of their own: no other item can have it."""
+    lower = name.lower()
+    source = core.catalog.find(lower.removesuffix(ERRORS_SUFFIX)) if lower.endswith(ERRORS_SUFFIX) else None
+    if isinstance(source, Source):
+        raise DefinitionError(f"{name!r} cannot be a name: the errors of source {source.name!r} are read under it")
+    if kind is Source and (other := core.catalog.find(f"{lower}{ERRORS_SUFFIX}")) is not None:
+        raise DefinitionError(
+            f"{name!r} cannot be the name of a source: its errors are read as {other.name!r}, and there is a "
+            f"{type(other).__name__.lower()} of this name"
+        )
+
+
+def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:
+    return tuple((column.name, column.type) for column in schema)
+
+
+def _refuse_secrets(kind: str, name: str, options: Mapping[str, str]) -> None:
+    """Raise `DefinitionError` for a secret that stands in a definition: definitions are stored, and shown."""
+    if refusal := refusal_of_secrets(options):
+        raise DefinitionError(f"{kind} {name!r}: {refusal}")

@@ -1,0 +1,1 @@
+"""The language: statements as data, and what the public calls take."""

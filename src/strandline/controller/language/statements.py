@@ -1,0 +1,484 @@
+"""Statements: what a person may type, as data.
+
+sqlglot's Spark tokens and parser read the frame of a statement (`cursor.py`); queries and expressions stay the author's
+text, because their meaning is Spark's.  Every refusal has a line and a column.
+
+    CREATE TABLE name (columns) [KEEP HISTORY FOR 'interval']
+    CREATE SOURCE name (columns) USING connector OPTIONS (key 'value', …) [KEEP HISTORY FOR 'interval']
+    CREATE MATERIALIZED VIEW name [KEEP HISTORY FOR 'interval'] AS query
+    CREATE MATERIALIZATION name INTO endpoint OPTIONS (key 'value', …) AS collection [TO table] [KEY (columns)], …
+    DROP {TABLE | SOURCE | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
+    INSERT INTO [TABLE] name [(columns)] query
+    DELETE FROM name [[AS] alias] [WHERE condition]
+    UPDATE name [[AS] alias] SET column = value, … [WHERE condition]
+    BEGIN | COMMIT | ROLLBACK [TRANSACTION]
+    a query
+
+``IF NOT EXISTS`` is allowed after CREATE and its kind.  Statements that Spark has and Strandline has not are refused by
+name (`unsupported.py`).
+
+Source: design page "the public face" (`env.execute`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from strandline.algebra.excerpt import Excerpt
+from strandline.compute.plan.dialect import position
+from strandline.controller.language import unsupported
+from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
+from strandline.errors import DefinitionError, Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """``at``: where the name of what it is about stands; None if it comes from no text."""
+
+    at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept(_Placed):
+    """``keep_history``: the interval of KEEP HISTORY FOR as it was written, which stands at ``keep_history_at``."""
+
+    keep_history: str | None = None
+    keep_history_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable(_Kept):
+    """CREATE TABLE: ``columns`` is Spark DDL, which begins at ``columns_at``."""
+
+    name: str
+    columns: str
+    if_not_exists: bool = False
+    columns_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSource(_Kept):
+    """CREATE SOURCE: ``columns`` is Spark DDL, which begins at ``columns_at``; ``options`` are the connector's."""
+
+    name: str
+    columns: str
+    connector: str
+    options: dict[str, str]
+    if_not_exists: bool = False
+    columns_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView(_Kept):
+    """CREATE MATERIALIZED VIEW; ``start`` is where the query begins in the statement, for positions."""
+
+    name: str
+    query: str
+    start: Position
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bind(_Placed):
+    """One collection of a materialization; an empty key is to be inferred."""
+
+    collection: str
+    table: str
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMaterialization(_Placed):
+    """CREATE MATERIALIZATION: keep an endpoint's tables equal to collections."""
+
+    name: str
+    endpoint: str
+    options: dict[str, str]
+    bindings: tuple[Bind, ...]
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drop(_Placed):
+    """DROP: ``kind`` is ``table``, ``source``, ``materialized view`` or ``materialization``."""
+
+    kind: str
+    name: str
+    if_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Insert(_Placed):
+    """INSERT INTO: the rows of ``query``, for ``columns`` and where each stands (empty: all, in order)."""
+
+    table: str
+    columns: tuple[tuple[str, Position], ...]
+    query: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(_Placed):
+    """DELETE FROM: the rows for which ``where`` is true (None: all); ``alias`` is the table's name in it."""
+
+    table: str
+    alias: str
+    where: Excerpt | None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """``column = value`` of an UPDATE; the column stands at ``at``."""
+
+    column: str
+    at: Position
+    value: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class Update(_Placed):
+    """UPDATE: sets columns, each once, in the rows for which ``where`` is true (None: all)."""
+
+    table: str
+    alias: str
+    assignments: tuple[Assignment, ...]
+    where: Excerpt | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket(_Placed):
+    """BEGIN, COMMIT or ROLLBACK (``word``): where a transaction of a script begins and ends."""
+
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question, which Spark answers; moved by spaces to where it stands in the text that it is from."""
+
+    text: str
+
+
+Create: TypeAlias = CreateTable | CreateSource | CreateView | CreateMaterialization
+Statement: TypeAlias = Create | Drop | Insert | Delete | Update | Bracket | Query
+
+_BRACKETS: Final = ("BEGIN", "COMMIT", "ROLLBACK")
+_WORDS: Final = [*QUERY_WORDS[:-1], "CREATE", "DROP", "INSERT", "DELETE", "UPDATE", *_BRACKETS]
+_KINDS: Final = (("TABLE",), ("SOURCE",), ("MATERIALIZED", "VIEW"), ("MATERIALIZATION",))
+_ANY_KIND: Final = "TABLE, SOURCE, MATERIALIZED VIEW or MATERIALIZATION"
+
+
+def split(text: str) -> list[str]:
+    r"""Return the statements of a script, separated by ``;`` (not inside quotes or comments), empty ones left out.
+
+    >>> split("select ';' ; -- a; b\n select 2;")
+    ["select ';'", 'select 2']
+    """
+    return [statement.lstrip() for statement in placed(text)]
+
+
+def placed(text: str) -> list[str]:
+    r"""Return the statements of a script, each moved by spaces to the line and column where it stands there.
+
+    So a position in the statement is the position in the script.
+
+    >>> placed("select 1;\n  select 2")
+    ['select 1', '\n  select 2']
+    """
+    return [_placed(text, tokens) for tokens in _statements(text)]
+
+
+def parse(text: str) -> Statement:
+    r"""Return the statement that ``text`` is; it may end with ``;``.
+
+    >>> parse("DROP TABLE IF EXISTS t")
+    Drop(kind='table', name='t', if_exists=True)
+    >>> parse("create source s (a int) using files options (path '/d', format 'csv')").options
+    {'path': '/d', 'format': 'csv'}
+    >>> parse("drop table t x")
+    Traceback (most recent call last):
+        ...
+    strandline.errors.DefinitionError: expected the end of the statement, found 'x' (at line 1, column 14)
+
+    Raises `DefinitionError` with a position.
+    """
+    found = _statements(text)
+    if not found:
+        raise DefinitionError("a statement is expected, and there is none")
+    if len(found) > 1:
+        raise DefinitionError(
+            "one statement is expected, and here begins another; `strandline sql -f FILE` runs several",
+            position(text, found[1][0].start),
+        )
+    cursor = Cursor(text, found[0])
+    match cursor.peek():
+        case "CREATE":
+            statement = _create(cursor)
+        case "DROP":
+            statement = _drop(cursor)
+        case "INSERT":
+            statement = _insert(cursor)
+        case "DELETE":
+            statement = _delete(cursor)
+        case "UPDATE":
+            statement = _update(cursor)
+        case word if word in _BRACKETS:
+            at = cursor.position
+            cursor.take(word)
+            cursor.accept("TRANSACTION")
+            statement = Bracket(word, at=at)
+        case word if word in QUERY_WORDS:
+            return _query(text, found[0])
+        case word:
+            instead = unsupported.STATEMENTS.get(word)
+            if instead is not None:
+                raise _unsupported(cursor, word, instead)
+            raise DefinitionError(unsupported.unknown(found[0][0].text, _WORDS), cursor.position)
+    if not cursor.done:
+        raise cursor.fail("the end of the statement")
+    return statement
+
+
+def _statements(text: str) -> list[list[Token]]:
+    found: list[list[Token]] = [[]]
+    for token in tokens_of(text):
+        if token.token_type is TokenType.SEMICOLON:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return [tokens for tokens in found if tokens]
+
+
+def _placed(text: str, tokens: list[Token]) -> str:
+    begin, end = tokens[0].start, tokens[-1].end + 1
+    at = position(text, begin)
+    return "\n" * (at.line - 1) + " " * (at.column - 1) + text[begin:end]
+
+
+def _unsupported(cursor: Cursor, what: str, instead: str) -> DefinitionError:
+    return DefinitionError(unsupported.refusal(what, instead), cursor.position)
+
+
+def _refuse(cursor: Cursor, statement: str, clauses: Mapping[str, str]) -> None:
+    """Refuse by name a clause that ``statement`` has elsewhere, if it is next."""
+    word = cursor.peek().split(" ")[0]  # some tokens are two words: ORDER BY
+    if word in clauses:
+        raise _unsupported(cursor, f"{statement} … {word}", clauses[word])
+
+
+# ---- definitions -----------------------------------------------------------------------------------------------------
+
+
+def _create(cursor: Cursor) -> Statement:
+    cursor.take("CREATE")
+    if cursor.peek() == "OR":
+        raise _unsupported(cursor, "CREATE OR REPLACE", "DROP it first, then CREATE it")
+    kind = next((words for words in _KINDS if cursor.accept(*words)), None)
+    quiet = kind is not None and cursor.accept("IF", "NOT", "EXISTS")
+    match kind:
+        case ("TABLE",):
+            return _table(cursor, quiet)
+        case ("SOURCE",):
+            return _source(cursor, quiet)
+        case ("MATERIALIZED", "VIEW"):
+            return _view(cursor, quiet)
+        case ("MATERIALIZATION",):
+            return _materialization(cursor, quiet)
+        case _:
+            raise _other_kind(cursor, "CREATE")
+
+
+def _other_kind(cursor: Cursor, word: str) -> DefinitionError:
+    if (kind := cursor.peek()) in unsupported.KINDS:
+        return _unsupported(cursor, f"{word} {kind}", unsupported.KINDS[kind])
+    return cursor.fail(_ANY_KIND)
+
+
+def _table(cursor: Cursor, quiet: bool) -> CreateTable:
+    at, name = cursor.position, cursor.only_name()
+    _refuse(cursor, "CREATE TABLE", unsupported.TABLE_CLAUSES)
+    columns = cursor.columns()
+    history, history_at = _history(cursor)
+    _refuse(cursor, "CREATE TABLE", unsupported.TABLE_CLAUSES)
+    return CreateTable(
+        name, columns.text, quiet, columns.start, at=at, keep_history=history, keep_history_at=history_at
+    )
+
+
+def _source(cursor: Cursor, quiet: bool) -> CreateSource:
+    at, name = cursor.position, cursor.only_name()
+    columns = cursor.columns()
+    cursor.take("USING")
+    connector, options = cursor.name().lower(), _options(cursor)
+    history, history_at = _history(cursor)
+    return CreateSource(
+        name,
+        columns.text,
+        connector,
+        options,
+        quiet,
+        columns.start,
+        at=at,
+        keep_history=history,
+        keep_history_at=history_at,
+    )
+
+
+def _view(cursor: Cursor, quiet: bool) -> CreateView:
+    at, name = cursor.position, cursor.only_name()
+    history, history_at = _history(cursor)
+    _refuse(cursor, "CREATE MATERIALIZED VIEW", unsupported.VIEW_CLAUSES)
+    cursor.take("AS")
+    if cursor.peek() not in QUERY_WORDS:
+        raise cursor.fail("a query")
+    query = cursor.rest("a query")
+    return CreateView(name, query.text, query.start, quiet, at=at, keep_history=history, keep_history_at=history_at)
+
+
+def _history(cursor: Cursor) -> tuple[str | None, Position | None]:
+    if not cursor.accept("KEEP", "HISTORY", "FOR"):
+        return None, None
+    at = cursor.position
+    return cursor.value(), at
+
+
+def _materialization(cursor: Cursor, quiet: bool) -> CreateMaterialization:
+    at, name = cursor.position, cursor.only_name()
+    cursor.take("INTO")
+    endpoint, options = cursor.name().lower(), _options(cursor)
+    cursor.take("AS")
+    bindings = [_binding(cursor)]
+    while cursor.accept(","):
+        bindings.append(_binding(cursor))
+    return CreateMaterialization(name, endpoint, options, tuple(bindings), quiet, at=at)
+
+
+def _binding(cursor: Cursor) -> Bind:
+    at, collection = cursor.position, cursor.only_name()
+    table = cursor.name() if cursor.accept("TO") else collection
+    key = tuple(name for name, _ in cursor.names()) if cursor.accept("KEY") else ()
+    return Bind(collection, table, key, at=at)
+
+
+def _options(cursor: Cursor) -> dict[str, str]:
+    options: dict[str, str] = {}
+    if not cursor.accept("OPTIONS"):
+        return options
+    cursor.take("(")
+    while True:
+        at, key = cursor.position, cursor.name().lower()
+        if key in options:
+            raise DefinitionError(f"option {key!r} is given twice", at)
+        cursor.accept("=")
+        options[key] = cursor.value()
+        if not cursor.accept(","):
+            cursor.take(")")
+            return options
+
+
+def _drop(cursor: Cursor) -> Drop:
+    cursor.take("DROP")
+    for words in _KINDS:
+        if cursor.accept(*words):
+            quiet = cursor.accept("IF", "EXISTS")
+            at, name = cursor.position, cursor.only_name()
+            for clause in ("CASCADE", "PURGE", "RESTRICT"):
+                if cursor.peek() == clause:
+                    raise _unsupported(cursor, f"DROP … {clause}", "")
+            return Drop(" ".join(words).lower(), name, quiet, at=at)
+    raise _other_kind(cursor, "DROP")
+
+
+# ---- changes ---------------------------------------------------------------------------------------------------------
+
+
+def _insert(cursor: Cursor) -> Insert:
+    cursor.take("INSERT")
+    if cursor.peek() == "OVERWRITE":
+        raise _unsupported(cursor, "INSERT OVERWRITE", unsupported.ONE)
+    cursor.take("INTO")
+    cursor.accept("TABLE")
+    at, table = cursor.position, cursor.only_name()
+    _refuse(cursor, "INSERT", unsupported.INSERT_CLAUSES)
+    query_next = cursor.peek() == "(" and cursor.peek(1) in QUERY_WORDS and cursor.peek(2) not in {",", ")"}
+    columns = cursor.names() if cursor.peek() == "(" and not query_next else ()
+    _refuse(cursor, "INSERT", unsupported.INSERT_CLAUSES)
+    if cursor.peek() not in QUERY_WORDS:
+        raise cursor.fail("VALUES or a query")
+    return Insert(table, columns, cursor.rest("a query"), at=at)
+
+
+def _delete(cursor: Cursor) -> Delete:
+    cursor.take("DELETE")
+    cursor.take("FROM")
+    at, table = cursor.position, cursor.only_name()
+    alias = _alias(cursor, table, "DELETE", "WHERE")
+    return Delete(table, alias, _where(cursor, "DELETE"), at=at)
+
+
+def _update(cursor: Cursor) -> Update:
+    cursor.take("UPDATE")
+    at, table = cursor.position, cursor.only_name()
+    alias = _alias(cursor, table, "UPDATE", "SET")
+    cursor.take("SET")
+    assignments: dict[str, Assignment] = {}
+    while True:
+        assignment = _assignment(cursor, alias)
+        if assignment.column.lower() in assignments:
+            raise DefinitionError(f"column {assignment.column!r} is set twice", assignment.at)
+        assignments[assignment.column.lower()] = assignment
+        if not cursor.accept(","):
+            return Update(table, alias, tuple(assignments.values()), _where(cursor, "UPDATE"), at=at)
+
+
+def _alias(cursor: Cursor, table: str, statement: str, then: str) -> str:
+    if cursor.accept("AS"):
+        return cursor.only_name("an alias")
+    _refuse(cursor, statement, unsupported.CHANGE_CLAUSES)
+    if cursor.done or cursor.peek() == then:
+        return table
+    if cursor.peek(1) not in {then, ""}:
+        raise cursor.fail(then)
+    return cursor.only_name(then)
+
+
+def _assignment(cursor: Cursor, alias: str) -> Assignment:
+    at, column = cursor.position, cursor.name("a column")
+    if cursor.accept("."):
+        if column.lower() != alias.lower():
+            raise DefinitionError(
+                f"{column!r} is not the table that is updated, which is {alias!r}; only its whole columns can be set",
+                at,
+            )
+        at, column = cursor.position, cursor.name("a column")
+    if cursor.peek() in {".", "["}:
+        raise cursor.fail("'=': only whole columns can be set")
+    cursor.take("=")
+    return Assignment(column, at, cursor.scalar("a value"))
+
+
+def _where(cursor: Cursor, statement: str) -> Excerpt | None:
+    where = cursor.scalar("a condition") if cursor.accept("WHERE") else None
+    _refuse(cursor, statement, unsupported.CHANGE_CLAUSES)
+    return where
+
+
+def _query(text: str, tokens: list[Token]) -> Query:
+    """Return a query, which may not be the head of another statement (``WITH … INSERT``)."""
+    depth = 0
+    for token in tokens if tokens[0].text.upper() == "WITH" else ():
+        depth += {"(": 1, ")": -1}.get(token.text, 0) if token.token_type in _PARENTHESES else 0
+        if depth == 0 and token.token_type in _CHANGES:
+            what = token.text.upper()
+            instead = f"write the WITH inside of it: {what} INTO t WITH …" if what == "INSERT" else "use a subquery"
+            raise DefinitionError(unsupported.refusal(f"WITH … {what}", instead), position(text, token.start))
+        if depth == 0 and token.token_type in {TokenType.SELECT, TokenType.VALUES}:
+            break
+    return Query(_placed(text, tokens))
+
+
+_PARENTHESES: Final = (TokenType.L_PAREN, TokenType.R_PAREN)
+_CHANGES: Final = (TokenType.INSERT, TokenType.DELETE, TokenType.UPDATE, TokenType.MERGE)

@@ -1,0 +1,134 @@
+"""Configuration: where an environment lives and how it runs, as typed values.
+
+Comes from ``strandline.open(…, config=…)`` or a project's ``strandline.yml``; unknown keys are refused by name.
+Secrets are references (``env:NAME``,
+``file:PATH``) that are resolved where they are used and never stored.
+
+Source: design pages "environment" (a project) and "the public face" (`strandline.open`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from strandline.controller.location.interval import refuse_no_interval
+from strandline.errors import ConfigError
+
+TICK_MS_DEFAULT: Final = 1000
+DEPLOYMENT_DEFAULT: Final = "default"
+CACHE_BYTES_DEFAULT: Final = 256 << 20
+KEEP_HISTORY_DEFAULT: Final = "1 hour"
+_SECRET: Final = re.compile(r"secret|token|passw|pwd|credential|(private|api|access|account)_?key$", re.IGNORECASE)
+_REFERENCE: Final = re.compile(r"(?:env|file):.")
+
+
+class Mode(Enum):
+    """What an environment may do at its location."""
+
+    FULL = "full"
+    """All of it: the one that writes."""
+    READ = "read"
+    """No data, but leases: what it reads is held for it.  It is told of new versions."""
+    INDEPENDENT = "independent"
+    """Nothing that anybody else could notice: no write, no connection.  What it reads is protected by the time that
+    passes before garbage is deleted; what is gone is `AsOfError`."""
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an environment runs.
+
+    ``deployment`` names who writes: restarts of one deployment succeed each other without an operator.  ``reentrant``
+    false: a dead holder must be released by an operator.  ``take_over``: fence whoever holds the location now.
+    ``tick_ms``: the interval of ``strandline run``.
+    ``keep_history``: how long the past of collections stays readable that do not say so themselves (``KEEP HISTORY
+    FOR``): an interval such as ``1 hour`` or ``7 days``, or ``0``.
+    ``cache_bytes``: how much of an object store is kept in local files (0: nothing), in ``cache`` if that is said.
+    ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
+    ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
+    ``secret_access_key``, ``session_token``; what is not said is taken from the environment variables that the store's
+    own tools read.
+    """
+
+    deployment: str = DEPLOYMENT_DEFAULT
+    reentrant: bool = True
+    take_over: bool = False
+    tick_ms: int = TICK_MS_DEFAULT
+    keep_history: str = KEEP_HISTORY_DEFAULT
+    cache: str | None = None
+    cache_bytes: int = CACHE_BYTES_DEFAULT
+    spark: dict[str, str] = {}
+    storage: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if self.tick_ms < 1:
+            raise ConfigError(f"tick_ms is {self.tick_ms}; it must be at least 1")
+        try:
+            refuse_no_interval(self.keep_history)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        if self.cache_bytes < 0:
+            raise ConfigError(f"cache_bytes is {self.cache_bytes}; it must not be negative (0: no cache)")
+
+
+def config_from(settings: Mapping[str, Any] | None) -> Config:
+    """Return typed configuration.
+
+    >>> config_from({"tick_ms": 250}).tick_ms
+    250
+    >>> config_from({"tickms": 250})
+    Traceback (most recent call last):
+        ...
+    strandline.errors.ConfigError: configuration: Object contains unknown field `tickms`
+
+    Raises `ConfigError` naming the setting.
+    """
+    try:
+        return msgspec.convert(dict(settings or {}), Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"configuration: {error}") from error
+
+
+def is_reference(text: str) -> bool:
+    """Tell whether a configured value says where it is, not what it is."""
+    return _REFERENCE.match(text) is not None
+
+
+def refusal_of_secrets(options: Mapping[str, str]) -> str:
+    """Return what to say of an option that holds a secret itself, where only a reference may stand; else nothing.
+
+    >>> refusal_of_secrets({"path": "/x", "password": "env:PG_PASSWORD"})
+    ''
+    >>> refusal_of_secrets({"password": "hunter2"})
+    'option password is a secret: say where it is (env:NAME or file:PATH), not what it is'
+    """
+    for name, value in options.items():
+        if _SECRET.search(name) and not is_reference(value):
+            return f"option {name} is a secret: say where it is (env:NAME or file:PATH), not what it is"
+    return ""
+
+
+def resolve_reference(text: str, *, base: Path) -> str:
+    """Return what a configured value stands for: ``env:NAME`` and ``file:PATH`` are looked up, anything else is itself.
+
+    Raises `ConfigError` if the variable is not set or the file cannot be read (the value is never part of the message).
+    """
+    kind, _, rest = text.partition(":")
+    match kind:
+        case "env":
+            if rest not in os.environ:
+                raise ConfigError(f"the configuration refers to the environment variable {rest!r}, which is not set")
+            return os.environ[rest]
+        case "file" if not rest.startswith("//"):
+            try:
+                return (base / rest).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"the configuration refers to the file {rest!r}, which cannot be read") from error
+        case _:
+            return text

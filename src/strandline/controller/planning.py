@@ -1,0 +1,51 @@
+"""Planning: the views of the catalog as stages.
+
+A view is planned from its SQL every time an environment opens: the plan is not stored, its meaning is.  Each internal
+stage has a shard of its own, found in the catalog by the stage's name; a new version of the planner that plans
+otherwise finds no shard, makes one, and hydrates it.
+
+Source: design page "compute" (from SQL to a dataflow; stages are shared).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.compute.plan.analyst import Analyst
+from strandline.compute.plan.view import PlannedView, plan_view
+from strandline.compute.stage import Stage, split
+from strandline.controller.location.catalog import Catalog, Materialization, View
+from strandline.store.clock import Ids
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A view with its plan: what the catalog says, and what follows from it."""
+
+    view: View
+    planned: PlannedView
+    stages: tuple[Stage, ...]
+
+
+def define(
+    name: str, sql: str, catalog: Catalog, analyst: Analyst, *, distrusted: bool = False
+) -> tuple[PlannedView, tuple[Stage, ...]]:
+    """Plan the view ``name`` against the catalog; ``distrusted``: see `plan_view`.
+
+    Raises `DefinitionError` as `plan_view` does.
+    """
+    schemas = {
+        key: item.schema
+        for key, item in catalog.items.items()
+        if not isinstance(item, Materialization) and key != name.lower()
+    }
+    planned = plan_view(sql, schemas, analyst, distrusted=distrusted)
+    return planned, split(planned, name.lower())
+
+
+def stage_shards(stages: tuple[Stage, ...], catalog: Catalog, ids: Ids) -> dict[str, str]:
+    """Return a shard for each internal stage: the one that another view has it in already, or a fresh one."""
+    known = {
+        name: shard for view in catalog.items.values() if isinstance(view, View) for name, shard in view.stages.items()
+    }
+    return {stage.name: known.get(stage.name) or ids.fresh("s") for stage in stages[:-1]}

@@ -1,0 +1,167 @@
+"""Retention: how long the past of each collection stays readable, and letting go of what is older.
+
+An environment holds every shard of its items by one critical reader, `HISTORY`.  At ticks it moves these holds
+forward, so that since follows and compaction can add up what nobody may ask for any more:
+
+- a collection stays readable at every time within its policy (``KEEP HISTORY FOR``, else the environment's
+  ``keep_history``) before the last time that is complete;
+- an internal stage, and a source's remap, keep what is needed to go on, and no history;
+- whatever a stage reads stays readable one step below the time that it begins at (`StageRun.needed`): only there can
+  it tell what is new from what was there.  A view that cannot be opened holds all that it reads.
+
+Endpoints, leases and other people's holds are holds of their own: since is where the last of all holders is.
+
+A hold is moved when since gains an eighth of the policy by it, and not at every tick: in one write for all of them.
+
+Source: design pages "the public face" (``KEEP HISTORY FOR``), "compute" (as_of selection, policies), "persist" (since).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from strandline.compute.step import StageRun
+from strandline.controller.location.catalog import Catalog, Collected, Item, Materialization, Source, View
+from strandline.controller.location.config import Config
+from strandline.controller.location.interval import milliseconds
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
+from strandline.instance.dataflows import Dataflows
+from strandline.persist.client import PersistClient
+from strandline.persist.handles.since import SinceHandle
+
+HISTORY: Final = "history"
+"""The critical reader by which the environment keeps its collections' past readable."""
+LETTING_GO: Final = "(history)"
+"""What a problem is told of that keeps holds from moving: no item is called so unless somebody insists."""
+TICKS_BETWEEN: Final = 16
+"""Holds are moved once in so many ticks, and whenever `IDLE_MS_MAX` have passed."""
+IDLE_MS_MAX: Final = 60_000
+FRACTION: Final = 8
+"""A hold is moved when since gains one so-manieth of the policy by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long a past is kept: ``ms`` milliseconds; ``text`` is what its author wrote."""
+
+    text: str
+    ms: int
+
+
+NONE: Final = Policy("0", 0)
+
+Upper: TypeAlias = Callable[[str], Frontier | None]
+"""How far a shard is known; None if it is not open."""
+Limit: TypeAlias = tuple[str, Frontier]
+"""A shard, and the time from which on it must stay readable."""
+
+
+def policy_of(item: Collected, config: Config) -> Policy:
+    """Return the policy of a collection: its own, else the environment's."""
+    text = config.keep_history if item.keep_history is None else item.keep_history
+    return Policy(text, milliseconds(text))
+
+
+class Retention:
+    """The holds of one environment on its items' shards."""
+
+    def __init__(self, client: PersistClient, config: Config, epoch: int) -> None:
+        self._client = client
+        self._config = config
+        self._epoch = epoch
+        self._holds: dict[str, SinceHandle] = {}
+        self._ticks = 0
+        self._moved_at = 0
+
+    async def hold(self, item: Collected) -> None:
+        """Hold the shards of ``item`` where they stand; older environments' holds are taken over."""
+        for shard in kept_shards(item):
+            if shard not in self._holds:
+                self._holds[shard] = await self._client.since(shard, HISTORY, self._epoch)
+
+    def holds(self, item: Item) -> bool:
+        """Tell whether every shard of ``item`` is held; a materialization has none."""
+        return isinstance(item, Materialization) or all(shard in self._holds for shard in kept_shards(item))
+
+    async def follow(self, catalog: Catalog, dataflows: Dataflows, time: int) -> None:
+        """Move the holds that may be moved, if it is time to look.
+
+        Raises `FencedError` if a newer environment holds the shards, and what the stores raise: what is not moved now
+        is moved another time.
+        """
+        self._ticks += 1
+        if self._ticks < TICKS_BETWEEN and 0 <= time - self._moved_at < IDLE_MS_MAX:
+            return
+        self._ticks, self._moved_at = 0, time
+        collections = [item for item in catalog.items.values() if not isinstance(item, Materialization)]
+        policies = {item.shard: policy_of(item, self._config) for item in collections}
+        there = {shard for item in collections for shard in kept_shards(item)}
+        self._holds = {shard: hold for shard, hold in self._holds.items() if shard in there}  # the rest was dropped
+        views = [item for item in collections if isinstance(item, View)]
+        unopened = [view for view in views if view.name.lower() not in dataflows.views]
+        limits = [*stage_limits(dataflows.runs), *view_limits(unopened, catalog, self._upper)]
+        wanted = wanted_sinces(collections, policies, self._upper, limits)
+        moves = [
+            (hold, wanted[shard])
+            for shard, hold in sorted(self._holds.items())
+            if shard in wanted and _worth_moving(hold.since, wanted[shard], policies.get(shard, NONE))
+        ]
+        if moves:
+            await self._client.downgrade_many(moves)
+
+    def _upper(self, shard: str) -> Frontier | None:
+        state = self._client.known(shard)
+        return None if state is None else state.upper
+
+
+def kept_shards(item: Collected) -> tuple[str, ...]:
+    """Return the shards of an item that are held and let go of: a source's progress never forgets."""
+    return tuple(shard for shard in item.shards if not (isinstance(item, Source) and shard == item.progress))
+
+
+def wanted_sinces(
+    collections: Iterable[Collected], policies: Mapping[str, Policy], upper: Upper, limits: Iterable[Limit]
+) -> dict[str, Frontier]:
+    """Return, by shard, the time before which nothing of it is needed; nothing for a shard that is closed or not open.
+
+    ``policies``: of the collections' own shards.
+    """
+    wanted: dict[str, Frontier] = {}
+    for item in collections:
+        for shard in kept_shards(item):
+            # A remap is needed from where the source's data are durable.
+            of = upper(item.shard if isinstance(item, Source) else shard)
+            if of is not None and of.at is not None:
+                wanted[shard] = Frontier(max(0, of.at - 1 - policies.get(shard, NONE).ms))
+    for shard, since in limits:
+        if shard in wanted:
+            wanted[shard] = meet((wanted[shard], since))
+    return wanted
+
+
+def stage_limits(runs: Iterable[StageRun]) -> Iterator[Limit]:
+    """Yield how far each shard that a stage reads, or writes, may let go for it."""
+    for run in runs:
+        for shard in (*run.reads, run.sink.writer.shard):
+            yield shard, run.needed
+
+
+def view_limits(views: Iterable[View], catalog: Catalog, upper: Upper) -> Iterator[Limit]:
+    """Yield how far shards may let go for views that could not be opened: no further than where these stopped.
+
+    Which of its stages reads what is not known, so all that a view reads is held for all of them.
+    """
+    for view in views:
+        own = [upper(shard) for shard in view.shards]
+        stopped = MINIMUM if None in own else meet(each for each in own if each is not None)
+        read = [item.shard for name in view.imports if isinstance(item := catalog.items.get(name), Collected)]
+        for shard in (*view.shards, *read):
+            yield shard, Frontier(max(0, as_time(stopped) - 1))
+
+
+def _worth_moving(since: Frontier, wanted: Frontier, policy: Policy) -> bool:
+    if since.at is None or wanted.at is None:
+        return False
+    return wanted.at - since.at >= max(1, policy.ms // FRACTION)

@@ -1,0 +1,1 @@
+"""Files: decoding the files of a source on Spark."""

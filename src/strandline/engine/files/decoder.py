@@ -1,0 +1,136 @@
+"""Files to rows, on Spark: the decoder behind the files source.
+
+All files of a step are one lazy frame; staging it is the one job.  Text is read by Spark's own readers, which keep
+the text of a record that they cannot decode beside whatever they could; such a record becomes a row of the err half.
+Where it stands and what is wrong with it costs more passes over its file (`file_errors.py`), and is found only when
+asked for (``locate``): the ok rows are the same either way, and on good input nothing is read twice.
+
+A file that cannot be decoded at all (its header lacks a declared column, its Parquet schema has another type) is one
+error, at the line that says so.  Headers and footers are read here, by the driver, before the job is planned: files
+that agree are read together.
+
+Source: design pages "sources" (undecodable input goes to the error half) and "the map" (law D: rows are normalised at
+the door).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+
+from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.engine.files import file_errors, json_lines
+from strandline.engine.files.file_layout import Layout, Unusable, group
+from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
+from strandline.engine.frames import inline, types
+from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
+from strandline.errors import DefinitionError
+from strandline.persist.handles.plane import Rows
+
+_UNLOCATED: Final = "not located"
+
+
+class SparkFiles:
+    """Decodes files in ``session``.  Every executor must see them under the same paths."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
+        """Return the records of all files (lazy): columns, ``__error``, ``__time``, ``__diff``, normalised.
+
+        The diff is the file's.  A record that cannot be decoded is one error with diff 1; in a file that is withdrawn
+        its reason says so.
+
+        Raises `DefinitionError` if a column has a type that the format cannot hold.
+        """
+        return await asyncio.to_thread(partial(self._decode, files, schema, form, locate=locate))
+
+    def _decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
+        _refuse_types(schema, form)
+        layouts, unusable = group(files, schema, form)
+        frames = [
+            frame
+            for layout in layouts
+            for frame in (
+                self._text(layout, schema, form, locate) if form.encoding.text else [self._parquet(layout, schema)]
+            )
+        ]
+        refused = _refusals(unusable, schema)
+        if not frames:
+            return wrap(Local(refused, plain=True))
+        if unusable:
+            frames.append(dataframe(Local(refused, plain=True), self._session))
+        return wrap(Distributed(reduce(DataFrame.unionAll, frames), plain=not any(file.withdrawn for file in files)))
+
+    def _parquet(self, layout: Layout, schema: Schema) -> DataFrame:
+        reader = self._session.read.schema(schema.ddl).option("parquet.page.verify-checksum.enabled", "true")
+        read = self._dated(load(reader, "parquet", layout.files), layout.files)
+        return read.select(*_columns(schema), F.lit(None).cast("string").alias(ERROR), TIME, DIFF)
+
+    def _text(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
+        """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""
+        declared = {c.name.lower(): c.type for c in schema}
+        fields = [f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names]
+        ddl = ", ".join([*fields, f"{CORRUPT} string"])
+        if form.encoding is Encoding.JSON and not form.multiline:
+            decoded = json_lines.decoded(self._session, layout.files, ddl, form)
+        else:
+            reader = self._session.read.schema(ddl).options(**decoding(form))
+            decoded = load(reader, form.encoding.value, layout.files)
+        read = self._dated(decoded, layout.files)
+        if not locate:
+            bad = F.col(CORRUPT).isNotNull()
+            diff = F.when(bad, 1).otherwise(F.col(DIFF)).cast("bigint").alias(DIFF)
+            return [read.select(*_columns(schema), F.when(bad, F.lit(_UNLOCATED)).alias(ERROR), TIME, diff)]
+        none = F.lit(None).cast("string").alias(ERROR)
+        good = read.where(F.col(CORRUPT).isNull()).select(*_columns(schema), none, TIME, DIFF)
+        located = file_errors.locate(self._session, read.where(F.col(CORRUPT).isNotNull()), layout, schema, form)
+        nulls = [F.lit(None).cast(c.type).alias(c.name) for c in schema]
+        return [good, self._dated(located, layout.files).select(*nulls, ERROR, TIME, _long(1).alias(DIFF))]
+
+    def _dated(self, read: DataFrame, files: Sequence[DatedFile]) -> DataFrame:
+        """Return the rows with the path, the name, the time and the diff of their files."""
+        if PATH not in read.columns:
+            read = read.select("*", F.col("_metadata.file_path").alias(PATH))
+        if len({(file.time, file.diff) for file in files}) == 1:
+            return read.withColumns({TIME: _long(files[0].time), DIFF: _long(files[0].diff)})
+        known = {name: pa.array([getattr(f, own) for f in files], pa.int64()) for name, own in _OF_FILE.items()}
+        unknown = F.raise_error(F.concat(F.lit("no time is known for file "), F.col(PATH))).cast("bigint")
+        dated = read.join(F.broadcast(paths_table(self._session, files, known)), PATH, "left")
+        return dated.withColumn(TIME, F.coalesce(TIME, unknown))
+
+
+_OF_FILE: Final = {TIME: "time", DIFF: "diff"}
+
+
+def _long(value: int) -> Column:
+    return F.lit(value).cast("bigint")
+
+
+def _columns(schema: Schema) -> list[Column]:
+    return [F.expr(types.normalised(quote(name), kind)).alias(name) for name, kind in types.columns(schema)]
+
+
+def _refuse_types(schema: Schema, form: FileFormat) -> None:
+    for name, kind in types.columns(schema):
+        if form.encoding is Encoding.CSV and not isinstance(kind, types.Atom | types.Decimal):
+            raise DefinitionError(f"column {name!r}: a CSV field cannot hold {kind}")
+
+
+def _refusals(unusable: Sequence[Unusable], schema: Schema) -> pa.Table:
+    table = pa.table(
+        {
+            ERROR: pa.array([file_errors.described(u.file, u.line, u.reason, u.raw) for u in unusable], pa.string()),
+            TIME: pa.array([u.file.time for u in unusable], pa.int64()),
+            DIFF: pa.array([1] * len(unusable), pa.int64()),
+        }
+    )
+    return inline.conform(table, inline.update_schema(schema))

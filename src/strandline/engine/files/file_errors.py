@@ -1,0 +1,173 @@
+"""Where an undecodable record stands, and what is wrong with it.
+
+An error is a JSON object ``{"file", "line", "reason", "raw"}``: the file's name, the line that the record starts at
+(from 1; null where it cannot be told), a sentence, and the record's text (at most `RAW_CHARS_MAX` characters of it).
+
+*Line.*  Decoding a line depends on its text alone, so every line of the file with the text of a bad record is a bad
+record: the bad texts are joined with the file's lines.  Lines are numbered without a sort: Spark counts rows within a
+partition, and the blocks of a file, in order, give each block's first line.  Records that span lines are looked for
+in the whole text of their file.
+
+*Reason.*  The record's text is decoded once more with every field as text.  If that fails it has another shape than
+the schema; otherwise the first field that is there as text and not as its type is the one to blame.  In a file that
+takes records back, the reason says that first.
+
+Source: design page "sources" (error half: offset, reason and raw bytes).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+
+from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.schema import ERROR, Schema, quote
+from strandline.engine.files.file_layout import Layout
+from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
+from strandline.engine.files.json_lines import one_value
+
+RAW_CHARS_MAX: Final = 4_096
+VALUE_CHARS_MAX: Final = 100
+SEARCH_BYTES_MAX: Final = 256 << 20
+"""Files up to this size are searched as a whole for records that span lines; in larger ones the line is not told."""
+_RAW: Final = "__raw"
+_LINE: Final = "__line"
+_REASON: Final = "__reason"
+_NAME: Final = "__name"
+_HEADER: Final = "__header"
+_PREFIX: Final = "__prefix"
+
+
+def described(file: DatedFile, line: int, reason: str, raw: str) -> str:
+    """Return the error of a whole file; ``line`` 0: it has none."""
+    return json.dumps(
+        {
+            "file": file.name,
+            "line": line or None,
+            "reason": file.reason_prefix + reason,
+            "raw": raw[:RAW_CHARS_MAX],
+        },
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+
+
+def locate(session: SparkSession, bad: DataFrame, layout: Layout, schema: Schema, form: FileFormat) -> DataFrame:
+    """Return a row a bad record: `PATH`, ``__error``.  ``bad`` has what Spark decoded of it, `CORRUPT` and `PATH`."""
+    reason = _csv_reason(layout, schema, form) if form.encoding is Encoding.CSV else _json_reason(schema, form)
+    records = bad.withColumnRenamed(CORRUPT, _RAW).withColumn(_REASON, reason).select(PATH, _RAW, _REASON)
+    files = paths_table(
+        session,
+        layout.files,
+        {
+            _NAME: pa.array([file.name for file in layout.files]),
+            _PREFIX: pa.array([file.reason_prefix for file in layout.files]),
+            _HEADER: pa.array(layout.header_lines, pa.int64()),
+        },
+    )
+    if form.multiline:
+        found = _found_in_texts(session, records, layout)
+    else:
+        found = _found_in_lines(session, records, layout, files)
+    line = F.col(_LINE).cast("bigint").alias("line")
+    raw = F.substring(_RAW, 1, RAW_CHARS_MAX).alias("raw")
+    body = F.struct(F.col(_NAME).alias("file"), line, F.concat(_PREFIX, _REASON).alias("reason"), raw)
+    error = F.to_json(body, {"ignoreNullFields": "false"}).alias(ERROR)
+    return found.join(files, PATH).select(PATH, error)
+
+
+def _found_in_lines(session: SparkSession, records: DataFrame, layout: Layout, files: DataFrame) -> DataFrame:
+    """Return the records, each as often as its text is a line of its file (once if it is none), with the line."""
+    lines = load(session.read, "text", layout.files).select(
+        F.col("_metadata.file_path").alias(PATH),
+        F.col("_metadata.file_block_start").alias("__block"),
+        F.monotonically_increasing_id().alias("__row"),
+        F.col("value").alias(_RAW),
+    )
+    blocks = lines.groupBy(PATH, "__block").agg(F.min("__row").alias("__first"), F.count(F.lit(1)).alias("__lines"))
+    earlier = Window.partitionBy(PATH).orderBy("__block").rowsBetween(Window.unboundedPreceding, -1)
+    starts = blocks.select(
+        PATH, "__block", (F.coalesce(F.sum("__lines").over(earlier), F.lit(0)) - F.col("__first")).alias("__shift")
+    )
+    numbered = (
+        lines.join(F.broadcast(starts), [PATH, "__block"])
+        .withColumn(_LINE, F.col("__row") + F.col("__shift") + 1)
+        .join(F.broadcast(files), PATH)
+        .where(F.col(_LINE) > F.col(_HEADER))
+        .select(PATH, _RAW, _LINE)
+    )
+    return records.dropDuplicates([PATH, _RAW]).join(numbered, [PATH, _RAW], "left")
+
+
+def _found_in_texts(session: SparkSession, records: DataFrame, layout: Layout) -> DataFrame:
+    """Return the records, the k-th of equal ones with the line where their text starts for the k-th time."""
+    small = [file for file in layout.files if file.size <= SEARCH_BYTES_MAX]
+    numbered = records.withColumn("__k", F.row_number().over(Window.partitionBy(PATH, _RAW).orderBy(_REASON)))
+    if not small:
+        return numbered.withColumn(_LINE, F.lit(None))
+    texts = load(session.read.option("wholetext", "true"), "text", small).select(
+        F.col("_metadata.file_path").alias(PATH), F.concat(F.lit("\n"), _newlines("value"), F.lit("\n")).alias("__text")
+    )
+    record = F.concat(F.lit("\n"), F.rtrim(_newlines(_RAW), F.lit("\n")), F.lit("\n"))
+    before = F.expr("substring_index(__text, __record, __k)")
+    line = F.when(F.length(before) < F.length("__text"), F.regexp_count(before, F.lit("\n")) + 1)
+    return numbered.withColumn("__record", record).join(texts, PATH, "left").withColumn(_LINE, line)
+
+
+def _newlines(column: str) -> Column:
+    return F.replace(F.col(column), F.lit("\r\n"), F.lit("\n"))
+
+
+def _csv_reason(layout: Layout, schema: Schema, form: FileFormat) -> Column:
+    texts = F.from_csv(F.col(_RAW), _as_text(layout.names), decoding(form) | {"header": "false"})
+    quoted = f"(^|{re.escape(form.delimiter)}){_quoted_field(form)}"
+    bare = F.regexp_replace(F.col(_RAW), quoted, "$1")
+    fields = F.length(F.regexp_replace(bare, f"[^{_in_class(form.delimiter)}]", "")) + 1
+    shape = F.concat(F.lit("it has "), fields, F.lit(f" fields; {len(layout.names)} are expected"))
+    return F.when(texts[CORRUPT].isNotNull(), shape).otherwise(_field_to_blame(texts, schema))
+
+
+def _json_reason(schema: Schema, form: FileFormat) -> Column:
+    texts = F.from_json(
+        F.col(_RAW), _as_text(schema.names), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    )
+    shape = F.when(texts.isNull() | texts[CORRUPT].isNotNull(), F.lit("it is not a JSON object"))
+    shape = shape.when(~F.is_valid_utf8(F.col(_RAW)), F.lit("it is not UTF-8"))
+    if not form.multiline:
+        shape = shape.when(~one_value(F.col(_RAW)), F.lit("its line holds more than one JSON object"))
+    return shape.otherwise(_field_to_blame(texts, schema))
+
+
+def _field_to_blame(texts: Column, schema: Schema) -> Column:
+    """Say which is the first field that is there as text and not as its type."""
+    reason = F.lit("a value inside it does not have its type")
+    for column in reversed(tuple(schema)):
+        value = texts[column.name]
+        wrong = F.concat(
+            F.lit(f"column `{column.name}`: '"),
+            F.substring(value, 1, VALUE_CHARS_MAX),
+            F.lit(f"' is not a valid {column.type}"),
+        )
+        reason = F.when(value.isNotNull() & F.col(quote(column.name)).isNull(), wrong).otherwise(reason)
+    return reason
+
+
+def _as_text(names: Sequence[str]) -> str:
+    return ", ".join(f"{quote(name)} string" for name in (*names, CORRUPT))
+
+
+def _quoted_field(form: FileFormat) -> str:
+    """A regular expression (Java's) of a field in quotes; possessive, so that it needs no stack for a long one."""
+    mark, escape = _in_class(form.quote), _in_class(form.escape)
+    escaped = re.escape(form.quote) * 2 if form.quote == form.escape else f"{re.escape(form.escape)}."
+    return f"{re.escape(form.quote)}[^{mark}{escape}]*+(?:{escaped}[^{mark}{escape}]*+)*+{re.escape(form.quote)}"
+
+
+def _in_class(character: str) -> str:
+    return f"\\{character}" if character in "\\]^-[&" else character

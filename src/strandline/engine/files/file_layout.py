@@ -1,0 +1,183 @@
+"""Which files can be read together, and which cannot be read at all: from their headers and footers.
+
+Reading a head is cheap and needs no job.  It cannot depend on when it is done, because a file's content is pinned by
+its source.  Compressed text is read to its end, because Spark fails the job of all files where a stream is damaged.
+
+Source: design page "sources" (files).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type
+
+from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.schema import Column, Schema
+from strandline.engine.frames import types
+from strandline.engine.frames.ddl import type_text
+from strandline.errors import DefinitionError
+
+HEAD_BYTES_MAX: Final = 1 << 20
+"""A header that is longer than this is none."""
+_COMPRESSED: Final = (".gz", ".bz2")
+_UNDECLARED: Final = "__undeclared_"
+_WIDER: Final = {
+    "smallint": frozenset({"tinyint"}),
+    "int": frozenset({"tinyint", "smallint"}),
+    "bigint": frozenset({"tinyint", "smallint", "int"}),
+    "double": frozenset({"float", "tinyint", "smallint", "int"}),
+}
+"""Types that Spark reads as a wider one without loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Files whose records have the same fields: ``names`` in order, those that nobody declared under names of ours.
+
+    ``header_lines[i]`` is the line of ``files[i]`` that holds its header, 0 if it has none.
+    """
+
+    names: tuple[str, ...]
+    files: tuple[DatedFile, ...]
+    header_lines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A file of which nothing can be decoded, the line that shows it (0: no line), why, and that line's text."""
+
+    file: DatedFile
+    line: int
+    reason: str
+    raw: str
+
+
+def group(files: Sequence[DatedFile], schema: Schema, form: FileFormat) -> tuple[list[Layout], list[Unusable]]:
+    """Return the files by layout, in order of their first files, and those that are unusable."""
+    found: dict[tuple[str, ...], list[tuple[DatedFile, int]]] = {}
+    unusable = []
+    for file in files:
+        match _examine(file, schema, form):
+            case Unusable() as refused:
+                unusable.append(refused)
+            case (names, line):
+                found.setdefault(names, []).append((file, line))
+            case None:
+                continue
+    layouts = [
+        Layout(names, tuple(file for file, _ in those), tuple(line for _, line in those))
+        for names, those in found.items()
+    ]
+    return layouts, unusable
+
+
+def _examine(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tuple[str, ...], int] | Unusable | None:
+    """Return the file's field names and header line; or why it is unusable; None if it holds nothing at all."""
+    if form.encoding.text and (damage := _damage(file)):
+        return Unusable(file, 0, damage, "")
+    match form.encoding:
+        case Encoding.CSV if form.header:
+            return _csv_header(file, schema, form)
+        case Encoding.PARQUET:
+            reason = _parquet_mismatch(file, schema)
+            return (schema.names, 0) if reason is None else Unusable(file, 0, reason, "")
+        case _:
+            return schema.names, 0
+
+
+def _damage(file: DatedFile) -> str | None:
+    """Say why a compressed file cannot be decompressed to its end, or None if it can or is not compressed."""
+    if not file.path.endswith(_COMPRESSED):
+        return None
+    try:
+        with pa.input_stream(file.path, compression="detect") as stream:
+            while stream.read(HEAD_BYTES_MAX):
+                pass
+    except OSError as error:
+        if error.errno is not None:
+            raise  # the machine refused the file; its bytes may be whole
+        return f"it cannot be decompressed: {error}"
+    return None
+
+
+def _csv_header(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tuple[str, ...], int] | Unusable | None:
+    with pa.input_stream(file.path, compression="detect") as stream:
+        head = stream.read(HEAD_BYTES_MAX).decode("utf-8-sig", errors="replace")
+    blank = head[: len(head) - len(head.lstrip())]
+    lines = head.lstrip().splitlines(keepends=True)
+    if not lines:
+        return None
+    doubled = form.escape == form.quote
+    fields = next(
+        csv.reader(
+            io.StringIO("".join(lines) if form.multiline else lines[0].rstrip("\r\n"), newline=""),
+            delimiter=form.delimiter,
+            quotechar=form.quote,
+            doublequote=doubled,
+            escapechar=None if doubled else form.escape,
+        )
+    )
+    line = 1 + len(blank.splitlines())
+    names = [field.strip() for field in fields]
+    lowered = [name.lower() for name in names]
+    for column in schema:
+        times = lowered.count(column.name.lower())
+        if times != 1:
+            reason = (
+                f"the header has no column `{column.name}`"
+                if not times
+                else f"the header has column `{column.name}` {times} times"
+            )
+            return Unusable(file, line, f"{reason}; it has {_some(names)}", lines[0].rstrip("\r\n"))
+    declared = {name.lower(): name for name in schema.names}
+    return tuple(declared.get(name, f"{_UNDECLARED}{i}") for i, name in enumerate(lowered)), line
+
+
+def _parquet_mismatch(file: DatedFile, schema: Schema) -> str | None:
+    """Say which column the file lacks or holds in another type, or None if all can be read."""
+    try:
+        stored = pq.read_schema(file.path)
+    except (pa.ArrowException, OSError) as error:
+        return f"it cannot be read as Parquet: {error}"
+    fields = {field.name.lower(): field.type for field in stored}
+    for column in schema:
+        found = fields.get(column.name.lower())
+        if found is None:
+            return f"it has no column `{column.name}`; it has {_some(field.name for field in stored)}"
+        if pa.types.is_timestamp(found) and found.unit == "ns":
+            return f"column `{column.name}` is in nanoseconds, which Spark does not read; write it in microseconds"
+        text = _spark_type(found)
+        if text is not None and not _readable(text, column):
+            return f"column `{column.name}` is {text} there, not {column.type}"
+    return None
+
+
+def _readable(stored: str, declared: Column) -> bool:
+    kind = types.parse(declared.name, declared.type)
+    wider = _WIDER.get(kind.name, frozenset()) if isinstance(kind, types.Atom) else frozenset()
+    return types.parse(declared.name, stored) == kind or stored in wider
+
+
+def _spark_type(found: pa.DataType) -> str | None:
+    """Return the type that Spark reads it as, or None where only Spark can tell."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    try:
+        text = type_text(from_arrow_type(found))
+        types.parse("", text)
+    except (PySparkException, DefinitionError):
+        return None
+    return text
+
+
+def _some(names: Iterable[str], most: int = 20) -> str:
+    all_names = list(names)
+    return ", ".join(all_names[:most]) + (f" and {len(all_names) - most} more" if len(all_names) > most else "")

@@ -1,0 +1,1 @@
+"""Frames: what rows are to Spark and to Arrow, and what their failures mean."""

@@ -1,0 +1,73 @@
+"""What Spark, and the machine under it, say when a call fails, in our words.
+
+Whose move it is must not depend on who failed: a full disk and an executor that is lost are tried again, like a store
+that refused; a damaged part and a row that has no answer are not.
+
+Source: `strandline/errors.py` (whose move it is); design page "persist" (an accumulated diff < 0 is an error that names
+the row); "compute" (ANSI: a row that fails to evaluate).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from strandline.engine.frames.inline import NEGATIVE
+from strandline.errors import (
+    CollectionError,
+    CorruptionError,
+    Determinate,
+    EvaluationError,
+    StrandlineError,
+    Unavailable,
+)
+
+_UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\]\s*([^\n]*)")
+_NEGATIVE: Final = re.compile(re.escape(NEGATIVE) + r"[^\n]*")
+_DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: (?:2[123]|54|P0)")
+"""What is a function of the rows.  SQLSTATE class 22 is the data exception: a value that the expression has no answer
+for; 21 a subquery of more rows than one, 23 a key that is there twice, 54 a result that is too large, P0 what the query
+raises itself."""
+_BARE: Final = re.compile(
+    r"java\.(?:lang\.(?:Arithmetic|NumberFormat|IllegalArgument)|util\.\w*Format\w*|time\.(?:\w+\.)*\w+)Exception:?[^\n]*"
+    r"|\[(?:_LEGACY_ERROR_TEMP_\d+|INCONSISTENT_BEHAVIOR_CROSS_VERSION[A-Z_.]*)\][^\n]*"
+)
+"""The same, where Spark lets Java's own exception through, or has given its error no class yet."""
+_NO_SPACE: Final = re.compile(r"(?:(/[^\s():]+)[\s():]*)?(No space left on device)")
+"""The operating system's words, behind the file's path where Java says it."""
+_THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)
+"""What was thrown, in py4j's report of it."""
+_STATE: Final = re.compile(r"\s*SQLSTATE:.*")
+
+
+def told(error: Exception) -> StrandlineError | None:
+    """Return our error for what Spark or the machine found wrong; None for what is no failure of either: a bug.
+
+    What is wrong with stored rows is known by its text, because the class depends on the call: PySpark's own from most,
+    py4j's from ``toArrow``.  Trap: py4j asks the JVM for an error's text, so without a JVM there is none.
+    """
+    py4j = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "py4j.protocol"}
+    if "Py4JNetworkError" in py4j or isinstance(error, ConnectionError):
+        return Unavailable("Spark does not answer: its JVM has ended or was stopped; open the environment again")
+    if isinstance(error, OSError):  # nothing names what a failed call has written
+        return Determinate(f"the machine refused a file: {error}")
+    text = str(error)
+    if found := _NEGATIVE.search(text):
+        return CollectionError(_STATE.sub("", found[0]))
+    if (found := _NO_SPACE.search(text)) and not _DATA.search(text):  # a row may hold these words
+        return Determinate(f"the machine refused a file: {found[2]}{f': {found[1]}' if found[1] else ''}")
+    if found := _UNREADABLE.search(text):
+        return CorruptionError(f"a part fails its check: {_STATE.sub('', found[1])}")
+    if found := _DATA.search(text):
+        return EvaluationError(f"a row cannot be evaluated: {found[1]}: {found[2]}")
+    if found := _BARE.search(text):
+        return EvaluationError(f"a row cannot be evaluated: {found[0]}")
+    if py4j:
+        found = _THROWN.search(text)
+        return Unavailable(f"Spark could not do it, and may when it is asked again: {found[1] if found else text}")
+    return None
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Tell whether an error comes from Spark, or from the bridge to it, which passes on what the JVM threw."""
+    return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(error).__mro__)

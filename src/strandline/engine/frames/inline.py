@@ -1,0 +1,220 @@
+"""Small tables of updates in Arrow: their bytes as an inline part or one Parquet file, their reading and adding up.
+
+An inline part is an Arrow IPC stream, zstd-compressed as a whole (most of a small stream is metadata, which compresses
+well), of the collection's columns, ``__error`` if any row has one, ``__time`` and ``__diff``.  The shard's state seals
+it.  `parquet` writes the same rows in the layout that Spark's writer gives a part, page CRCs included, for what is
+small and yet too large to inline.
+
+Source: design pages "the map" (decision 2: small results skip Spark's writer) and "persist" (limits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.engine.frames import types
+from strandline.errors import CollectionError, CorruptionError, InvalidUsage
+from strandline.persist.handles.plane import Half
+from strandline.persist.shard.batch import InlinePart
+
+_CODEC: Final = "zstd"
+_DECIMAL_DIGITS: Final = 38
+_OURS: Final = (pa.field(ERROR, pa.string()), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64()))
+_TIME_AND_DIFF: Final = frozenset({TIME, DIFF})
+COPIES_MAX: Final = 100_000
+"""How many rows `copied` should give: more of them are Spark's to give."""
+NEGATIVE: Final = "a row is there"
+"""How the sentence about a negative count begins, by which it is known again in Spark's message."""
+
+
+def update_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a collection's updates: its columns, ``__error``, ``__time``, ``__diff``."""
+    columns = [pa.field(name, types.arrow(kind)) for name, kind in types.columns(schema)]
+    return pa.schema([*columns, *_OURS])
+
+
+def encode(table: pa.Table) -> bytes:
+    """Return the bytes of an inline part."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, _CODEC) as compressed, pa.ipc.new_stream(compressed, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def decode(shard: str, part: InlinePart, schema: Schema) -> pa.Table:
+    """Return the updates of an inline part under ``schema`` (a column it was written without is NULL)."""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(part.data), _CODEC) as raw, pa.ipc.open_stream(raw) as reader:
+            table = reader.read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(f"shard {shard!r}: an inline part cannot be decoded ({error})") from error
+    if table.num_rows != part.rows:
+        raise CorruptionError(f"shard {shard!r}: an inline part has {table.num_rows} rows; {part.rows} were expected")
+    return conform(table, update_schema(schema))
+
+
+def conform(table: pa.Table, target: pa.Schema) -> pa.Table:
+    """Return ``table`` with exactly the columns of ``target``: by name without case, missing ones NULL, safely cast."""
+    index = {name.lower(): position for position, name in enumerate(table.column_names)}
+    arrays = []
+    for field in target:
+        position = index.get(field.name.lower())
+        if position is None:
+            arrays.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)], type=field.type))
+        else:
+            arrays.append(table.column(position).cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=target)
+
+
+def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Table:
+    """Return rows that carry no time yet as updates at ``time``: columns by name, cast to ``schema``.
+
+    Raises:
+        InvalidUsage: a column is missing, unknown, or cannot be cast; the message names it.
+    """
+    given = match_names(table.column_names, schema)
+    arrays = {}
+    for name, kind in types.columns(schema):
+        try:
+            arrays[name] = _cast(table[given[name.lower()]], types.arrow(kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidUsage(f"column {name!r} cannot be cast to {types.arrow(kind)}: {error}") from error
+    for ours, value in ((TIME, time), (DIFF, diff)):
+        arrays[ours] = pa.chunked_array([pa.repeat(pa.scalar(value, pa.int64()), table.num_rows)], type=pa.int64())
+    return pa.table(arrays)
+
+
+def _cast(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Cast values, refusing those that do not fit; a whole number fits a decimal by its value, not its type's range."""
+    if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
+        column = column.cast(pa.decimal128(_DECIMAL_DIGITS, target.scale))
+    return column.cast(target)
+
+
+def match_names(names: Sequence[str], schema: Schema) -> dict[str, str]:
+    """Return the given names by their lower case, if they are those of ``schema``, each once.
+
+    Raises:
+        InvalidUsage: a column is missing or unknown; the message names it.
+    """
+    given = {name.lower(): name for name in names}
+    known = {name.lower() for name in schema.names}
+    missing = [name for name in schema.names if name.lower() not in given]
+    unknown = [name for lower, name in given.items() if lower not in known]
+    if missing or unknown or len(given) < len(names):
+        raise InvalidUsage(
+            f"the rows have the columns {list(names)}; {', '.join(schema.names)} are expected, each once"
+            + (f"; missing: {', '.join(missing)}" if missing else "")
+            + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+        )
+    return given
+
+
+def in_order(table: pa.Table, by: Sequence[str]) -> pa.Table:
+    """Return ``table`` sorted ``by`` columns (names without case), NULLs first; nested ones have no order here."""
+    named = {field.name.lower(): field for field in table.schema}
+    fields = [named[name.lower()] for name in by]
+    keys = [(field.name, "ascending", "at_start") for field in fields if not pa.types.is_nested(field.type)]
+    return table.take(pc.sort_indices(table, sort_keys=keys))
+
+
+def without_idle_error(table: pa.Table) -> pa.Table:
+    """Return ``table`` without ``__error`` when no row has one: most batches, and absent is read as NULL."""
+    if ERROR in table.column_names and table[ERROR].null_count == table.num_rows:
+        return table.drop_columns([ERROR])
+    return table
+
+
+def parquet(table: pa.Table) -> bytes:
+    """Return ``table`` as one Parquet file: zstd, page CRCs, statistics."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression=_CODEC, write_page_checksum=True, write_statistics=True, store_schema=False)
+    return bytes(sink.getvalue())
+
+
+def select(table: pa.Table, *, half: Half, lower: int, upper: int, advance: int) -> pa.Table:
+    """Return the updates of a half with ``lower <= time < upper``, times advanced; the columns of that half."""
+    times = table[TIME]
+    wanted = pc.and_(pc.greater_equal(times, lower), pc.less(times, upper))
+    kept = list(table.column_names)
+    if half is Half.OK:
+        wanted, kept = pc.and_(wanted, pc.is_null(table[ERROR])), [name for name in kept if name != ERROR]
+    elif half is Half.ERR:
+        wanted, kept = pc.and_(wanted, pc.is_valid(table[ERROR])), [ERROR, TIME, DIFF]
+    return advanced(table.filter(wanted).select(kept), advance)
+
+
+def advanced(table: pa.Table, advance: int) -> pa.Table:
+    """Return ``table`` with no time before ``advance``."""
+    times = pc.max_element_wise(table[TIME], pa.scalar(advance, pa.int64()))
+    return table.set_column(table.schema.get_field_index(TIME), TIME, times)
+
+
+def negated(table: pa.Table) -> pa.Table:
+    """Return ``table`` with every diff negated."""
+    return table.set_column(table.schema.get_field_index(DIFF), DIFF, pc.negate_checked(table[DIFF]))
+
+
+def data_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of an update frame other than time and diff."""
+    return [name for name in names if name not in _TIME_AND_DIFF]
+
+
+def can_group(table: pa.Table) -> bool:
+    """Tell whether Arrow can group by every column: it cannot by nested ones."""
+    return not any(pa.types.is_nested(field.type) for field in table.schema)
+
+
+def counted(table: pa.Table) -> pa.Table:
+    """Return the rows that the updates sum up to, each once with its count as ``__diff`` (for frames that `can_group`).
+
+    Raises:
+        CollectionError: a count is negative; the message names the row.
+    """
+    sums = added_up(table)
+    negative = sums.filter(pc.less(sums[DIFF], 0))
+    if negative.num_rows:
+        (row,) = negative.slice(0, 1).to_pylist()
+        raise CollectionError(f"{NEGATIVE} {row.pop(DIFF)} times: {row}")
+    return sums
+
+
+def copied(counts: pa.Table) -> pa.Table:
+    """Return each row as often as its count says: for what is known to be small."""
+    positions = np.repeat(np.arange(counts.num_rows), counts[DIFF].to_numpy())
+    return counts.drop_columns([DIFF]).take(pa.array(positions))
+
+
+def consolidated(table: pa.Table) -> pa.Table:
+    """Return the updates with equal ones added up, zeros dropped, sorted (for frames that `can_group`)."""
+    kept = summed(table)
+    order = [(name, "ascending") for name in kept.column_names if name != DIFF]
+    return kept.take(pc.sort_indices(kept, order)).select(table.column_names)
+
+
+def added_up(table: pa.Table) -> pa.Table:
+    """Return each distinct row once, times ignored, with its Σ diff as ``__diff``; zeros dropped."""
+    return summed(table.select([*data_columns(table.column_names), DIFF]))
+
+
+def summed(table: pa.Table) -> pa.Table:
+    """Return each distinct value of the columns other than ``__diff`` once, with its Σ diff; zeros dropped."""
+    names = [name for name in table.column_names if name != DIFF]
+    canonical = pa.table({name: _canonical(table[name]) for name in names} | {DIFF: table[DIFF]})
+    sums = canonical.group_by(names).aggregate([(DIFF, "sum")]).rename_columns([*names, DIFF])
+    return sums.filter(pc.not_equal(sums[DIFF], 0))
+
+
+def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats with −0.0 as 0.0 and one NaN, as grouping compares bytes; all else as it is."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan = pa.scalar(float("nan"), column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0.0, column.type)))

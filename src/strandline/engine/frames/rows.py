@@ -1,0 +1,90 @@
+"""What `persist.handles.plane.Rows` is here: a lazy Spark frame, or a small Arrow table that needs no Spark job at all.
+
+Both hold an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) or, after `multiset`, plain
+rows.  ``plain`` promises that every diff is +1.  A read of inline parts alone stays in Arrow until something needs
+Spark, so that the common small read costs microseconds.
+
+Source: design page "the house planned" (`Engine` over opaque `Rows`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from strandline.algebra.schema import TIME, quote
+from strandline.errors import InvalidUsage
+from strandline.persist.handles.plane import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Rows in this process."""
+
+    table: pa.Table
+    plain: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Column names, in order."""
+        return list(self.table.column_names)
+
+
+@dataclass(frozen=True, slots=True)
+class Distributed:
+    """Rows that a Spark job gives when it is run.
+
+    The DataFrame's times count from ``origin``, and none is before it.  Spark compiles a literal into a plan's code, so
+    a plan that names no absolute time is compiled once and not at every step.
+    """
+
+    dataframe: DataFrame
+    plain: bool
+    origin: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        """Column names, in order."""
+        return list(self.dataframe.columns)
+
+
+Frame: TypeAlias = Local | Distributed
+
+
+def wrap(frame: Frame) -> Rows:
+    """Return the frame as what the other rooms may hold and hand on."""
+    return Rows(frame)
+
+
+def unwrap(rows: Rows) -> Frame:
+    """Return the frame again."""
+    frame = cast("object", rows)
+    if not isinstance(frame, Local | Distributed):
+        raise InvalidUsage(f"these rows are not of this engine: {type(frame).__name__}")
+    return frame
+
+
+def dataframe(frame: Frame, session: SparkSession, origin: int = 0) -> DataFrame:
+    """Return the frame as a lazy DataFrame of ``session``, its times counting from ``origin``."""
+    match frame:
+        case Local(table, _):
+            # In one chunk, because Spark takes an empty one for the end.
+            shifted = (table if origin == 0 else later(table, -origin)).combine_chunks()
+            # Named types, because Spark would take a time without zone for one with.
+            return session.createDataFrame(shifted, schema=from_arrow_schema(shifted.schema))
+        case Distributed(lazy, _, own) if own == origin:
+            return lazy
+        case Distributed(lazy, _, own):
+            columns = [f"{TIME} + {own - origin}L AS {TIME}" if name == TIME else quote(name) for name in lazy.columns]
+            return lazy.selectExpr(*columns)
+
+
+def later(table: pa.Table, by: int) -> pa.Table:
+    """Return a table of updates with every time moved by ``by``."""
+    moved = pc.add_checked(table[TIME], pa.scalar(by, pa.int64()))
+    return table.set_column(table.schema.get_field_index(TIME), TIME, moved)

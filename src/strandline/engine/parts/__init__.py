@@ -1,0 +1,1 @@
+"""Parts: the Parquet parts of a batch, written once, read, merged and checked."""

@@ -1,0 +1,121 @@
+"""Rewriting parts without their meaning: merges for compaction, and the sums of what shows of a part.
+
+A merge of few updates is done here, in Arrow, without a job: most are of a handful of inline parts.  One of many is
+read and staged like any other frame, by Spark.  The digest of the result is the sum of its inputs', whatever schema
+they were written under; no hash is looked at.
+
+Source: design page "persist" (maintenance: small ones in process with Arrow, large ones as a Spark job).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.engine.frames import inline
+from strandline.engine.parts.part_store import Parts
+from strandline.engine.parts.scan import Scanner
+from strandline.engine.parts.stage import DRIVER_PART, Stager
+from strandline.errors import CorruptionError
+from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
+from strandline.persist.handles.plane import Contents, Half, StageRequest
+from strandline.persist.shard.batch import (
+    INLINE_PART_BYTES_MAX,
+    NOTHING,
+    Batch,
+    BlobPart,
+    InlinePart,
+    Part,
+    Staged,
+    narrowed,
+)
+
+HERE_ROWS_MAX: Final = 200_000
+"""Merges of more updates than this go to Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriter:
+    """Merges and trims for one engine.  Its calls block; the engine runs them in its worker threads."""
+
+    store: Parts
+    scanner: Scanner
+    stager: Stager
+
+    def merge(self, contents: Contents, request: StageRequest) -> Staged:
+        """See `Engine.merge`."""
+        contents = replace(contents, half=Half.BOTH)
+        digest = sum((batch.digest for batch in contents.batches), NOTHING)
+        few = sum(part.rows for batch in contents.batches for part in batch.parts) <= HERE_ROWS_MAX
+        if few and inline.can_group(inline.update_schema(contents.schema).empty_table()):
+            made = self._here(contents, request)
+        else:
+            # What is advanced may lie beyond the upper of its batch.
+            beyond = replace(request, upper=max(request.upper, contents.advance + 1), small=False)
+            made = self.stager.stage(self.scanner.read(contents), beyond)
+        lower, upper = contents.batches[0].lower, contents.batches[-1].upper
+        return replace(made, lower=lower, upper=upper, digest=digest, since=Frontier(contents.advance))
+
+    def verify(self, contents: Contents) -> int:
+        """See `Merger.verify`."""
+        return sum(pc.sum(table[DIFF]).as_py() or 0 for table in self._tables(contents))
+
+    def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
+        """See `Engine.trim`."""
+        parts = narrowed(staged, lower, upper)
+        batch = Batch(lower, upper, MINIMUM, parts, staged.rows, staged.diffs, staged.digest, staged.plain)
+        shown = Contents("being trimmed", schema, (batch,), 0, TIME_MAX, 0, Half.BOTH)
+        sums = self.stager.measure(self.scanner.read(shown), schema)
+        return replace(sums, lower=lower, upper=upper, parts=parts if sums.rows else ())
+
+    def _here(self, contents: Contents, request: StageRequest) -> Staged:
+        merged = inline.consolidated(pa.concat_tables(self._tables(contents)))
+        table = inline.without_idle_error(merged)
+        parts = self._written(table, request) if table.num_rows else ()
+        diffs = table[DIFF]
+        errors = table.num_rows - table[ERROR].null_count if ERROR in table.column_names else 0
+        return Staged(
+            MINIMUM,
+            Frontier(TIME_MAX),
+            parts,
+            table.num_rows,
+            pc.sum(diffs).as_py() or 0,
+            NOTHING,
+            plain=pc.all(pc.equal(diffs, 1)).as_py() is not False,
+            errors=errors,
+        )
+
+    def _written(self, table: pa.Table, request: StageRequest) -> tuple[Part, ...]:
+        encoded = inline.encode(table)
+        if len(encoded) <= min(INLINE_PART_BYTES_MAX, request.inline_bytes_max):
+            return (InlinePart(encoded, table.num_rows),)
+        return (self.store.write(f"{request.prefix.rstrip('/')}/{DRIVER_PART}", inline.parquet(table)).part,)
+
+    def _tables(self, contents: Contents) -> list[pa.Table]:
+        target = inline.update_schema(contents.schema)
+        tables = [target.empty_table()]
+        for part in (part for batch in contents.batches for part in batch.parts):
+            shown = contents.through(part.window)
+            if shown is not None:
+                stored = self._stored(contents, part, target)
+                tables.append(
+                    inline.select(stored, half=Half.BOTH, lower=shown.lower, upper=shown.upper, advance=shown.advance)
+                )
+        return tables
+
+    def _stored(self, contents: Contents, part: Part, target: pa.Schema) -> pa.Table:
+        if isinstance(part, InlinePart):
+            return inline.decode(contents.shard, part, contents.schema)
+        return self._loaded(part, target)
+
+    def _loaded(self, part: BlobPart, target: pa.Schema) -> pa.Table:
+        self.store.check(part)
+        table = inline.conform(self.store.load(part), target)
+        if table[TIME].null_count or table[DIFF].null_count:
+            raise CorruptionError(f"part {part.key} holds updates without a time or a diff")
+        return table

@@ -1,0 +1,125 @@
+"""Net changes, handed to Python as a stream of Arrow batches of bounded size.
+
+What is small and here is added up in Arrow.  All else is one Spark job that adds up and puts rows in order, and then
+one small job per partition of its result: the JVM holds one partition at a time, Python one batch.  No row ever becomes
+a Python object.
+
+Trap: PySpark has no public call for this (``toArrow`` collects everything, ``toLocalIterator`` makes objects), so
+`_served` asks the Dataset for its Arrow batches as ``toArrow`` does, and serves them as ``toLocalIterator`` does.
+
+Source: design page "materialize" (native drivers exchange Arrow batches).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.serializers import FramedSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.util import _local_iterator_from_socket
+
+from strandline.algebra.schema import DIFF, TIME, quote
+from strandline.engine.frames import inline
+from strandline.engine.frames.rows import Frame, Local, dataframe
+from strandline.persist.handles.plane import NET_BATCH_BYTES, NET_BATCH_ROWS, Contents
+
+PARTITION_ROWS: Final = 200_000
+PARTITION_BYTES: Final = 64 * 1024 * 1024
+"""What a partition of the result should be at most: the JVM holds one while it is handed over."""
+EXPANSION: Final = 6
+"""How many times larger rows are in Arrow than in the stored parts, which are compressed."""
+_ROWS_CONF: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_planning = threading.Lock()  # held while the conf that a plan reads is ours
+
+
+class Netted:
+    """The batches of `netted`, for several threads that take turns: `next` and `close` may meet."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches: Iterator[pa.RecordBatch] | None = batches
+        self._turn = threading.Lock()
+
+    def next(self) -> pa.RecordBatch | None:
+        """Return the next batch, or None at the end."""
+        with self._turn:
+            return None if self._batches is None else next(self._batches, None)
+
+    def close(self) -> None:
+        """Let go of what is left in the JVM."""
+        with self._turn:
+            self._batches = None
+
+
+def netted(
+    frame: Frame, contents: Contents, session: SparkSession, *, key: Sequence[str], times: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the updates of ``frame``, which was read from ``contents``, added up; see `Engine.net`."""
+    names = inline.data_columns(frame.names)
+    kept = [*names, *([TIME] if times else [])]
+    if isinstance(frame, Local) and inline.can_group(frame.table):
+        yield from _sliced(_ordered(inline.summed(frame.table.select([*kept, DIFF])), key, times=times))
+        return
+    sums = dataframe(frame, session).groupBy(*map(quote, kept)).agg({DIFF: "sum"})
+    sums = sums.toDF(*kept, DIFF).where(f"{DIFF} <> 0")
+    partitions = 1 + max(contents.rows // PARTITION_ROWS, contents.size * EXPANSION // PARTITION_BYTES)
+    order = [*([TIME] if times else []), *map(quote, key)]
+    if times:  # ranges of all columns: a first sync may have one time only
+        sums = sums.repartitionByRange(partitions, *order, *map(quote, names)).sortWithinPartitions(*order)
+    elif key:
+        sums = sums.repartition(partitions, *order).sortWithinPartitions(*order)
+    yield from _served(sums, session, _batch_rows(contents))
+
+
+def _ordered(sums: pa.Table, key: Sequence[str], *, times: bool) -> pa.Table:
+    """Return the rows by time, those of one key together: also NULL, NaN, and all other values that have no order."""
+    order = [*([TIME] if times else []), *key]
+    if not order:
+        return sums
+    columns = {str(n): sums[name] if name == TIME else _codes(sums[name]) for n, name in enumerate(order)}
+    return sums.take(pc.sort_indices(pa.table(columns), [(name, "ascending") for name in columns]))
+
+
+def _codes(column: pa.ChunkedArray) -> pa.Array:
+    """Return a number per value, equal for values that SQL calls not distinct."""
+    return column.combine_chunks().dictionary_encode("encode").indices
+
+
+def _sliced(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    width = max(1, table.nbytes // max(1, table.num_rows))
+    yield from table.combine_chunks().to_batches(max(1, min(NET_BATCH_ROWS, NET_BATCH_BYTES // width)))
+
+
+def _batch_rows(contents: Contents) -> int:
+    width = max(1, contents.size * EXPANSION // max(1, contents.rows))
+    return max(1, min(NET_BATCH_ROWS, NET_BATCH_BYTES // width))
+
+
+def _served(rows: DataFrame, session: SparkSession, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(
+        rows.schema,
+        timezone="UTC",
+        prefers_large_types=session.conf.get("spark.sql.execution.arrow.useLargeVarTypes") == "true",
+    )
+    with _planning:
+        before = str(session.conf.get(_ROWS_CONF))
+        session.conf.set(_ROWS_CONF, batch_rows)
+        try:
+            batches = rows._jdf.toArrowBatchRdd()  # noqa: SLF001 - see the docstring
+        finally:
+            session.conf.set(_ROWS_CONF, before)
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001
+    prefetch = False
+    for encoded in _local_iterator_from_socket(jvm.PythonRDD.toLocalIteratorAndServe(batches, prefetch), _Bytes()):
+        yield pa.ipc.read_record_batch(pa.py_buffer(encoded), schema)
+
+
+class _Bytes(FramedSerializer):
+    """Length-prefixed messages, as they are."""
+
+    def loads(self, obj: bytes) -> bytes:
+        return obj

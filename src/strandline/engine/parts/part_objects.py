@@ -1,0 +1,117 @@
+"""Parts in an object store: written by Spark through S3A, checked through the store's own client.
+
+What Spark writes here is never renamed: S3A's magic committer uploads each part below the name that it will have, and
+the job's commit makes the uploads visible, of exactly one attempt of each task.  An upload that is complete is durable.
+Nothing is read from a listing but names: the counts that Spark observed must be in the footers that are found there.
+
+Source: design page "the map" (decision 3: on s3a parts are written to fresh paths or through the magic committer).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+import obstore
+import pyarrow as pa
+from obstore import exceptions
+
+from strandline.engine.parts import footers
+from strandline.engine.parts.footers import Described
+from strandline.errors import Indeterminate, Unavailable
+from strandline.persist.shard.batch import BlobPart
+from strandline.store.objects import READ_RETRIES_MAX, ObjectLocation
+
+REQUESTS_MAX: Final = 16
+"""At a time, of one read."""
+_ABSENT: Final = (FileNotFoundError, exceptions.NotFoundError)
+
+
+class ObjectParts:
+    """`Parts` below ``location`` (the location's Blob is there too), which Spark reaches as ``root``."""
+
+    def __init__(self, location: ObjectLocation, root: str) -> None:
+        self._store: Any = location.open(retries=READ_RETRIES_MAX)
+        self._root = root
+
+    def uri(self, key: str) -> str:
+        """Return where Spark reads and writes ``key``."""
+        return f"{self._root}/{key}"
+
+    def describe(self, prefix: str) -> list[Described]:
+        """Return the parts below ``prefix`` in key order; those without rows are removed."""
+        directory = prefix.rstrip("/")
+        try:
+            sizes = {each["path"]: each["size"] for page in obstore.list(self._store, directory) for each in page}
+            found = []
+            for key, size in sorted(sizes.items()):
+                if size == 0:  # Hadoop's sign for a directory
+                    continue
+                described = footers.describe(key, size, partial(self._read, key), sidecar="")
+                if described is None:
+                    obstore.delete(self._store, key)
+                else:
+                    found.append(described)
+        except (exceptions.BaseError, OSError) as error:
+            raise Indeterminate(f"parts below {prefix} may be there, and cannot be read: {_told(error)}") from error
+        return found
+
+    def check(self, part: BlobPart) -> Described:
+        """Return what the part's footer says; `CorruptionError` unless it is the part that was appended."""
+        try:
+            size = int(obstore.head(self._store, part.key)["size"])
+            return footers.check(part, size, partial(self._read, part.key))
+        except _ABSENT:
+            return footers.check(part, None, partial(self._read, part.key))
+        except (exceptions.BaseError, OSError) as error:
+            raise Unavailable(f"part {part.key} cannot be read: {_told(error)}") from error
+
+    def check_all(self, parts: Sequence[BlobPart]) -> list[Described]:
+        """Check each, several at a time: a check is two requests, and their time is all waiting."""
+        if len(parts) < 2:
+            return [self.check(part) for part in parts]
+        with ThreadPoolExecutor(min(len(parts), REQUESTS_MAX), thread_name_prefix="strandline-check") as pool:
+            return list(pool.map(self.check, parts))
+
+    def load(self, part: BlobPart) -> pa.Table:
+        """Return all of a part that was checked; `CorruptionError` for a damaged page."""
+        try:
+            data = bytes(obstore.get(self._store, part.key).bytes())
+        except (exceptions.BaseError, OSError) as error:
+            raise Unavailable(f"part {part.key} cannot be read: {_told(error)}") from error
+        return footers.load(part, data)
+
+    def write(self, key: str, data: bytes) -> Described:
+        """Store a Parquet file as ``key``, durably, and describe it."""
+        try:
+            obstore.put(self._store, key, data)
+        except (exceptions.BaseError, OSError) as error:
+            raise Indeterminate(f"part {key} may not have been stored: {_told(error)}") from error
+        described = footers.describe(key, len(data), lambda start, length: data[start : start + length], sidecar="")
+        assert described is not None, "a part without rows is never written"
+        return described
+
+    def delete(self, part: BlobPart) -> None:
+        """Remove a part.  Idempotent."""
+        try:
+            obstore.delete(self._store, part.key)
+        except _ABSENT:
+            return
+        except (exceptions.BaseError, OSError) as error:
+            raise Indeterminate(f"part {part.key} may still be there: {_told(error)}") from error
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Remove whatever a failed job left below a prefix that nothing names, if the store answers.  Idempotent."""
+        with contextlib.suppress(exceptions.BaseError, OSError):
+            for page in obstore.list(self._store, prefix.rstrip("/")):
+                obstore.delete(self._store, [each["path"] for each in page])
+
+    def _read(self, key: str, start: int, length: int) -> bytes:
+        return bytes(obstore.get_range(self._store, key, start=start, length=length))
+
+
+def _told(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,154 @@
+"""Reading: from the parts of batches to a lazy frame of updates, and the times that lie in them.
+
+Every part's footer is checked before anything is planned.  Filters on time are added only where the batches' own bounds
+do not already answer them.  Contents of inline parts alone are decoded here and now, and never reach Spark.
+
+Source: design page "persist" (everything at rest is checked; halves).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from strandline.algebra.schema import DIFF, ERROR, TIME, quote
+from strandline.engine.frames import inline
+from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
+from strandline.engine.parts.footers import Described
+from strandline.engine.parts.part_store import Parts
+from strandline.engine.sql import answers
+from strandline.errors import CorruptionError
+from strandline.persist.handles.plane import Contents, Half
+from strandline.persist.shard.batch import BlobPart, InlinePart, Window
+
+_OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scanner:
+    """Plans reads for one engine.  Its calls block (footers, planning); the engine runs them in its worker threads."""
+
+    session: SparkSession
+    store: Parts
+
+    def read(self, contents: Contents) -> Frame:
+        """Return the updates of ``contents``.  Raises `CorruptionError` for a missing or damaged part."""
+        frame = self._read(contents)
+        return answers.netted(frame, contents.advance, self.session) if contents.net and not frame.plain else frame
+
+    def _read(self, contents: Contents) -> Frame:
+        small = _decoded(contents)
+        blobs = _blobs(contents)
+        if not blobs:
+            return Local(small, contents.plain)
+        scan = self._shown(contents, self.store.check_all(blobs))
+        if scan is None:
+            return Local(small, contents.plain)
+        if small.num_rows:
+            scan = scan.unionByName(dataframe(Local(small, contents.plain), self.session, contents.advance))
+        return Distributed(scan, contents.plain, contents.advance)
+
+    def times(self, contents: Contents) -> tuple[int, ...]:
+        """Return the distinct times of the updates, ascending; a job runs only for parts that hold several."""
+        found = set(_decoded(contents)[TIME].to_pylist())
+        several = []
+        for described in self.store.check_all(_blobs(contents)):
+            part = described.part
+            exact = described.times.least == described.times.greatest and part.window is None
+            if not exact or described.errors is None or contents.half is Half.BOTH:
+                several.append(described)
+            elif described.errors < part.rows if contents.half is Half.OK else described.errors:
+                found.add(described.times.least)
+        shown = self._shown(contents, several)
+        if shown is not None:
+            times = shown.select(TIME).distinct().toArrow()[TIME]
+            found |= {time + contents.advance for time in times.to_pylist()}
+        advanced = {max(time, contents.advance) for time in found if contents.lower <= time < contents.upper}
+        return tuple(sorted(advanced))
+
+    def _shown(self, contents: Contents, parts: Sequence[Described]) -> DataFrame | None:
+        """Return what shows of these parts, times counting from ``contents.advance``; None if nothing does."""
+        windows: dict[Window | None, list[Described]] = {}
+        for one in parts:
+            windows.setdefault(one.part.window, []).append(one)
+        scans = []
+        for window, those in windows.items():
+            shown = contents.through(window)
+            if shown is not None:
+                scan = Distributed(self._scan(shown, those), contents.plain, shown.advance)
+                scans.append(dataframe(scan, self.session, contents.advance))
+        return reduce(DataFrame.unionAll, scans) if scans else None
+
+    def _scan(self, contents: Contents, parts: Sequence[Described]) -> DataFrame:
+        """Return the updates in these parts, times counting from ``contents.advance``."""
+        ddl = ", ".join(filter(None, [contents.schema.ddl, f"{ERROR} string, {TIME} bigint, {DIFF} bigint"]))
+        reader = self.session.read.schema(ddl).options(**_OPTIONS)
+        try:
+            scan = reader.parquet(*(self.store.uri(one.part.key) for one in parts))
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            raise CorruptionError(f"shard {contents.shard}: a part is missing that was there a moment ago") from error
+        least = min(one.times.least for one in parts)
+        greatest = max(one.times.greatest for one in parts)
+        where, names = _half(contents)
+        where += _bounds(contents, least, greatest)
+        time = f"{_time(contents, least, greatest)} AS {TIME}"
+        return (scan.where(" AND ".join(where)) if where else scan).selectExpr(*map(quote, names), time, DIFF)
+
+
+def _half(contents: Contents) -> tuple[list[str], tuple[str, ...]]:
+    """Return the filter that a half needs, and its columns."""
+    match contents.half:
+        case Half.OK:
+            return [f"{ERROR} IS NULL"], contents.schema.names
+        case Half.ERR:
+            return [f"{ERROR} IS NOT NULL"], (ERROR,)
+        case Half.BOTH:
+            return [], (*contents.schema.names, ERROR)
+
+
+def _decoded(contents: Contents) -> pa.Table:
+    """Return the updates of the inline parts."""
+    shown: dict[Window | None, list[pa.Table]] = {None: [inline.update_schema(contents.schema).empty_table()]}
+    for part in (part for batch in contents.batches for part in batch.parts):
+        if isinstance(part, InlinePart):
+            shown.setdefault(part.window, []).append(inline.decode(contents.shard, part, contents.schema))
+    tables = []
+    for window, those in shown.items():
+        wanted = contents.through(window)
+        if wanted is not None:
+            bounds = {"lower": wanted.lower, "upper": wanted.upper, "advance": wanted.advance}
+            tables.append(inline.select(pa.concat_tables(those), half=contents.half, **bounds))
+    return pa.concat_tables(tables)
+
+
+def _blobs(contents: Contents) -> list[BlobPart]:
+    return [part for batch in contents.batches for part in batch.parts if isinstance(part, BlobPart)]
+
+
+def _bounds(contents: Contents, least: int, greatest: int) -> list[str]:
+    """Return the filters on time that the parts' own statistics do not make unnecessary."""
+    bounds = []
+    if least < contents.lower:
+        bounds.append(f"{TIME} >= {contents.lower}L")
+    if greatest >= contents.upper:
+        bounds.append(f"{TIME} < {contents.upper}L")
+    return bounds
+
+
+def _time(contents: Contents, least: int, greatest: int) -> str:
+    """Return the time of an update, counting from ``contents.advance``; a constant where there can only be one."""
+    origin = contents.advance
+    first, last = max(least, contents.lower, origin), max(min(greatest, contents.upper - 1), origin)
+    if first == last:
+        return f"{first - origin}L"
+    if origin == 0:
+        return TIME
+    return f"{TIME} - {origin}L" if least >= origin else f"greatest({TIME} - {origin}L, 0L)"

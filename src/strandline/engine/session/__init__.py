@@ -1,0 +1,1 @@
+"""Sessions: starting Spark, and what it takes to reach an object store."""

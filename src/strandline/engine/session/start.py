@@ -1,0 +1,177 @@
+"""Spark sessions: one of our own from a plain config, or a private one inside a caller's application.
+
+The engine's own conf is `ENGINE_CONF`, each entry with its reason; `build` and `adopt` both apply it to a session that
+nobody else uses, so a caller's conf is never read for meaning and never changed.  `build` looks for Java *before* it
+starts one, because Spark's own message about a missing or old Java is forty lines about something else.
+
+Source: design pages "the public face" (``open(spark=…)`` works in a session of its own) and "the map" (decision 3, page
+CRCs).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pyspark
+from pyspark.sql import SparkSession
+
+from strandline.engine.session import class_archive
+from strandline.errors import ConfigError
+
+JAVA_MAJOR_MIN: Final = 17
+JAVA_MODULE: Final = "jdk.incubator.vector"
+HEAP_MIB_MAX: Final = 4096
+HEAP_MIB_MIN: Final = 1024
+HEAP_SHARE: Final = 4
+"""The default heap is this fraction of the machine's memory: Python, the page cache and the endpoint live here too."""
+PART_BYTES_TARGET: Final = 128 << 20
+assert HEAP_MIB_MIN <= HEAP_MIB_MAX
+_INSTALL: Final = (
+    "install a JDK of version 17 or later (Debian: apt-get install openjdk-17-jdk-headless) or point JAVA_HOME at one"
+)
+
+ENGINE_CONF: Final[Mapping[str, str]] = {
+    # What an answer means must not depend on whose session it is computed in.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    # Spark 4.3 cannot plan UNION ALL over a query that selects EXISTS (…): the constraints that it carries from one
+    # side to the other name columns inside the subquery ("key not found" in UnionBase.rewriteConstraints).
+    "spark.sql.constraintPropagation.enabled": "false",
+    # Steps are small and planned by us; re-planning between stages costs tens of milliseconds and gains nothing on
+    # them.
+    "spark.sql.adaptive.enabled": "false",
+    # More parts than this are listed by a Spark job; the driver has their sizes and lists faster.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    # Times at rest as microseconds: INT96 has no statistics and no agreed order.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A part that fails a check is an error, never fewer rows.
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    # One input split makes about one part.
+    "spark.sql.files.maxPartitionBytes": str(PART_BYTES_TARGET),
+    # A relation is a frame we named or nothing: no file is reachable by writing its path into a query.
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Else PySpark notes for every column object the line of ours that made it, by several calls into the JVM.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+
+_APPLICATION_CONF: Final[Mapping[str, str]] = {
+    "spark.app.name": "strandline",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Three views generate some 150 classes a tick; Spark keeps 100, so that none would be there at the next one.
+    "spark.sql.codegen.cache.maxEntries": "5000",
+    # Every task that sorts, groups or joins begins with one page.  Spark's own guess is 64 MiB on a heap like ours: a
+    # cold step of three views spent a third of its time on clearing and collecting a gigabyte of empty pages.
+    "spark.buffer.pageSize": "2m",
+}
+
+_JAVA_OPTIONS: Final = "-XX:MetaspaceSize=256m"
+"""Spark's classes need half of that; from the JVM's own 21 MiB it gets there by way of several full collections."""
+
+SHORT_LIVED_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xmn256m"
+"""Options for a JVM that lives for a minute or two: compiling well for it costs more than it gives.
+
+Room for code is said because a JVM that compiles so reserves too little for Spark, and then stops to compile at all;
+room for what is young, because it begins with so little that what a step needs grows old.
+"""
+
+_LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
+_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark prints every refused query on standard error as JSON; the error we raise says it once."""
+
+
+def build(config: Mapping[str, str]) -> SparkSession:
+    """Return a new session for ``config`` (Spark conf keys; ``spark.master`` defaults to all local cores).
+
+    Raises:
+        ConfigError: Java is missing, too old or without the vector module (install it), or Spark refuses the conf.
+    """
+    java = java_path(os.environ)
+    require_java(java)
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # where local-cluster finds its executors
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark guesses an address and warns about its guess
+    settings = {
+        "spark.master": "local[*]",
+        "spark.driver.memory": f"{default_heap_mib(psutil.virtual_memory().total)}m",
+    }
+    settings |= _APPLICATION_CONF
+    settings |= config
+    options = class_archive.options(java, settings.get("spark.driver.extraJavaOptions", ""))
+    logging_ = f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}"
+    settings["spark.driver.extraJavaOptions"] = f"{_JAVA_OPTIONS} {logging_} {options}".strip()
+    builder = SparkSession.Builder()
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise ConfigError(f"Spark does not start: {str(error).splitlines()[0] if str(error) else error!r}") from error
+    return adopt(session, config)
+
+
+def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a session of our own in ``session``'s application; ``session`` itself is not changed.
+
+    ``config`` overrides the engine's conf where it names a key that can be set at run time.
+    """
+    for noisy in _LOGGERS:
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    own = session.newSession()
+    cores = session.sparkContext.defaultParallelism
+    for key, value in {**ENGINE_CONF, "spark.sql.shuffle.partitions": str(cores), **(config or {})}.items():
+        if own.conf.isModifiable(key):
+            own.conf.set(key, value)
+    return own
+
+
+def default_heap_mib(memory_bytes: int) -> int:
+    """Return the driver's heap for a machine: a quarter of its memory, within bounds.
+
+    >>> default_heap_mib(2 << 30), default_heap_mib(8 << 30), default_heap_mib(64 << 30)
+    (1024, 2048, 4096)
+    """
+    return max(HEAP_MIB_MIN, min(HEAP_MIB_MAX, (memory_bytes >> 20) // HEAP_SHARE))
+
+
+def java_path(environment: Mapping[str, str]) -> str | None:
+    """Return the Java that Spark would start, or None."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        candidate = Path(home) / "bin" / "java"
+        return str(candidate) if candidate.is_file() else None
+    return shutil.which("java", path=environment.get("PATH"))
+
+
+def require_java(java: str | None) -> None:
+    """Return if ``java`` can run Spark; else raise `ConfigError` of one sentence that says what to install."""
+    if java is None:
+        raise ConfigError(f"Spark needs Java and none is found: {_INSTALL}.")
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', _ask(java, "-version"))
+    if found is None:
+        raise ConfigError(f"{java} does not say its version: {_INSTALL}.")
+    major = int(found[2] or 0) if found[1] == "1" else int(found[1])  # before 9 it called itself 1.8
+    if major < JAVA_MAJOR_MIN:
+        raise ConfigError(f"{java} is Java {major} and Spark needs {JAVA_MAJOR_MIN}: {_INSTALL}.")
+    if JAVA_MODULE not in _ask(java, "--list-modules"):
+        raise ConfigError(f"{java} lacks the module {JAVA_MODULE} that Spark needs: {_INSTALL}.")
+
+
+def _ask(java: str, flag: str) -> str:
+    try:
+        done = subprocess.run([java, flag], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the operator's own Java
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{java} does not run ({error}): {_INSTALL}.") from error
+    return done.stderr + done.stdout

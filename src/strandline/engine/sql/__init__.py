@@ -1,0 +1,1 @@
+"""SQL: plans as text, Spark's analysis of them, and plain queries."""

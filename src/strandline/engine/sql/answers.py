@@ -1,0 +1,101 @@
+"""Questions about rows: plain queries, sums, differences.
+
+`query` is the one place where a person's SQL runs as it is written, by plain Spark, over multisets: it answers reads,
+and it is the oracle that `verify` compares a view with.  The rest adds updates up, times ignored: in Arrow where the
+rows are here and Arrow can group them, else as a job.
+
+Source: design pages "compute" (verify, reading) and "the map" (decision 7, law D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.engine.frames import compare, inline
+from strandline.engine.frames.ddl import schema_of
+from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
+from strandline.engine.sql import consolidate, copies
+from strandline.engine.sql.analysis import analysed
+from strandline.persist.handles.plane import Differences
+
+_HASH: Final = "__hash"
+
+
+def query(session: SparkSession, sql: str, names: Sequence[str], *, time: int) -> tuple[Schema, Distributed]:
+    """Return the answer to ``sql`` over ``session``'s views ``names`` (multisets) as insertions at ``time``.
+
+    Raises `DefinitionError` if Spark refuses the text.
+    """
+    answer = analysed(session, sql, names)
+    schema = schema_of(answer.schema)
+    return schema, Distributed(answer.selectExpr("*", f"{time}L AS {TIME}", f"1L AS {DIFF}"), plain=True)
+
+
+def expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return each row as often as its diffs add up to; a negative sum fails the job and names the row."""
+    quoted = [quote(name) for name in names]
+    row = f"to_json(struct({', '.join(quoted)}), map('ignoreNullFields', 'false'))"
+    message = f"concat('{inline.NEGATIVE} ', {DIFF}, ' times: ', {row})"
+    count = f"CASE WHEN {DIFF} < 0 THEN raise_error({message}) ELSE {DIFF} END AS {DIFF}"
+    counted = _added_up(updates, quoted).selectExpr(*quoted, count)
+    blocks = counted.selectExpr(*quoted, DIFF, f"{copies.BLOCKS} AS __block")
+    return blocks.selectExpr(*quoted, f"{copies.COPIES} AS __copy").select(*quoted)
+
+
+def netted(frame: Frame, time: int, session: SparkSession) -> Frame:
+    """Return the updates added up, all at ``time``."""
+    names = inline.data_columns(frame.names)
+    if isinstance(frame, Local) and inline.can_group(frame.table):
+        sums = inline.added_up(frame.table.select([*names, DIFF]))
+        times = pa.chunked_array([pa.repeat(pa.scalar(time, pa.int64()), sums.num_rows)], type=pa.int64())
+        return Local(sums.add_column(len(names), TIME, times), plain=False)
+    columns = [quote(name) for name in names]
+    return Distributed(
+        _added_up(dataframe(frame, session), columns).selectExpr(*columns, f"0L AS {TIME}", DIFF), False, origin=time
+    )
+
+
+def restricted(frame: Distributed, to: Frame, schema: Schema, session: SparkSession) -> Distributed:
+    """Return the updates whose row has the hash of a row of ``to``: all of the wanted ones, and next to no others.
+
+    A semi join by a hash, and not by the columns, works for every type that we keep.
+    """
+    key = f"{consolidate.low_hash(schema, has_error=False)} AS {_HASH}"
+    normal = [name for name in consolidate.normal_columns(schema, to.names, normalise=True) if name != ERROR]
+    wanted = dataframe(to, session).selectExpr(*normal).selectExpr(key).distinct()
+    kept = frame.dataframe.selectExpr("*", key).join(wanted, on=_HASH, how="left_semi").drop(_HASH)
+    return Distributed(kept, frame.plain, frame.origin)
+
+
+def differences(frame: Frame, schema: Schema, session: SparkSession, *, significant: int | None) -> Differences:
+    """Return how many rows the updates leave too few (Σ diff < 0) and too many, and a few, those too few first."""
+    if isinstance(frame, Local) and inline.can_group(frame.table):
+        return compare.differences(inline.added_up(frame.table.select([*schema.names, DIFF])), significant)
+    rounded = dataframe(frame, session).selectExpr(*compare.rounded(schema, significant), DIFF)
+    left = _added_up(rounded, [quote(name) for name in schema.names]).cache()
+    try:
+        totals = left.selectExpr(
+            "count(1)", f"sum(if({DIFF} < 0, -{DIFF}, 0L))", f"sum(if({DIFF} > 0, {DIFF}, 0L))"
+        ).collect()[0]
+        if totals[0] <= compare.PAIRED_ROWS_MAX:
+            return compare.differences(left.toArrow(), significant)
+        sample = left.orderBy(DIFF).limit(compare.SAMPLE_ROWS_MAX).toArrow()
+        return Differences(totals[1], totals[2], sample)
+    finally:
+        left.unpersist()
+
+
+def _added_up(updates: DataFrame, quoted: Sequence[str]) -> DataFrame:
+    """Return the updates added up.  Nothing above is evaluated on a row that adds up to nothing.
+
+    Spark would do that: it moves a condition on columns below the sum.  It moves none below a projection that is not
+    deterministic; this one is, and Spark does not know.
+    """
+    sums = updates.groupBy(*(F.col(name) for name in quoted)).agg(F.expr(f"sum({DIFF}) AS {DIFF}"))
+    return sums.selectExpr(*quoted, f"IF(spark_partition_id() < 0, 0L, {DIFF}) AS {DIFF}").where(f"{DIFF} <> 0")

@@ -1,1 +1,0 @@
-"""Catalog, timestamps, project files and the wiring: the only place that names concrete classes."""

@@ -1,0 +1,1 @@
+"""Handles: what a program holds of a shard, to write, to read, and to hold its past."""

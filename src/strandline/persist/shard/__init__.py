@@ -1,0 +1,1 @@
+"""One shard: its state and its laws, its bytes, and its one commit path."""

@@ -1,0 +1,90 @@
+"""Retries of store calls: how many, with which pauses, and until when.
+
+By default persist retries `ATTEMPTS_MAX` times, for about a minute.  A caller's `Deadline` ends the retries earlier.  A
+call in flight is never cut off, because its outcome must be known: a wait ends late rather than in doubt.
+
+Source: design page "persist" (errors: retries are inside persist, bounded by the caller's deadline, and visible).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from strandline.errors import Indeterminate, StoreError, Unavailable
+from strandline.persist.shard.metrics import Metrics
+from strandline.store.blob import Blob
+from strandline.store.clock import Clock
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX: Final = 64
+PAUSE_S_MAX: Final = 1.0
+
+
+def pause_s(attempt: int) -> float:
+    """Return the pause after attempt number ``attempt``, counted from 0.
+
+    >>> pause_s(0), pause_s(3), pause_s(60)
+    (0.005, 0.04, 1.0)
+    """
+    return min(PAUSE_S_MAX, 0.005 * 2.0 ** min(attempt, 10))
+
+
+class Deadline:
+    """A deadline ``seconds`` from now.  A clock that is set back does not move it."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._left_s = seconds
+        self._seen_ms = clock.now_ms()
+
+    def left_s(self) -> float:
+        """Return how many seconds are left; 0 or less: it has passed."""
+        now = self._clock.now_ms()
+        self._left_s -= max(0, now - self._seen_ms) / 1000
+        self._seen_ms = now
+        return self._left_s
+
+
+class PatientBlob:
+    """A `Blob` for parts, which are written once under a fresh key: it retries while ``inner`` fails.
+
+    A lost answer does no harm: writing the same bytes again gives the same part, and nothing names it yet.  So after
+    the last attempt this raises `Unavailable`, because nothing visible has happened.  (A write that arrives so late
+    that its part was collected meanwhile leaves a leak, which a sweep finds.)
+    """
+
+    def __init__(self, inner: Blob, clock: Clock, metrics: Metrics) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._metrics = metrics
+
+    async def get(self, key: str) -> bytes | None:
+        """See `Blob.get`."""
+        return await self._patiently(key, partial(self._inner.get, key))
+
+    async def set(self, key: str, data: bytes) -> None:
+        """See `Blob.set`."""
+        await self._patiently(key, partial(self._inner.set, key, data))
+
+    async def delete(self, key: str) -> bool:
+        """See `Blob.delete`; called once without retries, because a sweep deletes what stays behind."""
+        return await self._inner.delete(key)
+
+    async def list(self, prefix: str) -> list[str]:
+        """See `Blob.list`."""
+        return await self._patiently(prefix, partial(self._inner.list, prefix))
+
+    async def _patiently(self, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        last: StoreError | None = None
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return await call()
+            except StoreError as error:
+                last = error
+                self._metrics.retries += 1
+                self._metrics.indeterminate += isinstance(error, Indeterminate)
+                await self._clock.sleep(pause_s(attempt))
+        raise Unavailable(f"Blob does not answer for {key!r} in {ATTEMPTS_MAX} attempts ({last}): try again later")

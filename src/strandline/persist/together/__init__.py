@@ -1,0 +1,1 @@
+"""Together: several writers or several collections, at one time, all or nothing."""

@@ -1,0 +1,1 @@
+"""Upkeep: what keeps shards short, and what looks at them."""

@@ -1,0 +1,1 @@
+"""Wiring: the one room that names concrete stores, engines, connectors and drivers."""

@@ -1,0 +1,176 @@
+"""A project says what an environment is, in files; what is not understood is refused by name and place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.controller.defining.apply import in_order
+from strandline.controller.defining.project import Defined, load
+from strandline.controller.language.statements import Bind, CreateMaterialization, CreateSource, CreateView
+from strandline.errors import ConfigError, DefinitionError, Position
+
+
+def write(root: Path, **files: str) -> Path:
+    """Write files whose names have ``__`` for the slash and ``_`` before the suffix."""
+    for name, text in {"strandline_yml": "location: data\n", **files}.items():
+        directory, _, last = name.rpartition("__")
+        stem, _, suffix = last.rpartition("_")
+        path = root / directory / f"{stem}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def statements(root: Path) -> dict[str, object]:
+    """Return the project's statements by name."""
+    return {defined.statement.name: defined.statement for defined in load(root).definitions}
+
+
+def test_a_directory_without_settings_is_no_project(tmp_path):
+    """Every command would start with an error about something else."""
+    with pytest.raises(ConfigError, match="strandline.yml is missing; make one with `strandline init`"):
+        load(tmp_path)
+
+
+def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
+    """A project that is run from another directory would keep its collections there."""
+    settings = (
+        "location: data\ndeployment: d\ncache: cached\nkeep_history: 2 days\n"
+        "storage: {Region: r}\nspark: {spark.sql.ansi.enabled: true}"
+    )
+    project = load(write(tmp_path, strandline_yml=settings))
+    assert project.location == (tmp_path / "data").as_uri()
+    assert project.config == {
+        "deployment": "d",
+        "reentrant": True,
+        "tick_ms": 1000,
+        "keep_history": "2 days",
+        "cache": str(tmp_path / "cached"),
+        "cache_bytes": 1 << 28,
+        "storage": {"region": "r"},
+        "spark": {"spark.sql.ansi.enabled": "true"},
+    }
+
+
+def test_a_setting_of_spark_keeps_its_capitals(tmp_path):
+    """Spark would be given a key that it does not know, and say nothing."""
+    project = load(
+        write(tmp_path, strandline_yml="location: data\nspark: {spark.driver.extraJavaOptions: -XX:+UseSerialGC}")
+    )
+    assert project.config["spark"] == {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("location: file://data/strand", "third slash"),
+        ("location: data\nlocaton: x", "localton|localtion|`localton`|`locaton`"),
+        ("deployment: d", "missing required field `location`"),
+        ("location: data\nkeep_history: a while", "keep_history: 'a while' is no interval"),
+        ("location: data\ntick_ms: soon", r"Expected `int`, got `str` - at `\$.tick_ms`"),
+        ("location: [", r"this is not YAML: .* \(at line 1, column"),
+        ("location: data\nendpoints: {w: {path: x}}", "endpoint 'w' says no driver"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(tmp_path, text, said):
+    """A misspelt setting would silently not be set."""
+    with pytest.raises(ConfigError, match=f"strandline.yml: .*({said})"):
+        load(write(tmp_path, strandline_yml=text))
+
+
+def test_the_location_may_be_a_reference(tmp_path, monkeypatch):
+    """A location that differs from machine to machine would have to be written into the project."""
+    root = write(tmp_path, strandline_yml="location: env:STRANDLINE_TEST_PLACE")
+    with pytest.raises(ConfigError, match="'STRANDLINE_TEST_PLACE', which is not set"):
+        load(root)
+    monkeypatch.setenv("STRANDLINE_TEST_PLACE", "memory://")
+    assert load(root).location == "memory://"
+
+
+def test_a_source_may_be_written_in_sql_or_in_yaml(tmp_path):
+    """The same definition would mean two things."""
+    sql = "CREATE SOURCE a (`k` INT, `v` STRING) USING files OPTIONS (path 'in/*.csv', header 'true', settle '0')"
+    yml = "columns: {k: INT, v: STRING}\noptions: {path: in/*.csv, header: true, settle: 0}"
+    found = statements(write(tmp_path, sources__a_sql=sql, sources__b_yml=yml))
+    options = {"path": str(tmp_path / "in/*.csv"), "header": "true", "settle": "0"}
+    assert found["a"] == CreateSource("a", "`k` INT, `v` STRING", "files", options)
+    assert found["b"] == CreateSource("b", "`k` INT, `v` STRING", "files", options)
+
+
+def test_a_materialization_takes_its_driver_and_options_from_an_endpoint(tmp_path):
+    """Every materialization would repeat where its endpoint is, and one of them would be forgotten when it moves."""
+    settings = "location: data\nendpoints: {warehouse: {driver: duckdb, path: out/w.duckdb}}"
+    yml = "into: warehouse\ncollections:\n- v\n- {collection: w, table: t, key: [a, b]}"
+    sql = "CREATE MATERIALIZATION n INTO duckdb OPTIONS (path '/there.duckdb') AS v"
+    root = write(tmp_path, strandline_yml=settings, materializations__m_yml=yml, materializations__n_sql=sql)
+    path = {"path": str(tmp_path / "out/w.duckdb")}
+    assert statements(root) == {
+        "m": CreateMaterialization("m", "duckdb", path, (Bind("v", "v", ()), Bind("w", "t", ("a", "b")))),
+        "n": CreateMaterialization("n", "duckdb", {"path": "/there.duckdb"}, (Bind("v", "v", ()),)),
+    }
+
+
+def test_references_stay_references_and_their_files_are_seen_from_the_project(tmp_path):
+    """A secret's value would be stored in the catalog."""
+    settings = "location: data\nendpoints: {w: {driver: duckdb, path: env:SOMEWHERE, password: file:secrets/p}}"
+    root = write(tmp_path, strandline_yml=settings, materializations__m_yml="into: w\ncollections: [v]")
+    options = statements(root)["m"].options
+    assert options == {"path": "env:SOMEWHERE", "password": f"file:{tmp_path}/secrets/p"}
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"sources__a_yml": "columns: a INT\noption: {}"}, "sources/a.yml: .*`option`"),
+        ({"sources__a_yml": "options: {}"}, "sources/a.yml: .*`columns`"),
+        ({"sources__a_py": ""}, r"sources/a.py: in sources/ there can be .sql and .yml files"),
+        ({"views__a_yml": ""}, r"views/a.yml: in views/ there can be .sql files"),
+        ({"views__a_sql": "CREATE TABLE t (a INT)"}, "views/a.sql: 't' belongs in tables/"),
+        ({"tables__a_sql": "DROP TABLE t"}, "tables/a.sql: a project's files hold definitions"),
+        ({"tables__a_sql": "CREATE TABLE t (a INT); CREATE TABLE T (b INT)"}, "'t' is defined in tables/a.sql too"),
+        ({"materializations__m_yml": "into: duckdb\ncollections: []"}, "materializations/m.yml: collections is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_named(tmp_path, files, said):
+    """Whoever wrote it would have to search all files."""
+    with pytest.raises(DefinitionError, match=said):
+        load(write(tmp_path, **files))
+
+
+def test_a_syntax_error_has_the_line_and_column_of_the_file(tmp_path):
+    """Positions within one statement of many would point at the wrong line."""
+    with pytest.raises(DefinitionError) as caught:
+        load(write(tmp_path, tables__a_sql="CREATE TABLE t (a INT);\n\n  CREATE TABEL u (a INT)"))
+    assert caught.value.position == Position(3, 10)
+    assert str(caught.value).startswith("tables/a.sql: expected TABLE, SOURCE")
+
+
+def test_an_option_that_the_endpoint_has_is_refused(tmp_path):
+    """Which of two paths is meant would depend on the order in which they are merged."""
+    settings = "location: data\nendpoints: {w: {driver: duckdb, path: a}}"
+    root = write(
+        tmp_path, strandline_yml=settings, materializations__m_yml="into: w\ncollections: [v]\noptions: {path: b}"
+    )
+    with pytest.raises(DefinitionError, match="m.yml: .*endpoint 'w' has option 'path' already"):
+        load(root)
+
+
+def view(name: str, query: str) -> Defined:
+    """Return a view as a project would define it."""
+    return Defined(f"views/{name}.sql", CreateView(name, query, Position(1, 1)))
+
+
+def test_views_come_after_the_views_that_they_read_whatever_the_files_are_called():
+    """A project could not be created unless its files were named in order."""
+    a, b = view("a", "SELECT * FROM b JOIN t"), view("b", "WITH a AS (SELECT 1) SELECT * FROM C")
+    c = view("c", "SELECT a FROM t")
+    names = [each.statement.name for each in in_order([a, b, c])]
+    assert names.index("c") < names.index("b") < names.index("a")
+
+
+def test_views_in_a_circle_are_named():
+    """The first of them would be refused for reading what is not there."""
+    with pytest.raises(DefinitionError, match=r"in a circle: '(a' reads 'b' reads 'a|b' reads 'a' reads 'b)'"):
+        in_order([view("a", "SELECT * FROM b"), view("b", "SELECT * FROM a")])

@@ -1,0 +1,318 @@
+"""What a person types is read as what it says, or refused where it stops making sense."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.algebra.excerpt import Excerpt
+from strandline.controller.language import statements, unsupported
+from strandline.controller.language.statements import (
+    Assignment,
+    Bind,
+    Bracket,
+    CreateMaterialization,
+    CreateSource,
+    CreateTable,
+    CreateView,
+    Delete,
+    Drop,
+    Insert,
+    Query,
+    Update,
+    parse,
+    placed,
+    split,
+)
+from strandline.errors import DefinitionError, Position
+
+
+def at(column: int, line: int = 1) -> Position:
+    """A place, on the first line if no other is said."""
+    return Position(line, column)
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("CREATE TABLE t (a INT, `b c` DECIMAL(10,2))", CreateTable("t", "a INT, `b c` DECIMAL(10,2)")),
+        ("create table if not exists t (a int)", CreateTable("t", "a int", if_not_exists=True)),
+        (
+            "CREATE TABLE t (`check` INT COMMENT 'NOT NULL', unique STRING, s STRUCT<a: ARRAY<INT>, `b>`: INT>);",
+            CreateTable("t", "`check` INT COMMENT 'NOT NULL', unique STRING, s STRUCT<a: ARRAY<INT>, `b>`: INT>"),
+        ),
+        (
+            "CREATE TABLE t (a INT) KEEP HISTORY FOR '1 hour'",
+            CreateTable("t", "a INT", keep_history="1 hour"),
+        ),
+        (
+            "CREATE SOURCE s (a INT) USING files OPTIONS (path '/d', header = 'true')",
+            CreateSource("s", "a INT", "files", {"path": "/d", "header": "true"}),
+        ),
+        (
+            "CREATE SOURCE s (a INT) USING files OPTIONS (path '/d') KEEP HISTORY FOR '2 days'",
+            CreateSource("s", "a INT", "files", {"path": "/d"}, keep_history="2 days"),
+        ),
+        (
+            "CREATE MATERIALIZED VIEW v AS\n  SELECT a FROM t",
+            CreateView("v", "SELECT a FROM t", at(3, line=2)),
+        ),
+        (
+            "CREATE MATERIALIZED VIEW v KEEP HISTORY FOR '1 hour' AS TABLE t;",
+            CreateView("v", "TABLE t", at(57), keep_history="1 hour"),
+        ),
+        (
+            "CREATE MATERIALIZATION m INTO duckdb OPTIONS (path '/f') AS v TO t KEY (a, b), w",
+            CreateMaterialization("m", "duckdb", {"path": "/f"}, (Bind("v", "t", ("a", "b")), Bind("w", "w", ()))),
+        ),
+        ("DROP MATERIALIZED VIEW IF EXISTS v", Drop("materialized view", "v", if_exists=True)),
+        ("INSERT INTO t VALUES (1, 'a;b');", Insert("t", (), Excerpt("VALUES (1, 'a;b')", at(15)))),
+        (
+            "insert into t (a, `B c`)\nselect 1, 2",
+            Insert("t", (("a", at(16)), ("B c", at(19))), Excerpt("select 1, 2", at(1, line=2))),
+        ),
+        ("INSERT INTO t (SELECT 1)", Insert("t", (), Excerpt("(SELECT 1)", at(15)))),
+        (
+            "INSERT INTO t (`select`, `from`) VALUES (1, 2)",
+            Insert("t", (("select", at(16)), ("from", at(26))), Excerpt("VALUES (1, 2)", at(34))),
+        ),
+        ("DELETE FROM t", Delete("t", "t", None)),
+        ("DELETE FROM t WHERE a IN (1, 2) ;", Delete("t", "t", Excerpt("a IN (1, 2)", at(21)))),
+        ("DELETE FROM `a b` AS x WHERE x.a = 1", Delete("a b", "x", Excerpt("x.a = 1", at(30)))),
+        ("DELETE FROM t x WHERE true", Delete("t", "x", Excerpt("true", at(23)))),
+        (
+            "UPDATE t SET a = f(a, 1), b = 'x' WHERE c > 2",
+            Update(
+                "t",
+                "t",
+                (
+                    Assignment("a", at(14), Excerpt("f(a, 1)", at(18))),
+                    Assignment("b", at(27), Excerpt("'x'", at(31))),
+                ),
+                Excerpt("c > 2", at(41)),
+            ),
+        ),
+        ("begin transaction", Bracket("BEGIN")),
+        ("COMMIT", Bracket("COMMIT")),
+        ("rollback ;", Bracket("ROLLBACK")),
+        ("WITH x AS (SELECT 1) SELECT * FROM x", Query("WITH x AS (SELECT 1) SELECT * FROM x")),
+        ("\n  FROM t |> WHERE a > 1;", Query("\n  FROM t |> WHERE a > 1")),
+        ("(SELECT 1) UNION (SELECT 2)", Query("(SELECT 1) UNION (SELECT 2)")),
+    ],
+)
+def test_each_statement_is_read_as_what_it_says(text: str, statement: statements.Statement) -> None:
+    """Else a definition would mean something else than its author wrote."""
+    assert parse(text) == statement
+
+
+@pytest.mark.parametrize(
+    ("value", "column"),
+    [
+        ("','", "s"),
+        ("'where'", "s"),
+        ("'('", "s"),
+        ("'set s = ''x'', t = 1'", "s"),
+        ("concat(s, ',', 'WHERE')", "s"),
+        ("(SELECT max(v.a) FROM v WHERE v.id = t.id)", "t.s"),
+        ("CASE WHEN a IN (1, 2) THEN 'a, b' ELSE \"where\" END", "`s`"),
+        ("array(1, 2)[0] + `where`", "s"),
+        ("transform(xs, x -> x + 1)", "s"),
+    ],
+)
+def test_commas_and_words_within_a_value_do_not_end_it(value: str, column: str) -> None:
+    """Else UPDATE refuses a string for what is written in it, or sets a part of what was meant."""
+    found = parse(f"UPDATE t SET {column} = {value}, n = 1 WHERE id = 'x, y where z'")
+
+    assert isinstance(found, Update)
+    assert [(each.column, each.value.text) for each in found.assignments] == [("s", value), ("n", "1")]
+    assert found.where is not None
+    assert found.where.text == "id = 'x, y where z'"
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "wanted"),
+    [
+        ("CREATE TABEL t (a INT)", "line 1, column 8", "TABLE"),
+        ("CREATE TABLE t a INT", "line 1, column 16", r"\("),
+        ("CREATE TABLE t (a INT", "line 1, column 22", r"\)"),
+        ("CREATE TABLE t ()", "line 1, column 17", "a column"),
+        ("CREATE TABLE t (a)", "line 1, column 18", "a type"),
+        ("CREATE TABLE t (s STRUCT<a: INT)", "line 1, column 33", "'>'"),
+        ("CREATE TABLE a.b (a INT)", "line 1, column 15", "one part"),
+        ("CREATE TABLE 'a' (a INT)", "line 1, column 14", "a name"),
+        ("CREATE TABLE `` (a INT)", "line 1, column 14", "a name has at least one sign"),
+        ("CREATE SOURCE s (a INT)\nUSING", "line 2, column 6", "a name"),
+        ("CREATE TABLE t (a INT) KEEP HISTORY FOR ever", "line 1, column 41", "a quoted value"),
+        ("CREATE MATERIALIZED VIEW v AS SHOW TABLES", "line 1, column 31", "a query"),
+        ("BEGIN WORK", "line 1, column 7", "end"),
+        ("DROP TABLE t u", "line 1, column 14", "end"),
+        ("CREATE SOURCE s (a INT) USING files OPTIONS (path '/d', path '/e')", "line 1, column 57", "twice"),
+        ("UPDATE t SET a WHERE b", "line 1, column 16", "="),
+        ("UPDATE t SET a = 1, A = 2", "line 1, column 21", "set twice"),
+        ("UPDATE t SET u.a = 1", "line 1, column 14", "'u' is not the table"),
+        ("UPDATE t SET a.b = 1", "line 1, column 14", "whole columns"),
+        ("UPDATE t AS x SET t.a = 1", "line 1, column 19", "'t' is not the table that is updated, which is 'x'"),
+        ("UPDATE t SET a = , b = 1", "line 1, column 18", "a value"),
+        ("UPDATE t SET a = 1 WHERE", "line 1, column 25", "a condition"),
+        ("DELETE FROM t WHER a = 1", "line 1, column 15", "expected WHERE, found 'WHER'"),
+        ("UPDATE t SETT a = 1", "line 1, column 10", "expected SET, found 'SETT'"),
+        ("DELETE t WHERE a", "line 1, column 8", "FROM"),
+        ("DELETE FROM t WHERE a = = 1", "line 1", "a condition"),
+        ("INSERT INTO t (a, A) VALUES (1, 2)", "line 1, column 19", "twice"),
+        ("INSERT INTO t", "line 1, column 14", "VALUES or a query"),
+        ("SELECT 1;\n SELECT 2", "line 2, column 2", "one statement is expected"),
+        ("SELEC 1", "line 1, column 1", "did you mean SELECT"),
+        ("'a'", "line 1, column 1", "no statement begins with 'a'"),
+    ],
+)
+def test_a_wrong_statement_is_refused_where_it_is_wrong(text: str, where: str, wanted: str) -> None:
+    """Else its author would have to look for the mistake."""
+    with pytest.raises(DefinitionError, match=wanted) as refused:
+        parse(text)
+
+    assert where in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "  ", ";", "-- nothing\n;"])
+def test_a_text_without_a_statement_is_refused(text: str) -> None:
+    """Else an empty file would look like one that was run."""
+    with pytest.raises(DefinitionError, match="there is none"):
+        parse(text)
+
+
+WORDS = (
+    "CREATE TABLE SOURCE MATERIALIZED VIEW MATERIALIZATION DROP IF NOT EXISTS INSERT INTO DELETE FROM UPDATE SET WHERE "
+    "AS USING OPTIONS KEY TO KEEP HISTORY FOR VALUES SELECT WITH BEGIN COMMIT NULL PRIMARY CONSTRAINT CASE WHEN THEN "
+    "END OVER INTERVAL DATE ARRAY STRUCT CAST LATERAL PIVOT t a b x INT STRING SHOW"
+)
+SIGNS = "( ) < > , ; . = * - [ ] -> :: |> @ $ ? { : 1 1e 's' \"d\" r'\\' ' ` /* \\ \x00 é"
+PIECES = [*WORDS.split(), *SIGNS.split(" "), "`q r`", "--\n", "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=16))
+@settings(max_examples=2_000)
+def test_whatever_is_typed_is_a_statement_or_refused_in_our_words(pieces: list[str]) -> None:
+    """Else a misspelling ends in a traceback of the parser's."""
+    for head in ("", "UPDATE t SET a = ", "DELETE FROM t WHERE ", "CREATE TABLE t (a ", "INSERT INTO t "):
+        text = head + " ".join(pieces)
+        with contextlib.suppress(DefinitionError):
+            parse(text)
+
+
+UNSUPPORTED = [
+    ("MERGE INTO t USING s ON t.a = s.a WHEN MATCHED THEN DELETE", "MERGE", at(1)),
+    ("TRUNCATE TABLE t", "TRUNCATE is not supported; write DELETE FROM t", at(1)),
+    ("ALTER TABLE t ADD COLUMN b INT", "ALTER is not supported; DROP it", at(1)),
+    ("SHOW TABLES", "SHOW is not supported; `strandline status`", at(1)),
+    ("DESCRIBE t", "DESCRIBE", at(1)),
+    ("EXPLAIN SELECT ';'", "EXPLAIN is not supported; `strandline explain", at(1)),
+    ("\n SET a = 1", "SET is not supported; .*strandline.yml", at(2, line=2)),
+    ("START TRANSACTION", "START is not supported; a transaction begins with BEGIN", at(1)),
+    ("INSERT OVERWRITE t SELECT 1", "INSERT OVERWRITE", at(8)),
+    ("INSERT INTO t BY NAME SELECT 1 AS a", "INSERT … BY", at(15)),
+    ("INSERT INTO t PARTITION (a = 1) SELECT 2", "INSERT … PARTITION", at(15)),
+    ("INSERT INTO t DEFAULT VALUES", "INSERT … DEFAULT", at(15)),
+    ("WITH x AS (SELECT 1) INSERT INTO t SELECT * FROM x", "WITH … INSERT is not supported; .*INSERT INTO", at(22)),
+    ("WITH x AS (SELECT 1) DELETE FROM t", "WITH … DELETE", at(22)),
+    ("CREATE OR REPLACE TABLE t (a INT)", "CREATE OR REPLACE is not supported; DROP it first", at(8)),
+    ("CREATE VIEW v AS SELECT 1", "CREATE VIEW is not supported; say MATERIALIZED VIEW", at(8)),
+    ("CREATE TEMPORARY TABLE t (a INT)", "CREATE TEMPORARY", at(8)),
+    ("CREATE DATABASE d", "CREATE DATABASE is not supported; a location has one set of names", at(8)),
+    ("CREATE FUNCTION f AS 'x'", "CREATE FUNCTION", at(8)),
+    ("CREATE TABLE t AS SELECT 1", "CREATE TABLE … AS is not supported; CREATE TABLE, then INSERT", at(16)),
+    ("CREATE TABLE t LIKE u", "CREATE TABLE … LIKE", at(16)),
+    ("CREATE TABLE t (a INT) USING parquet", "CREATE TABLE … USING", at(24)),
+    ("CREATE TABLE t (a INT) PARTITIONED BY (a)", "CREATE TABLE … PARTITIONED", at(24)),
+    ("CREATE TABLE t (a INT) TBLPROPERTIES ('a' = 'b')", "CREATE TABLE … TBLPROPERTIES", at(24)),
+    ("CREATE MATERIALIZED VIEW v (a) AS SELECT 1", r"CREATE MATERIALIZED VIEW … \(", at(28)),
+    ("DROP VIEW v", "DROP VIEW is not supported; say MATERIALIZED VIEW", at(6)),
+    ("DROP TABLE t CASCADE", "DROP … CASCADE", at(14)),
+    ("DELETE FROM t, u WHERE true", "DELETE … , is not supported", at(14)),
+    ("DELETE FROM t USING u WHERE true", "DELETE … USING", at(15)),
+    ("DELETE FROM t WHERE true LIMIT 1", "DELETE … LIMIT", at(26)),
+    ("UPDATE t SET a = 1 FROM u WHERE true", "UPDATE … FROM", at(20)),
+    ("UPDATE t SET a = 1 WHERE true RETURNING a", "UPDATE … RETURNING", at(31)),
+]
+
+
+@pytest.mark.parametrize(("text", "said", "position"), UNSUPPORTED)
+def test_what_strandline_has_not_is_refused_by_its_own_name(
+    text: str, said: str, position: Position, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a person takes it for a misspelling, or reads a parser's log."""
+    with caplog.at_level(logging.DEBUG), pytest.raises(DefinitionError, match=said) as refused:
+        parse(text)
+
+    assert refused.value.position == position
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("word", sorted(unsupported.STATEMENTS))
+def test_every_statement_that_is_refused_by_name_gets_to_its_refusal(word: str) -> None:
+    """Else a tokenizer that swallows what follows a word would hide the refusal."""
+    with pytest.raises(DefinitionError, match=f"^{word} is not supported") as refused:
+        parse(f"{word.lower()} something else;")
+
+    assert refused.value.position == at(1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "refused", "column"),
+    [
+        ("a INT NOT NULL", "NOT NULL", 23),
+        ("a STRUCT<b: INT NOT NULL>", "NOT NULL", 33),
+        ("a INT PRIMARY KEY", "PRIMARY KEY", 23),
+        ("a INT, PRIMARY KEY (a)", "PRIMARY KEY", 24),
+        ("a INT UNIQUE", "UNIQUE", 23),
+        ("a INT, UNIQUE (a)", "UNIQUE", 24),
+        ("a INT CHECK (a > 0)", "CHECK", 23),
+        ("a INT, CHECK (a > 0)", "CHECK", 24),
+        ("a INT, CONSTRAINT c CHECK (a > 0)", "CONSTRAINT", 24),
+        ("a INT DEFAULT 1", "DEFAULT", 23),
+        ("a INT COMMENT 'x' DEFAULT 1", "DEFAULT", 35),
+        ("a INT GENERATED ALWAYS AS (b)", "GENERATED", 23),
+        ("a INT REFERENCES u (b)", "REFERENCES", 23),
+        ("a INT, FOREIGN KEY (a) REFERENCES u (b)", "FOREIGN KEY", 24),
+    ],
+)
+@pytest.mark.parametrize("kind", ["TABLE", "SOURCE"])
+def test_a_constraint_that_nothing_would_check_is_refused_by_name(
+    kind: str, columns: str, refused: str, column: int
+) -> None:
+    """Else a NULL gets into a column that its author believes to have none."""
+    with pytest.raises(DefinitionError, match=f"^{refused} is not supported: nothing would check it") as error:
+        parse(f"CREATE {kind} t ({columns}) USING files")
+
+    assert error.value.position == at(column + len(kind) - len("TABLE"))
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        (
+            "-- one; two\nCREATE TABLE t (a STRING);\n;INSERT INTO t VALUES (';') /* ; */;\n",
+            ["CREATE TABLE t (a STRING)", "INSERT INTO t VALUES (';')"],
+        ),
+        (r"SELECT 'a\';b' ; SELECT r'\' ; SELECT 2", [r"SELECT 'a\';b'", r"SELECT r'\'", "SELECT 2"]),
+        ('SELECT `a;``b;` FROM t;SELECT "x;"', ["SELECT `a;``b;` FROM t", 'SELECT "x;"']),
+        ("/* a /* ; */ ; */ SELECT 1; SELECT 2 -- ;", ["SELECT 1", "SELECT 2"]),
+    ],
+)
+def test_a_script_is_split_at_its_own_semicolons_only(script: str, found: list[str]) -> None:
+    """Else a semicolon in a string, a name or a comment would cut a statement in two."""
+    assert split(script) == found
+
+
+def test_a_statement_of_a_script_keeps_its_place() -> None:
+    """Else an error in the third statement of a file names a line of the first."""
+    _, second, third = (parse(each) for each in placed("SELECT 1;\n  DELETE FROM t WHERE\n a > 1; DROP TABLE t"))
+    places: list[Any] = [second, third]
+
+    assert isinstance(second, Delete)
+    assert second.where == Excerpt("a > 1", at(2, line=3))
+    assert [each.at for each in places] == [at(15, line=2), at(20, line=3)]

@@ -1,0 +1,140 @@
+"""Who may write a location: the living holder, or whoever succeeds a dead one of the same deployment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import psutil
+import pytest
+
+from strandline.controller.location.catalog import Catalog, Holder
+from strandline.controller.location.tenure import Claim, SystemProcesses, admit, lives, released
+from strandline.errors import ConfigError
+
+HERE, ELSEWHERE, BOOT = "here", "elsewhere", "first"
+OURS = 100
+
+
+@dataclass
+class Host:
+    """Processes of a host, by id and start time."""
+
+    running: dict[int, int] = field(default_factory=lambda: {OURS: 5000})
+
+    def host(self) -> str:
+        """This host."""
+        return HERE
+
+    def boot(self) -> str:
+        """This start of it."""
+        return BOOT
+
+    def own(self) -> int:
+        """This process."""
+        return OURS
+
+    def started_ms(self, pid: int, boot: str) -> int | None:
+        """When a process started."""
+        return self.running.get(pid) if boot == BOOT else None
+
+
+def _held(pid: int = 7, host: str = HERE, deployment: str = "d", *, reentrant: bool = True) -> Catalog:
+    return Catalog(holder=Holder(deployment, host, pid, 1000, 0, reentrant, BOOT))
+
+
+def _claim(deployment: str = "d", *, take_over: bool = False) -> Claim:
+    return Claim(deployment, reentrant=True, take_over=take_over, opened_ms=9)
+
+
+def test_a_free_location_is_taken() -> None:
+    """Else nobody could ever begin."""
+    assert admit(Catalog(), _claim(), Host()) == Holder("d", HERE, OURS, 5000, 9, True, BOOT)
+
+
+def test_a_living_holder_is_not_succeeded_and_is_named() -> None:
+    """Else two environments would write."""
+    with pytest.raises(ConfigError, match="process 7 on host 'here', which is alive"):
+        admit(_held(), _claim(), Host({OURS: 5000, 7: 1000}))
+
+
+def test_a_dead_holder_of_the_same_deployment_is_succeeded_without_an_operator() -> None:
+    """Else a crashed process would need somebody at night."""
+    assert admit(_held(), _claim(), Host()).pid == OURS
+
+
+def test_another_process_that_got_the_same_id_is_not_the_holder() -> None:
+    """Else a reused process id would lock the location for ever."""
+    assert admit(_held(), _claim(), Host({OURS: 5000, 7: 900_000})).pid == OURS
+
+
+def test_a_dead_holder_of_another_deployment_is_refused_and_named() -> None:
+    """Else a mistyped location would be taken from its owner."""
+    with pytest.raises(ConfigError, match=r"deployment 'other'.*deployment 'd'.*--take-over"):
+        admit(_held(deployment="other"), _claim(), Host())
+
+
+def test_a_holder_on_another_host_is_succeeded_by_its_own_deployment_only() -> None:
+    """Else a pod that moved hosts could not restart, or a stranger could take over."""
+    assert admit(_held(host=ELSEWHERE), _claim(), Host()).pid == OURS
+    with pytest.raises(ConfigError):
+        admit(_held(host=ELSEWHERE, deployment="other"), _claim(), Host())
+
+
+def test_take_over_succeeds_anybody() -> None:
+    """Else an operator could not act."""
+    assert admit(_held(), _claim(take_over=True), Host({OURS: 5000, 7: 1000})).pid == OURS
+    assert admit(_held(reentrant=False), _claim(take_over=True), Host()).pid == OURS
+
+
+def test_a_holder_that_is_not_reentrant_waits_for_an_operator() -> None:
+    """Else a deployment that wants to be looked at after a crash would restart by itself."""
+    with pytest.raises(ConfigError, match="does not allow to be succeeded; strandline release"):
+        admit(_held(reentrant=False), _claim(), Host())
+
+
+def test_an_operator_releases_a_dead_holder_or_one_of_another_host_and_never_a_living_one() -> None:
+    """Else nobody could start again what waits for an operator, or a release would stop work that goes on."""
+    for dead in (_held(reentrant=False), _held(host=ELSEWHERE, reentrant=False)):
+        free = released(dead, Host())
+        assert free.holder is None
+        assert free.epoch == dead.epoch
+        assert admit(free, _claim(), Host()).pid == OURS
+    with pytest.raises(ConfigError, match="process 7 on host 'here', which is alive; stop it first"):
+        released(_held(reentrant=False), Host({OURS: 5000, 7: 1000}))
+    assert released(Catalog(), Host()) == Catalog()
+
+
+def ours(**changes: object) -> Holder:
+    """This process as the holder."""
+    holder = admit(Catalog(), _claim(), SystemProcesses())
+    return msgspec.structs.replace(holder, **changes)
+
+
+def test_the_system_knows_this_process_and_no_other_of_its_id() -> None:
+    """Else the checks above would be about a fiction."""
+    system, started = SystemProcesses(), ours().process_started_ms
+    assert lives(ours(), system) is True
+    assert lives(ours(process_started_ms=started - 60_000), system) is False
+    assert lives(ours(boot="another"), system) is False
+    assert lives(ours(host="no such host"), system) is None
+    assert lives(ours(pid=2**22 + 1), system) is False
+
+
+def test_a_clock_that_is_set_leaves_the_living_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: after the clock is set a second `run` fences the one that lives, and `release` and `verify` do too."""
+    holder, before = ours(), psutil.boot_time()
+    monkeypatch.setattr(
+        psutil._psplatform, "boot_time", lambda: before - 3600
+    )  # what the kernel derives from the clock
+    assert psutil.boot_time() == before - 3600
+    assert lives(holder, SystemProcesses()) is True
+
+
+def test_a_holder_stored_by_the_first_versions_is_known_by_the_clock() -> None:
+    """Damage: an upgrade takes over from a process of the version before that lives, or calls the catalog damaged."""
+    alive = int(psutil.Process().create_time() * 1000)
+    stored = b'{"deployment":"d","host":"%s","pid":%d,"process_started_ms":%d,"opened_ms":5,"reentrant":true}'
+    for started, living in ((alive, True), (alive - 60_000, False)):
+        text = stored % (SystemProcesses().host().encode(), SystemProcesses().own(), started)
+        assert lives(msgspec.json.decode(text, type=Holder), SystemProcesses()) is living

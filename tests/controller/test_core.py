@@ -1,0 +1,424 @@
+"""The core of an environment without Spark: taking a location and letting go of it, when stores and endpoints fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from strandline.client import Environment, Transaction
+from strandline.controller import core as core_module
+from strandline.controller.assembly import Assembly
+from strandline.controller.board import PROBLEMS, Board
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, Drop
+from strandline.controller.location.catalog import KEY, CatalogStore, Holder, Source, Table
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.tenure import SystemProcesses
+from strandline.errors import (
+    AsOfError,
+    ConfigError,
+    CorruptionError,
+    DefinitionError,
+    Indeterminate,
+    InvalidUsage,
+    StoreError,
+    Unavailable,
+)
+from strandline.materialize.runtime import Materialization
+from strandline.persist.handles.register import Register
+from strandline.persist.together.transactions import SHARD
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.list_analyst import ListAnalyst
+from strandline.testing.list_engine import ListEngine
+from strandline.testing.list_source import SCHEMA, ListReader, Upstream
+from strandline.testing.simulation import run_sync
+from strandline.wiring.loop import LoopThread
+
+SETTINGS = (Config(), Config(reentrant=False))
+NEVER, ALWAYS, LATER = range(0), range(10_000), range(1, 10_000)
+
+
+class Place:
+    """A location in memory; ``fails``: which of its changes have which outcome, other than being done."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock(1_000)
+        self.consensus, self.blob = MemoryConsensus(), MemoryBlob()
+        self.closed = 0
+        self.well()
+
+    def well(self) -> None:
+        """From now on everything is done."""
+        self.ill(NEVER, Outcome.DONE)
+
+    def ill(self, which: range, outcome: Outcome) -> None:
+        """From now on those changes meet ``outcome``, counted from here."""
+        self.which, self.outcome, self.changes = which, outcome, -1
+
+    def _choose(self, label: str, n: int) -> int:
+        self.changes += "compare_and_set" in label
+        return AT_ONCE.index(self.outcome) if "compare_and_set" in label and self.changes in self.which else 0
+
+    def assembly(self) -> Assembly:
+        """What an environment in this process would be given; only an engine for SQL is missing."""
+        opened = ExitStack()
+        opened.callback(self._close)
+        return Assembly(
+            clock=self.clock,
+            ids=CountingIds(f"at-{self.clock.now}"),
+            blob=self.blob,
+            consensus=UnreliableConsensus(self.consensus, self._choose),
+            engine=ListEngine(self.blob),
+            analyst=None,
+            connectors=None,
+            drivers=None,
+            together=in_turn,
+            processes=SystemProcesses(),
+            address=None,
+            opened=opened,
+        )
+
+    def _close(self) -> None:
+        self.closed += 1
+
+    def asking(self, mode: Mode) -> Environment:
+        """Open it as a program does."""
+        assembly, loop = self.assembly(), LoopThread()
+        return Environment(loop.run(Core.open(assembly, Config(), mode)), assembly, loop)
+
+    def open(self, config: Config = SETTINGS[0]) -> Core:
+        """Open it for writing."""
+        self.clock.now += 1
+        return run_sync(Core.open(self.assembly(), config, Mode.FULL))
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who holds it."""
+        catalogs = CatalogStore(Register(KEY, self.clock, CountingIds("look"), self.consensus))
+        return run_sync(catalogs.read()).holder
+
+
+def define(core: Core, name: str) -> str:
+    """Create a table and return its shard."""
+    table = Table(name, (("k", "string"),), core.assembly.ids.fresh("s"))
+    run_sync(definitions._add(core, table))
+    return table.shard
+
+
+class Away:
+    """A register that nobody reaches."""
+
+    async def update(self, change: object) -> None:
+        """Fail."""
+        raise Unavailable("not now")
+
+
+class Stuck:
+    """A task whose endpoint does not let it end."""
+
+    closed = 0
+
+    async def close(self) -> None:
+        """Fail."""
+        self.closed += 1
+        raise Unavailable("the endpoint is gone")
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.LOST])
+def test_what_failed_to_open_lets_go_of_the_location(config: Config, outcome: Outcome) -> None:
+    """Damage: a store that hiccups while an environment opens locks everybody out, or calls for an operator."""
+    place = Place()
+    place.ill(range(1, 65), outcome)  # the claim is in; what comes then has no attempts left
+    with pytest.raises((StoreError, Unavailable)):
+        place.open(config)
+    assert place.holder is None
+    run_sync(place.open(config).close())
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+def test_a_claim_that_landed_unreported_is_let_go_of_as_well(config: Config) -> None:
+    """Damage: nobody holds the location, and nobody may take it."""
+    place = Place()
+    run_sync(place.open(config).close())
+    place.ill(range(64), Outcome.DONE_UNREPORTED)
+    with pytest.raises(Indeterminate):
+        place.open(config)
+    assert place.holder is None
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+def test_a_process_is_not_locked_out_by_itself_however_long_a_store_was_away(config: Config) -> None:
+    """Damage: who could not say that it lets go is told that it lives, until the process is ended."""
+    place = Place()
+    place.ill(LATER, Outcome.REFUSED)
+    with pytest.raises((StoreError, Unavailable)):
+        place.open(config)
+    place.well()
+    assert place.holder is not None, "it could not let go"
+    core = place.open(config)
+    place.ill(ALWAYS, Outcome.REFUSED)
+    with pytest.raises((StoreError, Unavailable)):
+        run_sync(core.close())
+    place.well()
+    assert place.holder is not None
+    run_sync(place.open(config).close())
+    assert place.holder is None
+
+
+def test_an_interrupt_while_it_opens_lets_go_of_the_location(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: Ctrl-C in a notebook while an environment opens locks the notebook out until its kernel is restarted."""
+    place, loop, waits = Place(), LoopThread(), threading.Event()
+    assembly = place.assembly()
+
+    async def hangs(*_: object) -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(core_module, "open_transactions", hangs)
+    asyncio.run_coroutine_threadsafe(Core.open(assembly, Config(), Mode.FULL), loop._loop)  # nobody waits for it
+    assert waits.wait(10)
+    assert place.holder is not None
+    loop.stop()
+    assert place.holder is None
+
+
+def test_an_environment_that_lives_in_this_process_is_refused_as_such() -> None:
+    """Damage: two environments of one program write, or its author looks for a process that is this one."""
+    place = Place()
+    core = place.open()
+    with pytest.raises(ConfigError, match="which is this process; close its environment"):
+        place.open()
+    with pytest.raises(ConfigError, match="which is this process"):
+        place.open(Config(reentrant=False))
+    run_sync(core.close())
+
+
+def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
+    """Damage: the location stays held, and this process is refused by itself, because some file was gone."""
+    place, tasks = Place(), {"one": Stuck(), "two": Stuck()}
+    assembly, loop = place.assembly(), LoopThread()
+    core = loop.run(Core.open(assembly, Config(), Mode.FULL))
+    core.require_writing().instance.tasks.update(cast("dict[str, Materialization]", tasks))
+    env = Environment(core, assembly, loop)
+    with pytest.raises(Unavailable, match="endpoint is gone"):
+        env.close()
+    assert [task.closed for task in tasks.values()] == [1, 1]
+    assert (place.holder, place.closed) == (None, 1)
+    env.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.READ, Mode.INDEPENDENT])
+def test_whoever_reads_sees_what_was_defined_dropped_and_taken_over_since(mode: Mode) -> None:
+    """Damage: a dashboard shows a view that was dropped and made anew as it was, for ever, and calls it complete."""
+    place = Place()
+    core = place.open()
+    define(core, "t")
+    run_sync(core.tick())
+    with place.asking(mode) as env:
+        before = env.collection("t")
+        held = env.status()
+        run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
+        with pytest.raises(DefinitionError, match="there is no collection 't'"):
+            env.collection("t")
+        with pytest.raises(DefinitionError, match="there is no collection 't'"):
+            before.snapshot()
+        shard = define(core, "t")
+        define(core, "u")
+        run_sync(core.tick())
+        assert env.inspect("t")["shard"] == shard
+        assert env.collection("u").upper == env.collection("t").upper > before.upper
+        run_sync(core.close())
+        run_sync(place.open(Config(deployment="other")).close())
+        after = env.status()
+        assert sorted(after["collections"]) == ["t", "u"]
+        assert (held["epoch"], after["epoch"], after["holder"]) == (1, 2, None)
+        assert "'default'" in held["holder"]
+
+
+@pytest.mark.parametrize("mode", [Mode.READ, Mode.INDEPENDENT])
+def test_problems_are_told_to_whoever_asks_also_when_the_writer_has_ended(
+    mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: `status` shows that all is well, whatever is wrong, because it is another process that knows."""
+    place = Place()
+    core = place.open()
+    shard = define(core, "t")
+    core.problems["t"] = "its rows cannot be computed"
+    run_sync(core.tick())
+    with place.asking(mode) as env:
+        assert env.status()["collections"]["t"]["problem"] == "its rows cannot be computed"
+        hopeless = {shard: "part p is damaged", SHARD: "part q is damaged", "dropped": "part r is damaged"}
+        monkeypatch.setattr(core.client, "problems", lambda: hopeless)
+        run_sync(core.tick())
+        run_sync(core.close())
+        told = env.status()
+        both = f"its rows cannot be computed; shard '{shard}': part p is damaged"
+        assert told["collections"]["t"]["problem"] == both
+        assert sorted(told["problems"]) == ["t", SHARD]
+        again = place.open()
+        run_sync(again.tick())
+        assert env.status()["problems"] == {}
+        run_sync(again.close())
+
+
+def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
+    """Damage: what is told for people alone stops the work."""
+    place = Place()
+    core = place.open()
+    run_sync(core.tick())
+    core.problems["t"] = "stuck"
+    board, core.board = core.board, Board(Away(), str)
+    time = run_sync(core.tick())
+    core.board = board
+    assert run_sync(core.tick()) > time
+    assert run_sync(Board(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus), str).read()) == {
+        "t": "stuck"
+    }
+    run_sync(core.close())
+
+
+def test_a_damaged_list_of_problems_stops_no_tick() -> None:
+    """Damage: one bad object that is for people alone ends `strandline run`."""
+
+    class Damaged:
+        async def update(self, change: object) -> None:
+            raise CorruptionError("problems: a byte is flipped")
+
+    place = Place()
+    core = place.open()
+    core.problems["t"] = "stuck"
+    core.board = Board(Damaged(), str)
+    time = run_sync(core.tick())
+    assert run_sync(core.tick()) > time
+    assert "a byte is flipped" in core.all_problems()["(status)"]
+    run_sync(core.close())
+
+
+def test_a_transaction_of_unknown_outcome_is_not_committed_again_without_a_token() -> None:
+    """Damage: a commit that had landed is made a second time, and every row is there twice."""
+
+    class Doubtful:
+        _core = None
+
+        def _run(self, call: object) -> int:
+            raise Indeterminate("the answer was lost")
+
+    class Committing:
+        @staticmethod
+        def commit(changes: object, token: str | None) -> None:
+            return None
+
+    env = cast("Environment", Doubtful())
+    env._core = cast("Core", Committing)
+    for token, again in ((None, "it is not known whether"), ("mine", "the answer was lost")):
+        transaction = Transaction(env, token)
+        transaction._changes.append(cast("Any", None))
+        with pytest.raises(Indeterminate):
+            transaction.commit()
+        with pytest.raises((InvalidUsage, Indeterminate), match=again):
+            transaction.commit()
+
+
+@pytest.mark.parametrize(("tick_s", "ticks"), [(60, 1), (3, 3), (0, 11), (-3600, 11)])
+def test_waiting_for_views_ends_in_time_however_long_ticks_take(
+    tick_s: int, ticks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: who waits at most ten seconds waits for ten minutes, or for an hour because a clock was set."""
+    place, done = Place(), []
+    with place.asking(Mode.FULL) as env:
+
+        def tick() -> None:
+            place.clock.now += tick_s * 1000
+            done.append(place.clock.now)
+
+        monkeypatch.setattr(env, "tick", tick)
+        monkeypatch.setattr(env, "_behind", lambda ts: ["v"])
+        with pytest.raises(AsOfError, match="view 'v' is not past 5 yet"):
+            env.sync(5, timeout=10)
+        assert len(done) == ticks
+
+
+class Connected:
+    """Connectors of one upstream in memory."""
+
+    def __init__(self) -> None:
+        self.upstream = Upstream()
+
+    def check(self, *_: object) -> None:
+        """Accept everything."""
+
+    async def reader(self, *_: object) -> ListReader:
+        """Return a reader as a fresh process opens it."""
+        return ListReader(self.upstream)
+
+
+def test_what_a_clock_ahead_has_bound_is_followed_at_once_under_a_right_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: after an hour of a wrong clock a source takes nothing for an hour, and says nothing (found by a seed)."""
+    place, connected = Place(), Connected()
+
+    async def unsealed(*_: object) -> None:
+        raise Unavailable("the store is away")
+
+    async def opened() -> Core:
+        assembly = replace(place.assembly(), connectors=cast("Any", connected), analyst=cast("Any", ListAnalyst()))
+        return await Core.open(assembly, Config(), Mode.FULL)
+
+    async def body() -> None:
+        place.clock.now += 3_600_000
+        ahead = await opened()
+        columns = ", ".join(f"{column.name} {column.type}" for column in SCHEMA)
+        await definitions.create_source(ahead, CreateSource("u", columns, "list", {}))
+        connected.upstream.produce("0", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(ahead.require_writing().transactions, "advance", unsealed)  # it is bound, and not sealed
+            await ahead.tick()
+        await ahead.close()
+        place.clock.now -= 3_600_000
+        right = await opened()
+        connected.upstream.produce("0", 2)
+        await right.tick()
+        assert right.require_writing().instance.ingestions["u"].status.durable_records == 1
+        assert not right.all_problems()
+
+    run_sync(body())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        CreateSource("s", "a INT", "files", {"path": "/x", "Secret_Key": "canary-4711"}),
+        CreateMaterialization("m", "duckdb", {"path": "/x", "password": "canary-4711"}, ()),
+    ],
+)
+def test_a_secret_in_a_definition_is_refused_and_neither_shown_nor_stored(statement) -> None:
+    """Damage: a password lies in the catalog, in every copy of it, and on the screen of whoever looks."""
+    place = Place()
+    core = place.open()
+    create = {CreateSource: definitions.create_source, CreateMaterialization: definitions.create_materialization}
+    with pytest.raises(DefinitionError, match="is a secret: say where it is") as raised:
+        run_sync(create[type(statement)](core, statement))
+    assert "canary" not in str(raised.value)
+    versions = [run_sync(place.consensus.scan(key, 0, 1000)) for key in run_sync(place.consensus.list_keys())]
+    assert not [each for found in versions for each in found if b"canary" in each.data]
+    run_sync(core.close())
+
+
+def test_no_item_takes_the_name_under_which_a_sources_errors_are_read() -> None:
+    """Damage: a table hides the records that a source could not decode, and nothing says that there are any."""
+    core = Place().open()
+    source = Source("Visits", (("k", "string"),), "shard", "files", {}, remap="remap", progress="progress")
+    run_sync(core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(source)))
+    with pytest.raises(DefinitionError, match="the errors of source 'Visits' are read under it"):
+        run_sync(definitions.create_table(core, CreateTable("visits_ERRORS", "k STRING")))
+    define(core, "Orders_Errors")
+    with pytest.raises(DefinitionError, match="its errors are read as 'Orders_Errors', and there is a table"):
+        run_sync(definitions.create_source(core, CreateSource("orders", "k STRING", "files", {})))

@@ -1,0 +1,316 @@
+"""One item's failure is its own problem: the others go on, it says so, and it goes on when it can."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from strandline.controller.assembly import Assembly
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions
+from strandline.controller.language.statements import Drop
+from strandline.controller.location.catalog import KEY, BoundTable, CatalogStore, Materialization, Source, Table
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.tenure import SystemProcesses
+from strandline.errors import CorruptionError, Determinate, FencedError, Indeterminate, Unavailable
+from strandline.frontier.antichain import Frontier
+from strandline.instance.commands import RunIngestion
+from strandline.persist.handles.register import Register
+from strandline.persist.together.transactions import SHARD
+from strandline.sources.ingest import Ingestion, Status
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
+from strandline.testing.list_engine import ListEngine
+from strandline.testing.simulation import run_sync
+
+FAILURES = [Determinate("No space left on device"), CorruptionError("part p is damaged"), KeyError("a bug of ours")]
+
+
+@dataclass
+class Failing:
+    """An ingestion that raises what it is told to, else does nothing."""
+
+    error: Exception | None = None
+    ticks: int = 0
+    status: Status = field(default_factory=Status)
+
+    async def tick(self, time: int) -> None:
+        """See `Ingestion.tick`."""
+        self.ticks += 1
+        if self.error is not None:
+            raise self.error
+
+    async def catch_up(self) -> None:
+        """See `Ingestion.catch_up`."""
+
+
+@pytest.fixture
+def core() -> Core:
+    """An environment in memory with a table ``t``."""
+    blob = MemoryBlob()
+    assembly = Assembly(
+        clock=HandClock(1_000),
+        ids=CountingIds("p"),
+        blob=blob,
+        consensus=MemoryConsensus(),
+        engine=cast("Any", ListEngine(blob)),
+        analyst=cast("Any", None),
+        connectors=cast("Any", None),
+        drivers=Memory(),
+        together=in_turn,
+        processes=SystemProcesses(),
+        address=None,
+        opened=ExitStack(),
+    )
+    core = run_sync(Core.open(assembly, Config(), Mode.FULL))
+    run_sync(definitions._add(core, Table("t", (("k", "string"),), "table")))
+    return core
+
+
+def source(core: Core, name: str, ingestion: Failing) -> None:
+    """Let ``ingestion`` take part in ticks."""
+    core.require_writing().instance.ingestions[name] = cast("Ingestion", ingestion)
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_one_source_that_fails_stops_no_other_and_no_table(core: Core, error: Exception) -> None:
+    """Damage: a full disk under one source stops every view and endpoint, and `run` ends."""
+    well = Failing()
+    source(core, "bad", Failing(error))
+    source(core, "good", well)
+    time = run_sync(core.tick())
+    assert well.ticks == 1
+    assert core.client.state_of("table").upper > Frontier(time)
+    assert list(core.all_problems()) == ["bad"]
+    assert str(error) in core.all_problems()["bad"]
+
+
+def test_a_source_that_recovers_has_no_problem_left(core: Core) -> None:
+    """Damage: `status` shows a problem that is over, so that it is not believed when there is one."""
+    bad = Failing(Determinate("full"))
+    source(core, "bad", bad)
+    run_sync(core.tick())
+    bad.error = None
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+
+
+def test_fencing_ends_the_tick(core: Core) -> None:
+    """Damage: a zombie takes its fencing for a problem of one item, and goes on."""
+    source(core, "bad", Failing(FencedError("another environment has taken over")))
+    with pytest.raises(FencedError):
+        run_sync(core.tick())
+
+
+def test_tables_that_cannot_be_sealed_say_so(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: tables stand still, and only what reads them shows that anything is wrong."""
+    with monkeypatch.context() as patched:
+
+        async def away(time: int) -> None:
+            raise Unavailable("the store does not answer")
+
+        patched.setattr(core.require_writing().transactions, "advance", away)
+        run_sync(core.tick())
+    problems = core.all_problems()
+    assert problems[SHARD] == "the store does not answer"
+    assert "tables cannot be sealed: the store does not answer" in problems["t"]
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+
+
+def test_an_item_that_could_not_be_opened_is_opened_by_a_later_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a source that was unreachable when the environment started stays dead until the next restart."""
+    opened = Failing()
+
+    async def start(name: str, command: RunIngestion) -> None:
+        if not ready:
+            raise Unavailable("upstream does not answer")
+        output = command.output
+        await core.client.writer(output.shard, core.require_writing().epoch, schema=output.schema.ddl)
+        source(core, "late", opened)
+
+    ready: list[bool] = []
+    monkeypatch.setattr(core.require_writing().instance, "_start_ingestion", start)
+    late = Source("late", (("k", "string"),), "late-shard", "files", {}, remap="late-remap", progress="late-progress")
+    run_sync(definitions._add(core, late))
+    run_sync(core.tick())
+    assert core.all_problems() == {"late": "upstream does not answer"}
+    ready.append(True)
+    run_sync(core.tick())
+    assert opened.ticks == 1
+    assert "upstream" not in core.all_problems().get("late", "")
+
+
+def test_what_stands_still_without_a_word_is_named(core: Core) -> None:
+    """Damage: an item whose upper does not move looks healthy."""
+    run_sync(core.client.writer("silent-shard", core.require_writing().epoch, schema="`k` string"))
+
+    async def nothing(name: str, command: RunIngestion) -> None:
+        source(core, "silent", Failing())
+
+    core.require_writing().instance._start_ingestion = nothing  # type: ignore[method-assign]
+    silent = Source("silent", (("k", "string"),), "silent-shard", "files", {}, remap="r", progress="p")
+    run_sync(definitions._add(core, silent))
+    time = run_sync(core.tick())
+    assert core.all_problems()["silent"] == f"it stands still; its upper is [0], and the tick's time [{time}]"
+
+
+def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: the item is in the catalog, does nothing, and no one says so until another environment opens it.
+
+    Found by the world of the whole system.
+    """
+    with monkeypatch.context() as patched:
+        patched.setattr(core.catalogs._register, "update", unreported(core.catalogs._register.update))
+        with pytest.raises(Indeterminate):
+            run_sync(definitions._add(core, Table("u", (("k", "string"),), "other")))
+    time = run_sync(core.tick())
+    assert "u" in core.require_writing().instance.tables
+    assert core.client.state_of("other").upper > Frontier(time)
+    assert core.all_problems() == {}
+
+
+def test_a_drop_of_unknown_outcome_that_happened_is_finished_by_the_next_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: what was dropped runs on, into a shard that no item has; its name cannot be used again.
+
+    Found by the world of the whole system.
+    """
+    with monkeypatch.context() as patched:
+        patched.setattr(core.catalogs._register, "update", unreported(core.catalogs._register.update))
+        with pytest.raises(Indeterminate):
+            run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
+    run_sync(core.tick())
+    assert core.require_writing().instance.tables == {}
+    assert core.catalog.dropped == ()
+    assert core.client.state_of("table").tombstone
+    assert core.all_problems() == {}
+
+
+def test_what_could_not_be_closed_is_closed_by_the_next_tick(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a store that hiccups during a DROP leaves a problem that stays until the environment restarts.
+
+    Found by the world of the whole system.
+    """
+    with monkeypatch.context() as patched:
+
+        async def away(shard: str) -> None:
+            raise Unavailable("the store does not answer")
+
+        patched.setattr(core.require_writing().transactions, "drop", away)
+        run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
+        assert "cannot be deleted yet" in core.all_problems()["table"]
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+    assert core.client.state_of("table").tombstone
+
+
+def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: an endpoint grows stale, and only who knows what it reads can find out why.
+
+    Found by the world of the whole system.
+    """
+    place = Endpoint()
+    core.assembly.drivers.place = place  # type: ignore[attr-defined]
+    bound = BoundTable("t", "t", ("k",))
+    run_sync(definitions._add(core, Materialization("m", "memory", {}, (bound,), "m-1")))
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+    with monkeypatch.context() as patched:
+
+        async def away(time: int) -> None:
+            raise Unavailable("the store does not answer")
+
+        patched.setattr(core.require_writing().transactions, "advance", away)
+        run_sync(core.tick())
+    assert "waits for its collections" in core.all_problems()["m"]
+
+
+def with_endpoint(core: Core) -> None:
+    """Add a materialization of the table ``t``; the next tick opens its session."""
+    core.assembly.drivers.place = Endpoint()  # type: ignore[attr-defined]
+    run_sync(definitions._add(core, Materialization("m", "memory", {}, (BoundTable("t", "t", ("k",)),), "m-1")))
+
+
+def fenced_off(*_: object) -> None:
+    """Answer as an endpoint does that has been asked for a newer session."""
+    raise FencedError("m was fenced off by another session")
+
+
+def test_a_session_that_a_dead_process_fenced_off_late_is_opened_anew_by_the_next_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: an Open that a crashed process sent lands at the endpoint after all, and ends the living environment.
+
+    Found by single faults in scripts over whole environments.
+    """
+    with_endpoint(core)
+    with monkeypatch.context() as patched:
+        patched.setattr(KeyValueSession, "answers", fenced_off)
+        run_sync(core.tick())
+    assert "fenced off by another session" in core.all_problems()["m"]
+    run_sync(core.tick())
+    assert core.all_problems() == {}
+
+
+def test_a_session_that_a_newer_environment_fenced_off_ends_the_tick(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a zombie opens its session at the endpoint again, and so fences the environment that took over."""
+    with_endpoint(core)
+    monkeypatch.setattr(KeyValueSession, "answers", fenced_off)
+    newer = CatalogStore(Register(KEY, core.assembly.clock, core.assembly.ids, core.assembly.consensus))
+    run_sync(newer.succeed(lambda before: before.holder))
+    with pytest.raises(FencedError, match="generation 2"):
+        run_sync(core.tick())
+
+
+def test_a_table_that_could_not_be_opened_says_why_it_cannot_be_written(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: whoever inserts gets a KeyError, which says neither what is wrong nor that it passes.
+
+    Found by single faults in scripts over whole environments.
+    """
+    with monkeypatch.context() as patched:
+
+        async def away(shard: str, schema: str) -> None:
+            raise Unavailable("the store does not answer")
+
+        patched.setattr(core.require_writing().transactions, "register", away)
+        run_sync(definitions._add(core, Table("late", (("k", "string"),), "late-shard")))
+    with pytest.raises(Unavailable, match="'late' is not open yet: the store does not answer"):
+        core.table("late")
+    run_sync(core.tick())
+    assert core.table("late").name == "late"
+
+
+def unreported(update: Any) -> Any:
+    """Return ``update``, whose answer never comes."""
+
+    async def lost(change: Any) -> None:
+        await update(change)
+        raise Indeterminate("the answer was lost")
+
+    return lost
+
+
+class Memory:
+    """`Drivers` of one endpoint in memory."""
+
+    place: Endpoint
+
+    def __call__(self, endpoint: str, options: object) -> Any:
+        """Return its driver."""
+        return MemoryDriver(self.place, KeyValueSession)

@@ -1,0 +1,142 @@
+"""Spark sessions: Java is found or asked for in one sentence, and a caller's session stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from strandline.engine.parts.part_store import PartStore
+from strandline.engine.session.start import adopt, java_path, require_java
+from strandline.engine.spark import SparkEngine
+from strandline.errors import ConfigError
+from strandline.testing.engine_contract import SCHEMA, request, table
+
+
+def java(directory: Path, version: str, modules: str = "java.base@17\njdk.incubator.vector@17") -> str:
+    """Return a stand-in for Java that gives these answers."""
+    path = directory / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        f"#!/bin/sh\ncase $1 in\n-version) echo '{version}' >&2;;\n--list-modules) printf '{modules}\\n';;\nesac\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "version", ['openjdk version "17.0.9" 2023', 'java version "21" 2023', 'openjdk version "25-ea" 2025']
+)
+def test_a_recent_java_will_do(tmp_path: Path, version: str) -> None:
+    """Damage: a machine that could run Spark is refused."""
+    require_java(java(tmp_path, version))
+
+
+@pytest.mark.parametrize(
+    ("version", "modules", "reason"),
+    [
+        ('openjdk version "11.0.2" 2019', "jdk.incubator.vector@11", "is Java 11"),
+        ('java version "1.8.0_202"', "", "is Java 8"),
+        ("gibberish", "", "does not say its version"),
+        ('openjdk version "17.0.9" 2023', "java.base@17", "lacks the module jdk.incubator.vector"),
+    ],
+)
+def test_an_unfit_java_is_refused_in_one_sentence(tmp_path: Path, version: str, modules: str, reason: str) -> None:
+    """Damage: forty lines of class loader instead of what to install."""
+    with pytest.raises(ConfigError, match=reason) as refused:
+        require_java(java(tmp_path, version, modules))
+    assert "install a JDK of version 17" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_no_java_at_all_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """Damage: likewise."""
+    assert java_path({"PATH": str(tmp_path)}) is None
+    assert java_path({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}) is None
+    with pytest.raises(ConfigError, match="none is found: install a JDK"):
+        require_java(None)
+
+
+def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+    """Damage: the Java that is checked is not the one that Spark starts."""
+    found = java(tmp_path / "home", "")
+    other = java(tmp_path / "other", "")
+    environment = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(Path(other).parent)}
+    assert java_path(environment) == found
+    assert java_path({"PATH": environment["PATH"]}) == other
+
+
+@pytest.mark.spark
+def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:
+    """Damage: opening an environment in a notebook changes what the notebook's own queries mean."""
+    caller = spark.newSession()
+    caller.conf.set("spark.sql.ansi.enabled", "false")
+    caller.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    before = caller.conf.getAll
+    own = adopt(caller, {"spark.sql.shuffle.partitions": "3"})
+    assert caller.conf.getAll == before
+    assert own.conf.get("spark.sql.ansi.enabled") == "true"
+    assert own.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert own.conf.get("spark.sql.shuffle.partitions") == "3"
+
+
+ON_A_CLUSTER = """
+import asyncio, json, sys
+from pathlib import Path
+from strandline.engine.parts.part_store import PartStore
+from strandline.engine.session.start import build
+from strandline.engine.spark import SparkEngine
+from strandline.testing.engine_contract import SCHEMA, contents, request, table
+import pyarrow as pa
+
+memory = {"spark.driver.memory": "1g", "spark.executor.memory": "768m"}
+session = build({"spark.master": "local-cluster[2,1,1024]", **memory})
+engine = SparkEngine(session, PartStore(Path(sys.argv[1])))
+
+async def body():
+    rows = engine.from_arrow(table([(i, f"v{i % 7}", i % 10, 1 + i % 2) for i in range(1000)]), SCHEMA)
+    spread = engine.from_dataframe(engine.spark_frame(rows).repartition(4))
+    staged = await engine.stage(spread, request("bulk"))
+    found = await engine.collect(await engine.read(contents(staged)))
+    executors = session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+    return {
+        "digest": [staged.digest.low, staged.digest.high],
+        "rows": found.num_rows,
+        "diffs": pa.compute.sum(found["__diff"]).as_py(),
+        "parts": len(staged.parts),
+        "executors": executors,
+    }
+
+print(json.dumps(asyncio.run(body())))
+engine.close()
+session.stop()
+"""
+
+
+@pytest.mark.spark
+def test_executors_in_other_processes_stage_the_same_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Damage: what works on a laptop fails on a cluster, or stages other rows there."""
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_CLUSTER, str(tmp_path / "cluster")],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    there = json.loads(done.stdout.splitlines()[-1])
+    engine = SparkEngine(spark, PartStore(tmp_path / "local"))
+    rows = engine.from_arrow(table([(i, f"v{i % 7}", i % 10, 1 + i % 2) for i in range(1000)]), SCHEMA)
+    here = asyncio.run(engine.stage(rows, request("bulk")))
+    engine.close()
+    assert there["executors"] == 2
+    assert there["parts"] >= 2
+    assert (there["rows"], there["diffs"]) == (here.rows, here.diffs) == (1000, 1500)
+    assert there["digest"] == [here.digest.low, here.digest.high]

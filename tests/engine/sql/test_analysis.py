@@ -1,0 +1,91 @@
+"""`SparkAnalyst` says what a query's columns are, or where and why it cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from strandline.algebra.schema import Column, Schema
+from strandline.engine.sql.analysis import SparkAnalyst
+from strandline.errors import DefinitionError, Position
+
+pytestmark = pytest.mark.spark
+
+FLIGHTS = Schema((Column("carrier", "string"), Column("delay", "double"), Column("day", "date")))
+
+
+@pytest.fixture(scope="module")
+def analyst(spark: SparkSession) -> SparkAnalyst:
+    """One analyst; it keeps nothing between calls."""
+    return SparkAnalyst(spark)
+
+
+def test_the_columns_and_types_are_sparks(analyst: SparkAnalyst, spark: SparkSession) -> None:
+    """Damage: a view is stored under another type than its query gives."""
+    sql = "SELECT carrier, avg(delay) AS mean, struct(day AS `the day`, 1 AS n) AS s FROM flights GROUP BY ALL"
+    found = analyst.schema_of(sql, {"flights": FLIGHTS})
+    assert [(c.name, c.type) for c in found] == [
+        ("carrier", "string"),
+        ("mean", "double"),
+        ("s", "struct<`the day`:date,n:int>"),
+    ]
+    assert spark.catalog.listTables() == []
+
+
+def test_an_unknown_column_is_named_with_its_place_and_candidates(analyst: SparkAnalyst) -> None:
+    """Damage: the author of a view searches for a typing error."""
+    with pytest.raises(DefinitionError, match="unknown column dealy; did you mean delay") as refused:
+        analyst.schema_of("SELECT carrier,\n  dealy FROM flights", {"flights": FLIGHTS})
+    assert refused.value.position == Position(2, 3)
+
+
+def test_an_unknown_relation_is_named_with_its_place_and_candidates(analyst: SparkAnalyst) -> None:
+    """Damage: likewise."""
+    with pytest.raises(DefinitionError, match="unknown relation flight; did you mean flights") as refused:
+        analyst.schema_of("SELECT * FROM flight", {"flights": FLIGHTS})
+    assert refused.value.position == Position(1, 15)
+
+
+def test_a_syntax_error_has_line_and_column(analyst: SparkAnalyst) -> None:
+    """Damage: likewise."""
+    with pytest.raises(DefinitionError, match="flights") as refused:
+        analyst.schema_of("SELECT *\nFORM flights x y", {"flights": FLIGHTS})
+    assert refused.value.position == Position(2, 6)
+    assert ")" not in refused.value.message
+
+
+def test_a_type_error_is_one_sentence(analyst: SparkAnalyst) -> None:
+    """Damage: forty lines of plan hide the reason."""
+    with pytest.raises(DefinitionError) as refused:
+        analyst.schema_of("SELECT sum(carrier > 1, 2) FROM flights", {"flights": FLIGHTS})
+    assert "\n" not in str(refused.value)
+    assert "SQLSTATE" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "sql", ["DROP TABLE flights", "INSERT INTO flights VALUES (1)", "SELECT 1 AS a, 2 AS A", "SELECT map(1, 2) AS m"]
+)
+def test_what_is_no_view_is_refused(analyst: SparkAnalyst, sql: str) -> None:
+    """Damage: looking at a definition runs a command, or accepts what cannot be stored."""
+    with pytest.raises(DefinitionError):
+        analyst.schema_of(sql, {"flights": FLIGHTS})
+
+
+def test_a_column_list_becomes_a_schema(analyst: SparkAnalyst) -> None:
+    """Damage: a table has other types than its statement says."""
+    found = analyst.parse_ddl("a INT, `b c` ARRAY<STRUCT<x: DECIMAL(10, 2), y: STRING>>, t TIMESTAMP_NTZ")
+    assert [(c.name, c.type) for c in found] == [
+        ("a", "int"),
+        ("b c", "array<struct<x:decimal(10,2),y:string>>"),
+        ("t", "timestamp_ntz"),
+    ]
+    assert analyst.parse_ddl(found.ddl) == found
+
+
+@pytest.mark.parametrize(
+    "ddl", ["a INT,, b INT", "a NOSUCHTYPE", "a VARCHAR(3)", "a MAP<INT, INT>", "a INT, A INT", "__time INT"]
+)
+def test_a_column_list_that_cannot_be_kept_is_refused(analyst: SparkAnalyst, ddl: str) -> None:
+    """Damage: a table is made that no row can be written to."""
+    with pytest.raises(DefinitionError):
+        analyst.parse_ddl(ddl)

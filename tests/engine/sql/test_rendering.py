@@ -1,0 +1,101 @@
+"""Plans as SQL text: what a person reads, and what Spark is spared."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from strandline.algebra.nodes import (
+    NOTHING,
+    Accumulate,
+    Accumulator,
+    Aggregate,
+    Constant,
+    Filter,
+    Get,
+    Join,
+    Negate,
+    Opaque,
+    Project,
+    Regroup,
+    UnionAll,
+)
+from strandline.algebra.scalar import columns, scalar
+from strandline.engine.sql.rendering import render
+
+T = Get("t:delta", (("a", "a"), ("b", "b")))
+U = Get("u:old", (("c", "c"),))
+NAMES = {"t:delta": "t_delta", "t:new": "t_new", "u:old": "u_old", "v:old": "v_old"}
+
+
+def test_linear_nodes_read_like_what_they_mean() -> None:
+    """Damage: the SQL that `explain` shows could not be read."""
+    node = Project(Filter(T, scalar("`a` > 1")), (("x", scalar("`a` + 1")), *columns(("b",))))
+    assert render(node, NAMES) == (
+        "WITH __get_1 AS (\n  SELECT `a`, `b`, __time, __diff FROM `t_delta`\n),\n"
+        "__filter_2 AS (\n  SELECT * FROM __get_1 WHERE `a` > 1\n)\n"
+        "SELECT `a` + 1 AS `x`, `b`, __time, __diff FROM __filter_2"
+    )
+
+
+def test_a_join_starts_at_its_small_input_and_broadcasts_it() -> None:
+    """Damage: a tick would shuffle the large sides of its joins."""
+    sql = render(Join((U, T), (scalar("`a` = `c`"),), small=1), NAMES)
+    assert "/*+ BROADCAST(l) */" in sql
+    assert sql.index("`t_delta`") < sql.index("JOIN")
+    assert "FROM __get_2 l JOIN __get_1 r ON `a` = `c`" in sql
+
+
+def test_a_join_goes_on_to_what_is_connected() -> None:
+    """Damage: a join of three relations would begin with a cross product."""
+    far = Get("v:old", (("d", "d"),))
+    sql = render(Join((U, far, T), (scalar("`d` = `b`"), scalar("`a` = `c`")), small=0), NAMES)
+    assert "true" not in sql
+
+
+def test_equal_subplans_are_written_once() -> None:
+    """Damage: texts, and the time to plan them, would double with every use."""
+    assert render(UnionAll((T, Negate(T))), NAMES).count("t_delta") == 1
+
+
+def test_the_names_of_table_expressions_do_not_hide_a_view() -> None:
+    """Damage: a frame would be read as the expression that reads it: an endless or wrong query."""
+    sql = render(Filter(Get("f", (("a", "a"),)), scalar("true")), {"f": "get_1"})
+    assert "FROM `get_1`" in sql
+    assert re.findall(r"(\w+) AS \(", sql) == ["__get_1"]
+
+
+def test_a_line_break_inside_a_literal_stays() -> None:
+    """Damage: indenting the text would change the value of a literal."""
+    written = Opaque((T,), ("t",), "SELECT 'x\ny' AS a FROM t", ("a",), "only Spark can read it")
+    assert "'x\ny'" in render(Filter(written, scalar("true")), NAMES)
+
+
+@pytest.mark.parametrize("times", [(5,), (5, 6), ()])
+def test_a_window_is_used_only_where_there_may_be_several_times(times: tuple[int, ...]) -> None:
+    """Damage: the usual tick, of one time, would sort and shuffle for nothing."""
+    sums = (Accumulator("rows", scalar("1"), "bigint"),)
+    node = Accumulate(T, Get("v:old", (("a", "a"), ("rows", "rows"))), columns(("a",)), sums, "rows", times)
+    assert (" OVER (" in render(node, NAMES)) is (len(times) != 1)
+
+
+def test_a_first_step_at_one_time_reads_its_input_once() -> None:
+    """Damage: hydration would join the whole input with itself."""
+    aggregate = Aggregate("m", "max", scalar("`b`"), False, "int", "int")
+    sql = render(Regroup(T, T, NOTHING, columns(("a",)), (aggregate,), (3,)), NAMES)
+    assert " JOIN " not in sql
+    assert "3" in sql
+
+
+def test_floats_are_added_in_the_order_of_their_values() -> None:
+    """Damage: law D: the last bits of a sum would depend on the partitioning."""
+    aggregate = Aggregate("s", "sum", scalar("`b`"), False, "double", "double")
+    sql = render(Regroup(T, T, NOTHING, (), (aggregate,), (3,), 3), NAMES)
+    assert "sort_array(collect_list(" in sql
+    assert "SUM(__a0)" not in sql
+
+
+def test_a_constant_without_rows_is_a_relation() -> None:
+    """Damage: an empty VALUES is no SQL."""
+    assert render(Constant(("x",), ()), {}).endswith("WHERE false")

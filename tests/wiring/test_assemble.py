@@ -1,0 +1,111 @@
+"""Wiring: what a text names is what is opened."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from postgres_server import PostgresServer
+from s3_server import S3Server
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.places import consensus_of, location_of
+from strandline.errors import ConfigError
+from strandline.store.consensus import Committed
+from strandline.store.memory import MemoryConsensus
+from strandline.store.object_consensus import ObjectConsensus
+from strandline.store.postgres import PostgresConsensus
+from strandline.store.sqlite import SQLiteConsensus
+from strandline.testing.consensus_contract import step
+from strandline.wiring import assemble as wiring
+
+NUMBERS = itertools.count()
+
+
+def opened(text: str | None, location: str, storage: dict[str, str] | None = None) -> type:
+    """Open a consensus as `assemble` does, use it, close it, and return its class."""
+    where = location_of(location, storage or {})
+    with ExitStack() as stack:
+        wiring._stores(where, Mode.FULL, stack)
+        consensus = wiring._consensus(consensus_of(text, where), where, Mode.FULL, stack, existing=False)
+        requests = [step(f"k{number}", None) for number in range(3)]
+        assert asyncio.run(consensus.compare_and_set_many(requests)) == [Committed()] * 3
+        assert asyncio.run(consensus.list_keys()) == ["k0", "k1", "k2"]
+    return type(consensus)
+
+
+def test_without_a_text_the_location_has_its_own(tmp_path: Path) -> None:
+    """Damage: states go where nobody looks for them."""
+    assert opened(None, "memory://") is MemoryConsensus
+    assert opened(None, str(tmp_path / "new" / "place")) is SQLiteConsensus
+    assert (tmp_path / "new" / "place" / "consensus.db").exists()
+    assert opened(f"sqlite://{tmp_path}/other.db", "memory://") is SQLiteConsensus
+    assert (tmp_path / "other.db").exists()
+
+
+@pytest.mark.server
+def test_a_database_is_used_in_the_schema_that_is_said(postgres_server: PostgresServer) -> None:
+    """Damage: two projects in one database write into each other's states."""
+    for _ in range(2):
+        url = f"{postgres_server.url}?schema=wired_{next(NUMBERS)}&application_name=wired"
+        assert opened(url, "memory://") is PostgresConsensus
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("text", [None, "object-store"])
+def test_a_bucket_is_its_own_consensus(
+    text: str | None, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: several calls at once, as the environment makes them, wait for each other; or need a server besides."""
+    (tmp_path / "secret").write_text(s3_server.storage["secret_access_key"])
+    storage = {**s3_server.storage, "secret_access_key": f"file:{tmp_path / 'secret'}"}
+    assert opened(text, f"s3://{s3_server.bucket}/wired/{next(NUMBERS)}", storage) is ObjectConsensus
+
+
+def test_calls_run_together() -> None:
+    """Damage: a tick over fifty idle shards on an object store takes fifty times as long as one."""
+    met = asyncio.Barrier(3)
+
+    async def call(number: int) -> int:
+        await met.wait()  # nobody passes until all have come
+        return number
+
+    async def body() -> list[int]:
+        return await wiring.outcomes([call(number) for number in range(3)])
+
+    assert asyncio.run(body()) == [0, 1, 2]
+
+
+def test_what_nobody_finished_is_swept_when_a_location_is_opened(tmp_path: Path) -> None:
+    """Damage: what crashed writers left fills the disk."""
+    leftover = tmp_path / "blob" / "s" / "part~0"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"half")
+    os.utime(leftover, (0, 0))
+    with ExitStack() as stack:
+        wiring._stores(location_of(str(tmp_path), {}), Mode.READ, stack)
+        assert leftover.exists(), "who only reads changes nothing"
+        wiring._stores(location_of(str(tmp_path), {}), Mode.FULL, stack)
+    assert not leftover.exists()
+
+
+def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: whoever tries again until Java is installed ends for want of file descriptors, and fills the disk."""
+    closed: list[Path] = []
+    monkeypatch.setattr(SQLiteConsensus, "close", lambda consensus: closed.append(consensus._path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def absent(_: object) -> NoReturn:
+        raise ConfigError("Spark needs Java")
+
+    monkeypatch.setattr(wiring, "build", absent)
+    with pytest.raises(ConfigError, match="Spark needs Java"):
+        wiring.assemble("memory://", spark=None, consensus=f"sqlite://{tmp_path}/c.db", config=Config())
+    assert closed == [tmp_path / "c.db"]
+    assert not list(tmp_path.glob("strandline-*"))
