@@ -18,7 +18,9 @@ from strandline.engine.session.start import build
 pytest_plugins = ("time_limits",)
 
 # The assertions of the contracts show their values, as those of a test module do.  Several rooms import them.
-pytest.register_assert_rewrite("strandline.testing.blob_contract", "strandline.testing.consensus_contract")
+pytest.register_assert_rewrite(
+    "strandline.testing.contracts.blob_contract", "strandline.testing.contracts.consensus_contract"
+)
 
 
 # What an example takes says something of the machine's other work, and nothing of the code.

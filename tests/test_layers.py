@@ -39,6 +39,11 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 #: The floors inside a room, lowest first, of its own rooms and of the modules that stand beside these.
 INNER = {
     "persist": (("notices",), ("shard",), ("handles",), ("upkeep",), ("client",), ("together",), ("fsck",)),
+    "store": (
+        ("clock", "consensus", "keys", "seal", "secret", "blob"),
+        ("blob_kinds", "consensus_kinds", "memory", "slow", "system", "unreliable"),
+    ),
+    "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
     "engine": (("session", "frames"), ("sql",), ("parts", "files"), ("spark",)),
     "controller": (
         ("location",),
@@ -215,11 +220,11 @@ def test_libraries_stay_in_their_rooms() -> None:
     ("module", "text"),
     [
         ("persist.machine", "from strandline.engine import session"),
-        ("engine.parts", "import strandline.materialize.fsm"),
+        ("engine.parts", "import strandline.materialize.protocol.fsm"),
         ("sources.ingest", "def later():\n    from strandline.compute.tick import tick"),
         ("compute.step", "if TYPE_CHECKING:\n    from strandline.controller.location.oracle import Oracle"),
         ("cli.demo", "from strandline.testing import doubles"),
-        ("controller.core", "from strandline.testing.list_engine import ListEngine"),
+        ("controller.core", "from strandline.testing.lists.list_engine import ListEngine"),
         ("errors", "import strandline"),
     ],
 )

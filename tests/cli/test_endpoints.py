@@ -10,8 +10,8 @@ import pytest
 
 from strandline.cli import endpoints
 from strandline.cli.app import main
-from strandline.cli.exits import Exit
-from strandline.cli.output import Output
+from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.output import Output
 from strandline.materialize.drivers import duckdb
 
 

@@ -15,8 +15,8 @@ from strandline.controller.location.catalog import KEY, Holder
 from strandline.frontier.antichain import Frontier
 from strandline.persist import PersistClient
 from strandline.persist.handles.records import Record
-from strandline.store.file import FileBlob
-from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 
 pytestmark = pytest.mark.spark

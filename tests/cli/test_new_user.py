@@ -8,7 +8,7 @@ import pytest
 
 from small_disk import fill, mounted
 from strandline.cli import app, main
-from strandline.cli.output import Output, as_json, printable, table
+from strandline.cli.terminal.output import Output, as_json, printable, table
 
 pytestmark = pytest.mark.spark
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.cli.exits import Exit
-from strandline.cli.output import Output
 from strandline.cli.running import Report, Stop, Wanted, _ticks
+from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.output import Output
 from strandline.errors import CorruptionError, Determinate, Indeterminate, StrandlineError, Unavailable
 
 

@@ -15,7 +15,7 @@ from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.compute.delta.linear import updates
 from strandline.compute.delta.phase import Phase, Window, frame
-from strandline.testing.list_plans import Plans
+from strandline.testing.lists.list_plans import Plans
 
 Frames = Mapping[str, Sequence[dict[str, Any]]]
 T = Get("t", (("a", "a"), ("b", "b")))

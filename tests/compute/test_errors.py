@@ -29,8 +29,8 @@ from strandline.persist.handles.plane import Half, Rows, StageRequest
 from strandline.persist.handles.read import contents
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.simulation.kernel import run_sync
 
 Row = tuple[Any, ...]
 T_SCHEMA = Schema((Column("k", "string"), Column("n", "bigint")))

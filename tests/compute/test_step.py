@@ -7,7 +7,7 @@ from workshop import Workshop
 
 from strandline.errors import AsOfError
 from strandline.frontier.antichain import Frontier
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def let_go(shop: Workshop, since: int) -> None:

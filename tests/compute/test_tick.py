@@ -8,7 +8,7 @@ from workshop import Workshop, append
 from strandline.errors import CorruptionError, Determinate, StrandlineError, Unavailable
 from strandline.persist.client import PersistClient
 from strandline.testing.doubles import CountingIds
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 FAILURES = [StrandlineError("bad"), Determinate("disk full"), CorruptionError("damaged"), KeyError("a bug of ours")]
 

@@ -21,8 +21,8 @@ from strandline.persist.handles.write import WriteHandle
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.list_engine import Listed, ListEngine, listed, updates
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import Listed, ListEngine, listed, updates
+from strandline.testing.simulation.kernel import run_sync
 
 SCHEMA = Schema((Column("k", "string"),))
 

@@ -13,13 +13,13 @@ import pytest
 from strandline.client import Environment, Transaction
 from strandline.controller import core as core_module
 from strandline.controller.assembly import Assembly
-from strandline.controller.board import PROBLEMS, Board
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, Drop
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder, Source, Table
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses
+from strandline.controller.published import PROBLEMS, Board
 from strandline.errors import (
     AsOfError,
     ConfigError,
@@ -36,10 +36,10 @@ from strandline.persist.together.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.list_analyst import ListAnalyst
-from strandline.testing.list_engine import ListEngine
-from strandline.testing.list_source import SCHEMA, ListReader, Upstream
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream
+from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.loop import LoopThread
 
 SETTINGS = (Config(), Config(reentrant=False))

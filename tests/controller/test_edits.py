@@ -15,7 +15,7 @@ from strandline.engine.sql.edits import assignable
 from strandline.errors import CollectionError, DefinitionError, InvalidUsage, Position
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.spark
 A, B, NULLS = (1, "a", 10), (2, "b", 20), (3, None, None)

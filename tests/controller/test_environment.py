@@ -13,7 +13,7 @@ from strandline.client import Environment
 from strandline.errors import AsOfError, CollectionError, ConfigError, DefinitionError, InvalidUsage
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.spark
 Rows = Callable[..., list[dict[str, Any]]]

@@ -10,7 +10,7 @@ from strandline.client import Environment
 from strandline.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.spark
 

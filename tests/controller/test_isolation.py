@@ -24,8 +24,8 @@ from strandline.sources.ingest import Ingestion, Status
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
-from strandline.testing.list_engine import ListEngine
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.simulation.kernel import run_sync
 
 FAILURES = [Determinate("No space left on device"), CorruptionError("part p is damaged"), KeyError("a bug of ours")]
 

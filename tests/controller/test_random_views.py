@@ -33,7 +33,7 @@ from strandline.client import Environment
 from strandline.errors import CollectionError, DefinitionError
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.views
 

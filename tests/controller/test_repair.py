@@ -10,7 +10,7 @@ import pytest
 from strandline.client import Environment
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.spark
 Rows = Callable[..., list[dict[str, Any]]]

@@ -24,8 +24,8 @@ from strandline.controller.retention import NONE, TICKS_BETWEEN, Policy, kept_sh
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Position, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.testing.doubles import CountingIds
-from strandline.testing.list_engine import ListEngine, listed
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.simulation.kernel import run_sync
 
 HOURS = TICK_MS
 

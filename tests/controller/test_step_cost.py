@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.spark
 

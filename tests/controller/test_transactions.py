@@ -12,7 +12,7 @@ from strandline.controller.defining import definitions
 from strandline.persist.together.transactions import Transactions
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.spark
 

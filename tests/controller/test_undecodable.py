@@ -14,7 +14,7 @@ from strandline.client import Environment
 from strandline.errors import CollectionError
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.spark
 

@@ -21,8 +21,8 @@ from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
 from strandline.persist.handles.plane import StageRequest
 from strandline.persist.shard.batch import BlobPart, InlinePart, Staged
-from strandline.testing import engine_contract
-from strandline.testing.engine_contract import WAYS, EngineContract, contents, request, table, updates
+from strandline.testing.contracts import engine_contract
+from strandline.testing.contracts.engine_contract import WAYS, EngineContract, contents, request, table, updates
 
 pytestmark = pytest.mark.spark
 

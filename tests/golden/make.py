@@ -24,7 +24,7 @@ from strandline.persist.shard.batch import BlobPart, Digest, InlinePart, Staged,
 from strandline.persist.shard.evolution import evolve
 from strandline.persist.shard.state import mark_swept
 from strandline.persist.together.unsealed import OWNER, Pour, Write, pour
-from strandline.store.file import FileBlob
+from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.memory import MemoryConsensus
 from strandline.store.seal import crc32c
 from strandline.testing.doubles import CountingIds, HandClock

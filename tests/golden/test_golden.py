@@ -20,7 +20,7 @@ from strandline.persist.shard.batch import BlobPart, InlinePart
 from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 HERE = Path(__file__).parent
 FORMATS = sorted(path for path in HERE.iterdir() if path.name.startswith("format-"))

@@ -14,8 +14,8 @@ from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance.commands import Command, RunDataflow
 from strandline.instance.instance import Equipment, Instance
 from strandline.instance.problems import Problems
-from strandline.testing.list_engine import listed
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import listed
+from strandline.testing.simulation.kernel import run_sync
 
 
 def open_core(place: Place) -> Core:

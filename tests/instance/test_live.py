@@ -25,8 +25,8 @@ from strandline.materialize.runtime import Moving, Status
 from strandline.persist.notices.push import PushClient
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.list_analyst import ListAnalyst
-from strandline.testing.list_engine import ListEngine, updates
+from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_engine import ListEngine, updates
 from strandline.wiring.endpoints import driver
 
 

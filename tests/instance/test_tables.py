@@ -12,8 +12,8 @@ from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.simulation.kernel import run_sync
 
 SCHEMA = Schema((Column("k", "string"),))
 NAMES = ("accounts", "ledger")

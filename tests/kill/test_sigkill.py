@@ -26,8 +26,8 @@ from strandline.persist.handles.register import Register
 from strandline.sources.file_sequence import FileSequence
 from strandline.sources.files import PARTITION
 from strandline.sources.remap import RemapShard
-from strandline.store.file import FileBlob
-from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 
 SEED = 20130101

@@ -21,12 +21,12 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record
 from strandline.persist.shard.state import Appended
+from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.blob_kinds.objects import ObjectBlob, ObjectLocation
 from strandline.store.consensus import Consensus
-from strandline.store.file import FileBlob
-from strandline.store.object_consensus import ObjectConsensus
-from strandline.store.objects import ObjectBlob, ObjectLocation
-from strandline.store.postgres import PostgresConsensus
-from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
+from strandline.store.consensus_kinds.postgres import PostgresConsensus
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 
 SHARD = "s"

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("strandline.testing.driver_contract")
+pytest.register_assert_rewrite("strandline.testing.contracts.driver_contract")

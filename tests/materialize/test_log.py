@@ -11,7 +11,7 @@ import pytest
 
 from strandline.errors import CorruptionError, FencedError, Indeterminate, InvalidUsage, StoreError, Unavailable
 from strandline.materialize.log import Record, RecoveryLog, decode, encode, peek, register_of
-from strandline.materialize.task import NOTHING, Extent, Progress
+from strandline.materialize.protocol.task import NOTHING, Extent, Progress
 from strandline.persist.handles.register import KEEP_VERSIONS, Register
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
 from strandline.store.memory import MemoryConsensus

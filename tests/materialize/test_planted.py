@@ -14,13 +14,13 @@ import duckdb
 import pytest
 
 from strandline.errors import StrandlineError
-from strandline.materialize import fsm, states
 from strandline.materialize.driver import Session
 from strandline.materialize.drivers import duckdb_checkpoints, duckdb_tables
 from strandline.materialize.drivers.duckdb import DuckDBDriver, DuckDBSession
 from strandline.materialize.drivers.duckdb_file import DuckDBFile
 from strandline.materialize.drivers.duckdb_tables import Target
-from strandline.materialize.messages import (
+from strandline.materialize.protocol import fsm, states
+from strandline.materialize.protocol.messages import (
     DELETE,
     Acknowledge,
     Acknowledged,
@@ -29,15 +29,15 @@ from strandline.materialize.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.task import NOTHING, Checkpoint
-from strandline.testing.doubles import HandClock
-from strandline.testing.driver_contract import (
+from strandline.materialize.protocol.task import NOTHING, Checkpoint
+from strandline.testing.contracts.driver_contract import (
     DriverContract,
     MakeEndpoint,
     crash_everywhere,
     follow,
     zombie_everywhere,
 )
+from strandline.testing.doubles import HandClock
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver, MemorySession, StagingSession
 
 

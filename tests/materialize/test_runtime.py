@@ -20,19 +20,27 @@ from strandline.errors import DefinitionError, FencedError, InvalidUsage, Protoc
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.driver import Applied
 from strandline.materialize.feed import Batches, Changes
-from strandline.materialize.fsm import QUIET_TIMES_MAX
 from strandline.materialize.log import RecoveryLog
-from strandline.materialize.messages import Flush, Loaded, Request, Response, Store
+from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
+from strandline.materialize.protocol.messages import Flush, Loaded, Request, Response, Store
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
 from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Counts, Materialization, Moving, Status
 from strandline.materialize.spool import Spool
-from strandline.materialize.state import StateUpdate
-from strandline.materialize.task import Binding, Checkpoint, MaterializationSpec
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.crashes import CrashPlan
+from strandline.testing.contracts.driver_contract import (
+    KEYED,
+    KEYED_TYPES,
+    DriverContract,
+    MakeEndpoint,
+    World,
+    crash_once,
+    row,
+)
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.driver_contract import KEYED, KEYED_TYPES, DriverContract, MakeEndpoint, World, crash_once, row
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver, MemorySession, StagingSession
 from strandline.testing.feed import ListFeed
+from strandline.testing.simulation.crashes import CrashPlan
 
 
 class MemoryEndpoint:

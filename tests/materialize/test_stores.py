@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import DefinitionError
-from strandline.materialize.messages import DELETE, EXISTS
-from strandline.materialize.spec import canonical, contents
+from strandline.materialize.protocol.messages import DELETE, EXISTS
+from strandline.materialize.protocol.spec import canonical, contents
+from strandline.materialize.protocol.task import Binding
 from strandline.materialize.stores import Stores, keys_of, to_store, with_existence
-from strandline.materialize.task import Binding
 
 SCHEMA = Schema((Column("x", "int"), Column("k", "double"), Column("l", "string")))
 BINDING = Binding("v", "t", ("k", "l"), SCHEMA)

@@ -21,8 +21,8 @@ from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.simulation.kernel import run_sync
 
 T = TypeVar("T")
 SCHEMA = Schema((Column("k", "string"),))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from strandline.persist.handles.updates import RowCodec, ValueCodec
 from strandline.persist.together.stream import StreamClient
-from strandline.testing.list_engine import ListEngine
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.simulation.kernel import run_sync
 
 
 def words(place):

@@ -12,7 +12,7 @@ from strandline.persist.shard.state import Appended, Fenced, UpperMismatch, admi
 from strandline.persist.upkeep.collect import ROLLUPS_ENOUGH
 from strandline.store.consensus import Versioned
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 SHARDS = ("a", "b", "c")
 

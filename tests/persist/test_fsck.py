@@ -21,8 +21,8 @@ from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
 from strandline.store.consensus import Versioned
 from strandline.store.seal import Kind
 from strandline.testing.doubles import CountingIds
-from strandline.testing.list_engine import ListEngine
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.simulation.kernel import run_sync
 
 
 def filled(place):

@@ -24,7 +24,7 @@ from strandline.persist.shard.state import (
 )
 from strandline.persist.shard.trace import Merge, Merged, Stale, apply_merge, everything
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 FILE = json.loads((Path(__file__).parent.parent / "cases" / "persist.json").read_text())
 CASES = FILE["cases"]

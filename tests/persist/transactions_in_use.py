@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.persist.together.transactions import open_transactions
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def transactions(place, epoch=1, client=None):

@@ -11,7 +11,7 @@ from laws.observed import Observed
 from laws.places import WatchedPlaces
 from laws.registers import RegisterHistory
 from strandline.frontier.antichain import EMPTY, Frontier
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def asked(history: History, name: str, time: int, *shards: str, epoch: int | None = None):

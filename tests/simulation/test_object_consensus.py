@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from strandline.errors import Determinate, Indeterminate, StoreError
-from strandline.store import object_consensus as module
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch, Versioned
+from strandline.store.consensus_kinds import object_consensus as module
+from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.store.memory import MemoryBlob
-from strandline.store.object_consensus import ObjectConsensus
-from strandline.testing.choices import Seeded
-from strandline.testing.sim_objects import SimObjects
-from strandline.testing.simulation import Fate, Simulation, run_sync
+from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.kernel import Fate, Simulation, run_sync
+from strandline.testing.simulation.sim_objects import SimObjects
 
 KEY = "k"
 MARKS_MAX = 12

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.testing.simulation import STEPS_MAX as KERNEL_STEPS_MAX
+from strandline.testing.simulation.kernel import STEPS_MAX as KERNEL_STEPS_MAX
 from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, seeds, wage
 from worlds.cast import populate
 from worlds.persist import STEPS_MAX, play

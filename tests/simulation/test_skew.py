@@ -21,7 +21,7 @@ from strandline.persist.handles.records import Record, RecordMerger
 from strandline.persist.shard import codec
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 from worlds.rows import SCHEMA
 
 NEXT = codec.FORMAT + 1

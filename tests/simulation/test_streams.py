@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from planted.streams import BUGS, Bug
-from strandline.testing.simulation import Fate
+from strandline.testing.simulation.kernel import Fate
 from worlds.campaign import ASKED_FOR, deal
 from worlds.persist import law_of
 from worlds.streams import play

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
+from strandline.testing.simulation.kernel import CHANGE, READ, WAIT, Fate
 from worlds.campaign import deal, seeds
 from worlds.outside import AT_ONCE
 from worlds.system import STEPS_MAX

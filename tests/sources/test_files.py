@@ -27,11 +27,11 @@ from strandline.sources.files import NOTICES_MAX, PARTITION, FileReader
 from strandline.sources.local_folder import LocalFolder, content_check
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.memory_folder import MemoryFolder
-from strandline.testing.reader_contract import ReaderContract
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.lists.memory_folder import MemoryFolder
+from strandline.testing.simulation.kernel import run_sync
 
 SCHEMA = Schema((Column("file", "string"), Column("n", "bigint")))
 NOW_MS = 1_700_000_000_000

@@ -24,8 +24,8 @@ from strandline.sources.reclock import NOTHING_READ, Remap
 from strandline.sources.remap import RemapShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.list_engine import ListEngine, listed
-from strandline.testing.list_source import SCHEMA, ListReader, Upstream, Withdrawn, undecodable
+from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream, Withdrawn, undecodable
 
 
 class Crash(BaseException):

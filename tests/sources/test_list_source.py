@@ -7,9 +7,9 @@ from itertools import count
 import pytest
 
 from strandline.store.memory import MemoryBlob
-from strandline.testing.list_engine import ListEngine
-from strandline.testing.list_source import ListReader, Upstream
-from strandline.testing.reader_contract import ReaderContract
+from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.lists.list_source import ListReader, Upstream
 
 
 class ListPlace:

@@ -12,10 +12,10 @@ import pytest
 
 from strandline.errors import InvalidUsage
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
+from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
+from strandline.store.consensus_kinds.postgres import PostgresConsensus
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.store.object_consensus import ObjectConsensus
-from strandline.store.postgres import PostgresConsensus
-from strandline.store.sqlite import SQLiteConsensus
 
 CASES = json.loads((Path(__file__).parent.parent / "cases" / "consensus.json").read_text())["steps"]
 

@@ -11,13 +11,13 @@ import pytest
 
 from small_disk import fill, mounted
 from strandline.errors import Determinate, Indeterminate, StoreError
-from strandline.store import file as file_store
-from strandline.store import sqlite
+from strandline.store.blob_kinds import file as file_store
+from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.consensus import Committed
-from strandline.store.file import FileBlob
-from strandline.store.sqlite import SQLiteConsensus
-from strandline.store.sqlite_reader import SQLiteReader
-from strandline.testing.consensus_contract import step
+from strandline.store.consensus_kinds import sqlite
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
+from strandline.store.consensus_kinds.sqlite_reader import SQLiteReader
+from strandline.testing.contracts.consensus_contract import step
 
 REASON = "No space left on device"
 

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.blob_contract import BlobContract, ObjectStoreContract, OpenBlob, OpenObjectStore
-from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus
+from strandline.testing.contracts.blob_contract import BlobContract, ObjectStoreContract, OpenBlob, OpenObjectStore
+from strandline.testing.contracts.consensus_contract import ConsensusContract, OpenConsensus
 
 
 class TestMemoryBlob(BlobContract):

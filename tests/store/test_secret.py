@@ -17,7 +17,12 @@ import strandline
 from strandline.store.secret import Secret
 
 CANARY = "canary-4711"
-REVEALING = {"store/objects.py", "store/postgres.py", "store/secret.py", "engine/session/s3a.py"}
+REVEALING = {
+    "store/blob_kinds/objects.py",
+    "store/consensus_kinds/postgres.py",
+    "store/secret.py",
+    "engine/session/s3a.py",
+}
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pytest
 from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.slow import SlowConsensus, SlowObjectStore
-from strandline.testing.blob_contract import BlobContract, ObjectStoreContract, OpenBlob, OpenObjectStore
-from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus, step
+from strandline.testing.contracts.blob_contract import BlobContract, ObjectStoreContract, OpenBlob, OpenObjectStore
+from strandline.testing.contracts.consensus_contract import ConsensusContract, OpenConsensus, step
 from strandline.testing.doubles import HandClock
 
 

@@ -20,8 +20,8 @@ from strandline.store.unreliable import (
     UnreliableConsensus,
     UnreliableObjectStore,
 )
-from strandline.testing.blob_contract import BlobContract, ObjectStoreContract, OpenBlob, OpenObjectStore
-from strandline.testing.consensus_contract import ConsensusContract, OpenConsensus, fill, step
+from strandline.testing.contracts.blob_contract import BlobContract, ObjectStoreContract, OpenBlob, OpenObjectStore
+from strandline.testing.contracts.consensus_contract import ConsensusContract, OpenConsensus, fill, step
 
 
 def always(outcome: Outcome) -> Choose:

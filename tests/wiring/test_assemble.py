@@ -14,15 +14,15 @@ import pytest
 
 from postgres_server import PostgresServer
 from s3_server import S3Server
+from strandline.controller.location.addresses import consensus_of, location_of
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.places import consensus_of, location_of
 from strandline.errors import ConfigError
 from strandline.store.consensus import Committed
+from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
+from strandline.store.consensus_kinds.postgres import PostgresConsensus
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.memory import MemoryConsensus
-from strandline.store.object_consensus import ObjectConsensus
-from strandline.store.postgres import PostgresConsensus
-from strandline.store.sqlite import SQLiteConsensus
-from strandline.testing.consensus_contract import step
+from strandline.testing.contracts.consensus_contract import step
 from strandline.wiring import assemble as wiring
 
 NUMBERS = itertools.count()

@@ -30,8 +30,8 @@ from strandline.persist.shard.batch import BlobPart, InlinePart
 from strandline.persist.shard.codec import encode_rollup
 from strandline.persist.shard.objects import shard_prefix
 from strandline.persist.shard.state import ShardState
-from strandline.store.file import FileBlob
-from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 
 APPENDS: Final = 1_000

@@ -48,8 +48,8 @@ from strandline.sources.remap import RemapShard
 from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.list_analyst import ListAnalyst
-from strandline.testing.list_engine import ListEngine
+from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_engine import ListEngine
 from strandline.wiring.assemble import assemble
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.cli import asking, endpoints, keeping, running, sources, verifying, warming
-from strandline.cli.door import Door
-from strandline.cli.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
-from strandline.cli.output import Output, printable
 from strandline.cli.template import create_project
+from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
+from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.output import Output, printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from strandline.cli.door import Door
-from strandline.cli.output import Output, rows_document, rows_table, table
+from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.output import Output, rows_document, rows_table, table
 from strandline.client import Environment, Transaction
 from strandline.controller.language import statements
 from strandline.errors import ConfigError, DefinitionError, Position

@@ -15,8 +15,8 @@ from strandline.bench.appends import append_and_open
 from strandline.bench.environment import FILE_TICKS, grow
 from strandline.bench.load import Load
 from strandline.bench.persist import stage_and_scan
-from strandline.cli.door import Door, keep_apart
-from strandline.cli.output import Output
+from strandline.cli.terminal.opening import Door, keep_apart
+from strandline.cli.terminal.output import Output
 from strandline.engine.session.start import build
 from strandline.errors import ConfigError
 

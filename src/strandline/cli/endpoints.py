@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from strandline.cli.door import Door
-from strandline.cli.output import Output
+from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.output import Output
 from strandline.wiring.endpoints import spec_of
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from strandline.cli.door import Door
-from strandline.cli.exits import Exit
-from strandline.cli.output import Output, table
+from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.output import Output, table
 
 
 def inspect_shard(door: Door, root: Path, name: str, output: Output) -> None:

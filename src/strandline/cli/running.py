@@ -23,10 +23,10 @@ from typing import Any
 
 from rich.text import Text
 
-from strandline.cli.door import Door
-from strandline.cli.exits import Exit
 from strandline.cli.moving import Pace, Pacer
-from strandline.cli.output import Output, printable
+from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.output import Output, printable
 from strandline.client import Environment
 from strandline.controller.defining.project import Project
 from strandline.errors import FencedError, StoreError, Unavailable

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from strandline.cli.door import Door
-from strandline.cli.output import Output
+from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.output import Output
 from strandline.instance.error_half import described
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from strandline import Environment, Verification
-from strandline.cli.door import Door
-from strandline.cli.exits import Exit
-from strandline.cli.output import Output
+from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.output import Output
 from strandline.controller.defining.project import Project
 from strandline.store.system import SystemClock
 

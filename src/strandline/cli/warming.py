@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import strandline
-from strandline.cli.door import keep_apart
-from strandline.cli.output import Output
 from strandline.cli.template import create_project
+from strandline.cli.terminal.opening import keep_apart
+from strandline.cli.terminal.output import Output
 from strandline.controller.defining.project import load
 from strandline.engine.parts.stage import SMALL_ROWS_MAX
 from strandline.engine.session import class_archive

@@ -14,7 +14,7 @@ from typing import Final
 from strandline.algebra.nodes import frames
 from strandline.algebra.schema import Schema
 from strandline.compute.delta.phase import Window, source
-from strandline.compute.plan.analyst import Analyst
+from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.stage import Stage, delta_plan
 from strandline.errors import DefinitionError, Position
 

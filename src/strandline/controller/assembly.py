@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.analyst import Analyst
+from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.tick import Together
 from strandline.controller.location.tenure import Processes
 from strandline.instance.connections import Connectors, Drivers

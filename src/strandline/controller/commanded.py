@@ -23,7 +23,7 @@ from strandline.instance.commands import (
     RunMaterialization,
     RunTable,
 )
-from strandline.materialize.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, MaterializationSpec
 
 
 class Plans(Protocol):

@@ -24,7 +24,6 @@ import msgspec
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
-from strandline.controller.board import NOTICES, PROBLEMS, Board
 from strandline.controller.commanded import KnownPlans, command, commands
 from strandline.controller.location.catalog import (
     KEY,
@@ -42,6 +41,7 @@ from strandline.controller.location.dropped import bury
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.planning import Definition, define, stage_shards
+from strandline.controller.published import NOTICES, PROBLEMS, Board
 from strandline.controller.retention import LETTING_GO, Retention, policy_of
 from strandline.controller.standing import standing
 from strandline.errors import (

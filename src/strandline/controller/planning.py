@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.compute.plan.analyst import Analyst
+from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import Stage, split
 from strandline.controller.location.catalog import Catalog, Materialization, View

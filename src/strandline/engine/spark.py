@@ -5,7 +5,7 @@ free and the number of concurrent Spark jobs is bounded.  Frames are lazy: rows 
 or compared.
 
 Source: design pages "the house planned" (where things meet) and "persist".  Contract suite:
-`strandline.testing.engine_contract`.
+`strandline.testing.contracts.engine_contract`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from strandline.algebra.schema import Schema
 from strandline.compute.stage import Stage
-from strandline.materialize.task import MaterializationSpec
+from strandline.materialize.protocol.task import MaterializationSpec
 
 
 @dataclass(frozen=True, slots=True)

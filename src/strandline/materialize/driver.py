@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from strandline.errors import ConfigError, DefinitionError
-from strandline.materialize.messages import Request, Response
-from strandline.materialize.state import StateUpdate
-from strandline.materialize.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.messages import Request, Response
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import Binding, MaterializationSpec
 
 
 @dataclass(frozen=True, slots=True)

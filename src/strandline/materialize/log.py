@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from strandline.errors import CorruptionError, FencedError, InvalidUsage
-from strandline.materialize.task import Checkpoint, Extent, Progress
+from strandline.materialize.protocol.task import Checkpoint, Extent, Progress
 from strandline.persist.handles.register import Register
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Consensus

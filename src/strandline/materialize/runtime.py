@@ -26,15 +26,15 @@ import pyarrow.compute as pc
 
 from strandline.errors import FencedError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import TIME_MAX, Frontier, meet
-from strandline.materialize import messages, states
 from strandline.materialize.driver import Driver, Session, require_all
 from strandline.materialize.feed import Feed
-from strandline.materialize.fsm import step
 from strandline.materialize.log import RecoveryLog
+from strandline.materialize.protocol import messages, states
+from strandline.materialize.protocol.fsm import step
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import WHOLE, MaterializationSpec, Progress
 from strandline.materialize.spool import Spool
-from strandline.materialize.state import StateUpdate
 from strandline.materialize.stores import Stores, keys_of, with_existence
-from strandline.materialize.task import WHOLE, MaterializationSpec, Progress
 
 Answer = TypeVar("Answer")
 

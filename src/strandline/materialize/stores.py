@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 
 from strandline.algebra.schema import DIFF
 from strandline.errors import DefinitionError
-from strandline.materialize.messages import DELETE, EXISTS
-from strandline.materialize.task import Binding
+from strandline.materialize.protocol.messages import DELETE, EXISTS
+from strandline.materialize.protocol.task import Binding
 
 _ONES: Final = (1, -1)
 

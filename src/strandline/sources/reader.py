@@ -7,7 +7,7 @@ before it is durable.
 Offsets are the reader's own: next message by partition, sequence number of a file, end of a commit in a log.  They
 may have gaps.
 
-Source: design page "sources" (reading is by range).  Contract suite: `strandline.testing.reader_contract`.
+Source: design page "sources" (reading is by range).  Contract suite: `strandline.testing.contracts.reader_contract`.
 """
 
 from __future__ import annotations

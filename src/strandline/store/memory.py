@@ -1,7 +1,7 @@
 """Blob and Consensus in memory: for tests, for the simulation, and for locations that need not survive.
 
-Both are plain and deterministic, and none of their methods ever suspends: `strandline.testing.simulation.run_sync` can
-run a coroutine over them without an event loop.  Two handles with the same ``place`` share its contents.
+Both are plain and deterministic, and none of their methods ever suspends: `testing.simulation.kernel.run_sync` can run
+a coroutine over them without an event loop.  Two handles with the same ``place`` share its contents.
 
 Source: design page "persist" (implementations).
 """

@@ -4,7 +4,7 @@ A call has an effect or not, and its caller learns of it or not: four outcomes. 
 cannot know which of two outcomes it met; code that must handle both alike needs these doubles.
 
 `Outcome.LATE`, an effect that comes after the caller's answer, needs control over time: only the simulation
-(`strandline.testing.simulation`) provides it.
+(`strandline.testing.simulation.kernel`) provides it.
 
 Source: design page "persist" (errors are three-valued); craft page "reliability" (outcomes of an I/O point).
 """

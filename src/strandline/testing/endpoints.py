@@ -15,8 +15,8 @@ from typing import Any
 
 from strandline.errors import CorruptionError
 from strandline.materialize.driver import Applied, Constraint, ConstraintKind, DriverSpec, Validated
-from strandline.materialize.grammar import Conversation
-from strandline.materialize.messages import (
+from strandline.materialize.protocol.grammar import Conversation
+from strandline.materialize.protocol.messages import (
     DELETE,
     EXISTS,
     Acknowledge,
@@ -33,9 +33,9 @@ from strandline.materialize.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.spec import canonical
-from strandline.materialize.state import StateUpdate
-from strandline.materialize.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.spec import canonical
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import Binding, MaterializationSpec
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.errors import AsOfError
 from strandline.frontier.antichain import MINIMUM, Frontier, join
 from strandline.materialize.feed import Batches, Changes
-from strandline.materialize.spec import canonical
+from strandline.materialize.protocol.spec import canonical
 
 
 class ListFeed:

@@ -20,8 +20,8 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import StageRequest
 from strandline.persist.shard.state import Appended
-from strandline.store.file import FileBlob
-from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 
 if TYPE_CHECKING:

@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from strandline.controller.assembly import Assembly
-from strandline.controller.location import places
-from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.places import (
+from strandline.controller.location import addresses as places
+from strandline.controller.location.addresses import (
     ConsensusPlace,
     InFiles,
     InMemory,
@@ -37,6 +36,7 @@ from strandline.controller.location.places import (
     InSQLite,
     Location,
 )
+from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.parts.part_objects import ObjectParts
@@ -48,16 +48,16 @@ from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.errors import ConfigError
 from strandline.persist.handles.location import Pair, agree, another_consensus, read_mark
 from strandline.store.blob import Blob
-from strandline.store.cache import CachedBlob, FileCache
+from strandline.store.blob_kinds.cache import CachedBlob, FileCache
+from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.blob_kinds.objects import ObjectBlob, ObjectLocation
+from strandline.store.blob_kinds.reading import ReadingBlob, ReadingConsensus
 from strandline.store.consensus import Consensus, NothingStored
-from strandline.store.file import FileBlob
+from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
+from strandline.store.consensus_kinds.postgres import PostgresConsensus
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
+from strandline.store.consensus_kinds.sqlite_reader import SQLiteReader
 from strandline.store.memory import MemoryConsensus
-from strandline.store.object_consensus import ObjectConsensus
-from strandline.store.objects import ObjectBlob, ObjectLocation
-from strandline.store.postgres import PostgresConsensus
-from strandline.store.reading import ReadingBlob, ReadingConsensus
-from strandline.store.sqlite import SQLiteConsensus
-from strandline.store.sqlite_reader import SQLiteReader
 from strandline.store.system import SystemClock, SystemIds
 from strandline.wiring.connectors import FileConnectors
 from strandline.wiring.endpoints import driver

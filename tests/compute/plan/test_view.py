@@ -14,8 +14,8 @@ from strandline.algebra.nodes import Constant, Filter, Get, Join, Node, Opaque, 
 from strandline.algebra.scalar import Faithful, scalar
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.explain import explain
-from strandline.compute.plan.order import TOP_K
 from strandline.compute.plan.query import Queries
+from strandline.compute.plan.scalars.order import TOP_K
 from strandline.compute.rehearsal import rehearse
 from strandline.compute.stage import split
 from strandline.errors import DefinitionError, Position

@@ -14,7 +14,7 @@ from strandline.errors import FencedError, Indeterminate, StrandlineError, Unava
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.testing.doubles import CountingIds
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 @pytest.fixture

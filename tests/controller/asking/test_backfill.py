@@ -25,7 +25,7 @@ from strandline.errors import ConfigError, DefinitionError, InvalidUsage
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.list_engine import ListEngine, updates
+from strandline.testing.lists.list_engine import ListEngine, updates
 from strandline.wiring.endpoints import driver, spec_of
 
 COLUMNS = (("k", "bigint"), ("x", "string"))

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from sqlglot import exp
-from tests.environment.conftest import Place
+from tests.controller.conftest import Place
 
 from strandline.client import Environment
 from strandline.compute.delta import reduce
-from strandline.compute.plan import select, windows
+from strandline.compute.plan import select
+from strandline.compute.plan.scalars import windows
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,7 @@ from strandline.controller.core import Core
 from strandline.controller.location.catalog import View
 from strandline.errors import FencedError, Unavailable
 from strandline.testing.doubles import HandClock
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 TICK_MS = 1_000
 COST_MS = 700

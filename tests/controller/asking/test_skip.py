@@ -25,9 +25,9 @@ from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import CollectionError, DefinitionError, InvalidUsage, Unavailable
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.list_analyst import ListAnalyst
-from strandline.testing.list_engine import ListEngine, listed
-from strandline.testing.list_source import SCHEMA, ListReader, Upstream, Withdrawn, undecodable
+from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream, Withdrawn, undecodable
 from strandline.wiring.endpoints import driver
 
 VIEW = "CREATE MATERIALIZED VIEW v AS SELECT s.offset AS k, s.value AS x FROM s"

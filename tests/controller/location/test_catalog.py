@@ -9,7 +9,7 @@ from strandline.errors import ConfigError
 from strandline.persist.handles.register import Register
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def test_a_catalog_of_a_newer_format_is_neither_read_nor_written_back() -> None:

@@ -13,7 +13,7 @@ from strandline.errors import Determinate
 from strandline.persist.client import PersistClient
 
 if TYPE_CHECKING:
-    from tests.environment.conftest import Place
+    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.spark
 

@@ -26,8 +26,8 @@ from strandline.errors import CollectionError, DefinitionError
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.list_analyst import ListAnalyst
-from strandline.testing.list_engine import ListEngine, listed, updates
+from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
 from strandline.wiring.endpoints import driver
 
 QUOTIENTS = "CREATE MATERIALIZED VIEW q AS SELECT t.k AS k, 12 DIV t.n AS x FROM t"

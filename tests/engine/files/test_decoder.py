@@ -35,10 +35,10 @@ from strandline.sources.files import FileReader
 from strandline.sources.ingest import Advanced, Ingestion
 from strandline.sources.local_folder import LocalFolder
 from strandline.sources.remap import RemapShard
-from strandline.store.file import FileBlob
+from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.memory import MemoryConsensus
+from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.reader_contract import ReaderContract
 
 pytestmark = pytest.mark.spark
 

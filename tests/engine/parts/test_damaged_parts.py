@@ -32,7 +32,7 @@ from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError
 from strandline.persist.handles.plane import StageRequest
 from strandline.persist.shard.batch import BlobPart, Staged
-from strandline.testing.engine_contract import contents
+from strandline.testing.contracts.engine_contract import contents
 
 pytestmark = pytest.mark.spark
 

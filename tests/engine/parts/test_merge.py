@@ -17,7 +17,7 @@ from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import TIME_MAX
-from strandline.testing.engine_contract import SCHEMA, WAYS, contents, request, table, updates
+from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, contents, request, table, updates
 
 pytestmark = pytest.mark.spark
 

@@ -21,7 +21,7 @@ from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CollectionError
 from strandline.persist.handles.plane import Contents
-from strandline.testing.engine_contract import SCHEMA, WAYS, contents, request, table
+from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, contents, request, table
 
 pytestmark = pytest.mark.spark
 

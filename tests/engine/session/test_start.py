@@ -16,7 +16,7 @@ from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import adopt, java_path, require_java
 from strandline.engine.spark import SparkEngine
 from strandline.errors import ConfigError
-from strandline.testing.engine_contract import SCHEMA, request, table
+from strandline.testing.contracts.engine_contract import SCHEMA, request, table
 
 
 def java(directory: Path, version: str, modules: str = "java.base@17\njdk.incubator.vector@17") -> str:
@@ -92,7 +92,7 @@ from pathlib import Path
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import build
 from strandline.engine.spark import SparkEngine
-from strandline.testing.engine_contract import SCHEMA, contents, request, table
+from strandline.testing.contracts.engine_contract import SCHEMA, contents, request, table
 import pyarrow as pa
 
 memory = {"spark.driver.memory": "1g", "spark.executor.memory": "768m"}

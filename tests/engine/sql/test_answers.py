@@ -17,7 +17,7 @@ from strandline.engine.spark import SparkEngine
 from strandline.engine.sql import copies
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.persist.handles.plane import Half, Rows
-from strandline.testing.engine_contract import SCHEMA, WAYS, contents, errors, request, table
+from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, contents, errors, request, table
 
 pytestmark = pytest.mark.spark
 

@@ -23,14 +23,13 @@ from strandline.materialize.drivers.duckdb import DuckDBDriver
 from strandline.materialize.drivers.duckdb_file import LOCK_WAIT_S, DuckDBFile
 from strandline.materialize.drivers.duckdb_tables import CONTENTS_ROWS
 from strandline.materialize.log import RecoveryLog
-from strandline.materialize.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
+from strandline.materialize.protocol.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
+from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, Checkpoint, KeyRange, MaterializationSpec
 from strandline.materialize.runtime import Materialization
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import to_store
-from strandline.materialize.task import NOTHING, WHOLE, Binding, Checkpoint, KeyRange, MaterializationSpec
 from strandline.store.memory import MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.driver_contract import (
+from strandline.testing.contracts.driver_contract import (
     HOSTILE,
     DriverContract,
     World,
@@ -38,6 +37,7 @@ from strandline.testing.driver_contract import (
     row,
     write_history,
 )
+from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
 
 ONE = Schema((Column("k", "bigint"), Column("x", "string")))

@@ -14,13 +14,13 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.definite import REPLANS_MAX, read_definitely
 from strandline.persist.handles.plane import StageRequest
 from strandline.persist.notices.notify import Polling
+from strandline.store.blob_kinds.reading import ReadingBlob, ReadingConsensus
 from strandline.store.consensus import CompareAndSet, Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.store.reading import ReadingBlob, ReadingConsensus
-from strandline.testing.choices import Seeded
 from strandline.testing.doubles import CountingIds
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation import SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.kernel import SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
 
 SCHEMA = Schema((Column("k", "string"),))
 SEEDS = 250

@@ -17,8 +17,8 @@ from strandline.persist.shard.batch import NOTHING, retimed
 from strandline.persist.shard.state import Append, Appended, ShardState, append
 from strandline.persist.shard.trace import Merge, Merged, Plan, apply_merge
 from strandline.store.memory import MemoryBlob
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.simulation.kernel import run_sync
 
 pytestmark = pytest.mark.property
 

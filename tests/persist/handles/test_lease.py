@@ -8,7 +8,7 @@ from strandline.errors import AsOfError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.shard.holds import BEAT_MS, LEASE_MS, expire_overdue, seqno_held
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def leased(place, client=None):

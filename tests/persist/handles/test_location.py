@@ -11,8 +11,8 @@ from strandline.persist.handles.location import KEY, Pair, agree, another_consen
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.seal import Kind, seal
 from strandline.store.system import SystemClock, SystemIds
-from strandline.testing.consensus_contract import step
-from strandline.testing.crashes import Crash, CrashPlan, PausePlan, Tapped
+from strandline.testing.contracts.consensus_contract import step
+from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan, Tapped
 
 POINTS_MAX = 40
 

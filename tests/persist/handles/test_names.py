@@ -10,7 +10,7 @@ from strandline.persist.handles.register import RETRIES_MAX, Register
 from strandline.persist.together import transactions, unsealed
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 STRANGE = ["", ".", "..", "a/b", "A", "a", "naïve ☃", "x" * 5000, "\n\x00", "' OR 1=1 --", "a\u0300"]
 

@@ -7,7 +7,7 @@ import pytest
 from strandline.errors import AsOfError
 from strandline.frontier.antichain import EMPTY, TIME_MAX, Frontier
 from strandline.persist.handles.plane import Half
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def reader(place, client=None):

@@ -13,7 +13,7 @@ from strandline.persist.handles import records
 from strandline.persist.handles.records import Record, consolidate, digest
 from strandline.persist.shard.batch import INLINE_PART_BYTES_MAX, NOTHING, BlobPart, InlinePart
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 records_of = st.lists(st.builds(Record, st.binary(max_size=3), st.integers(0, 3), st.integers(-2, 2)), max_size=12)
 

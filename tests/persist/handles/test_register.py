@@ -8,7 +8,7 @@ from strandline.errors import CorruptionError, Indeterminate, Unavailable
 from strandline.persist.handles.register import KEEP_VERSIONS, RETRIES_MAX, Register
 from strandline.store.unreliable import Outcome
 from strandline.testing.doubles import CountingIds
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def register(place, owner="a", key="catalog"):

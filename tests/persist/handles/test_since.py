@@ -8,7 +8,7 @@ from strandline.errors import FencedError
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.shard.state import compare_and_downgrade
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def hold(place, epoch=1, reader="r", client=None):

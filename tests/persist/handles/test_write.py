@@ -11,7 +11,7 @@ from strandline.persist.shard.batch import INLINE_SHARD_BYTES_MAX
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def test_what_was_appended_is_what_is_read(place):

@@ -24,11 +24,11 @@ from strandline.persist.notices.notify import (
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.system import SystemClock
 from strandline.store.unreliable import Outcome
-from strandline.testing.choices import Seeded
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.notices import SimNotices
-from strandline.testing.simulation import Fate, SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.kernel import Fate, SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
+from strandline.testing.simulation.notices import SimNotices
 
 SCHEMA = Schema((Column("k", "string"),))
 VERSIONS = 8

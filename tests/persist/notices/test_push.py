@@ -38,11 +38,11 @@ from strandline.persist.notices.push import (
     frame,
     proof,
 )
-from strandline.store.file import FileBlob
-from strandline.store.sqlite import SQLiteConsensus
+from strandline.store.blob_kinds.file import FileBlob
+from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.list_engine import ListEngine, updates
+from strandline.testing.lists.list_engine import ListEngine, updates
 
 CHILD = Path(__file__).with_name("reading_child.py")
 SCHEMA = Schema((Column("k", "string"),))

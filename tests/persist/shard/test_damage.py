@@ -19,7 +19,7 @@ from strandline.persist.shard.batch import INLINE_PART_BYTES_MAX
 from strandline.store.consensus import Versioned
 from strandline.store.seal import SEAL_BYTES
 from strandline.testing.doubles import CountingIds
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 pytestmark = pytest.mark.fuzz
 

@@ -22,7 +22,7 @@ from strandline.persist.shard.state import (
 from strandline.store.consensus import CompareAndSet, Mismatch, Versioned
 from strandline.store.unreliable import Outcome, UnreliableBlob
 from strandline.testing.doubles import CountingIds
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 DONE, UNREPORTED, LATE, LOST, REFUSED = Outcome
 ALWAYS = CAS_RETRIES_MAX

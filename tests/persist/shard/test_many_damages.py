@@ -23,7 +23,7 @@ from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.seal import Kind, seal, unseal
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 pytestmark = pytest.mark.fuzz
 

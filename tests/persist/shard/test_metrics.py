@@ -11,7 +11,7 @@ from strandline.errors import CorruptionError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.shard.metrics import Metrics
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 @pytest.fixture

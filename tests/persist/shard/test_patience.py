@@ -11,7 +11,7 @@ from strandline.persist.handles.records import Record
 from strandline.persist.shard.patience import ATTEMPTS_MAX, Deadline, PatientBlob
 from strandline.persist.shard.state import Appended
 from strandline.store.unreliable import Outcome, UnreliableBlob
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def down(place):

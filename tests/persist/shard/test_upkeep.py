@@ -15,7 +15,7 @@ from strandline.persist.shard.state import Appended
 from strandline.persist.shard.trace import FAN, Merged, everything
 from strandline.persist.shard.upkeep import LEFT_OUT_MAX, Upkeep
 from strandline.store.consensus import Mismatch, Versioned
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 class Failing:

@@ -15,7 +15,7 @@ from strandline.persist.together.multi import open_multi
 from strandline.persist.together.stream import StreamClient
 from strandline.persist.together.transactions import MULTI, Transactions, open_transactions
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def codecs(place):

@@ -11,7 +11,7 @@ from strandline.errors import Indeterminate, InvalidUsage
 from strandline.persist.shard import machine
 from strandline.persist.shard.state import WRITERS_MAX, mark_swept
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 from streams_in_use import opened, read, resolved
 
 

@@ -8,7 +8,7 @@ from strandline.errors import AsOfError, FencedError, InvalidUsage
 from strandline.persist.handles.updates import Update
 from strandline.persist.shard.holds import LEASE_MS
 from strandline.persist.together.stream import StreamClient
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 from streams_in_use import client, opened, read, resolved, rows, words
 
 

@@ -8,9 +8,9 @@ from strandline.errors import AsOfError, CollectionError, InvalidUsage
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.updates import ValueCodec
 from strandline.persist.together.stream import read_stream
-from strandline.store.reading import ReadingBlob, ReadingConsensus
+from strandline.store.blob_kinds.reading import ReadingBlob, ReadingConsensus
 from strandline.testing.doubles import CountingIds
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 from streams_in_use import as_rows, client, opened, read, resolved, rows, words
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from strandline.errors import AsOfError, DefinitionError, FencedError, InvalidUsage
 from strandline.persist.handles.updates import ValueCodec
-from strandline.testing.list_engine import ListEngine
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.simulation.kernel import run_sync
 from streams_in_use import as_rows, client, opened, read, resolved, rows, words
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "streams.md"
 

@@ -13,7 +13,7 @@ from strandline.persist.shard.batch import Digest, InlinePart, Staged
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
 from strandline.persist.together.transactions import CommittedAt, TimeTaken
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 from transactions_in_use import commit, content, live_records, opened, transactions
 
 

@@ -18,10 +18,10 @@ from strandline.persist.together.ledger import TOKEN_LIFE_MS
 from strandline.persist.together.transactions import CommittedAt, TimeTaken, open_transactions
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Outcome
-from strandline.testing.choices import Seeded
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.simulation import Fate, SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.kernel import Fate, SimBlob, SimClock, SimConsensus, SimIds, Simulation, run_sync
 from transactions_in_use import commit, content, live_records, opened, transactions
 
 SCHEMA = Schema((Column("k", "string"),))

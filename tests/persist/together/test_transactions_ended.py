@@ -15,7 +15,7 @@ from strandline.persist.together.ledger import TOKEN_LIFE_MS, Ledger
 from strandline.persist.together.transactions import TIDY_EVERY, CommittedAt
 from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 from transactions_in_use import commit, content, opened, transactions
 
 

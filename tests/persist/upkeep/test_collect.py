@@ -12,7 +12,7 @@ from strandline.persist.shard.state import Appended, UpperMismatch
 from strandline.persist.shard.trace import FAN, Merged
 from strandline.persist.upkeep.collect import DELETION_GRACE_MS, LEAKED_AFTER_MS, Collected, Collector
 from strandline.testing.doubles import CountingIds
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def append(place, writer, at):

@@ -14,7 +14,7 @@ from strandline.persist.shard.machine import CAS_RETRIES_MAX
 from strandline.persist.shard.state import Appended
 from strandline.persist.shard.trace import FAN, Merged, Stale, due
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def filled(place, count, client=None, *, inline=1 << 14):

@@ -7,7 +7,7 @@ from strandline.persist.shard.holds import LEASE_MS
 from strandline.persist.shard.trace import Merged
 from strandline.persist.upkeep.collect import LEAKED_AFTER_MS
 from strandline.persist.upkeep.inspect import Holder
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def looked_at(place, **options):

@@ -9,7 +9,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist.shard.holds import LEASE_MS
 from strandline.persist.shard.state import UpperMismatch
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 
 def collecting(place):

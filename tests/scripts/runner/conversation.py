@@ -46,7 +46,7 @@ from strandline.persist.shard.holds import expire_overdue
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.persist.shard.trace import Merged, Stale, everything
 from strandline.store.unreliable import Outcome
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 ANSWER = "----"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from strandline.errors import CorruptionError
-from strandline.testing.simulation import StepBudgetExceeded
+from strandline.testing.simulation.kernel import StepBudgetExceeded
 
 
 class LawBrokenError(AssertionError):

@@ -14,7 +14,7 @@ from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus
 from strandline.store.seal import Kind
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.kernel import run_sync
 
 LOGS = "materialization/"
 

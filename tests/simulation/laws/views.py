@@ -44,7 +44,7 @@ from strandline.controller.location.catalog import (
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
 from strandline.materialize.log import decode
-from strandline.materialize.task import Checkpoint
+from strandline.materialize.protocol.task import Checkpoint
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Half
 from strandline.persist.handles.read import ReadHandle, contents
@@ -52,7 +52,7 @@ from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.handles.register import Register
 from strandline.persist.shard.state import ShardState
 from strandline.store.seal import Kind
-from strandline.testing.list_engine import ListEngine, listed
+from strandline.testing.lists.list_engine import ListEngine, listed
 from worlds.meanings import VIEWS, Row
 from worlds.outside import FickleUpstream, Place
 

@@ -14,7 +14,8 @@ from strandline.errors import InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.names import Named, Names
 from strandline.persist.shard.state import ShardState
-from strandline.persist.together import line, multi, stream, unsealed
+from strandline.persist.together import calls as line
+from strandline.persist.together import multi, stream, unsealed
 from strandline.persist.together.transactions import Transactions
 from strandline.persist.together.unsealed import Outcome, Pour, Poured, Seal, Write
 

@@ -32,16 +32,16 @@ from strandline.instance.dataflows import Dataflows
 from strandline.instance.feeds import CollectionFeed
 from strandline.instance.problems import Problems
 from strandline.materialize.log import RecoveryLog
+from strandline.materialize.protocol.task import Checkpoint
 from strandline.materialize.runtime import Materialization
-from strandline.materialize.task import Checkpoint
 from strandline.persist.handles.plane import Rows
 from strandline.persist.together.transactions import Transactions
 from strandline.sources import reclock
 from strandline.sources.ingest import Advanced, Ingestion, Stepped
 from strandline.sources.reclock import Remap, Slice
 from strandline.sources.remap import RemapShard
-from strandline.testing.list_engine import Listed, listed
-from strandline.testing.list_source import ListReader
+from strandline.testing.lists.list_engine import Listed, listed
+from strandline.testing.lists.list_source import ListReader
 from worlds.outside import StagedSession
 
 BUGS: Final[list[Bug]] = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from strandline.testing.simulation import CHANGE, READ, WAIT, Fate
+from strandline.testing.simulation.kernel import CHANGE, READ, WAIT, Fate
 from worlds.persist import Populate, World, play
 from worlds.processors import spread
 

@@ -33,8 +33,8 @@ from strandline.errors import (
     Unavailable,
 )
 from strandline.instance.tables import Change
-from strandline.testing.list_engine import updates
-from strandline.testing.simulation import SimClock
+from strandline.testing.lists.list_engine import updates
+from strandline.testing.simulation.kernel import SimClock
 from worlds.meanings import TABLE, Row
 from worlds.system import World
 

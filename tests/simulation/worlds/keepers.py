@@ -8,7 +8,7 @@ from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.client import PersistClient
 from strandline.persist.fsck import held_by_transactions
 from strandline.persist.handles.records import RecordMerger
-from strandline.testing.simulation import Fate, IoPoint
+from strandline.testing.simulation.kernel import Fate, IoPoint
 from worlds.persist import LEASED, PLAIN, RECORDS, SHARDS, SKEWS_MS, SWEPT, TABLES, World
 from worlds.rows import SCHEMA
 from worlds.tries import DAYS_S, IDLE_S, LOOKS, UNANSWERED, how_many, too_old

@@ -19,7 +19,8 @@ from unittest import mock
 
 from strandline.persist.handles import definite, read, register, write
 from strandline.persist.shard import machine, state, trace, upkeep
-from strandline.persist.together import ledger, line, transactions, unsealed
+from strandline.persist.together import calls as line
+from strandline.persist.together import ledger, transactions, unsealed
 from strandline.persist.upkeep import collect, compact
 
 

@@ -20,9 +20,9 @@ from strandline.compute.plan.view import PlannedView
 from strandline.compute.stage import Stage
 from strandline.controller import planning
 from strandline.controller.location.catalog import Catalog, Materialization
-from strandline.testing.list_analyst import ListAnalyst
-from strandline.testing.list_plans import Query
-from strandline.testing.list_source import SCHEMA as MESSAGES
+from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_plans import Query
+from strandline.testing.lists.list_source import SCHEMA as MESSAGES
 
 Row: TypeAlias = tuple[Any, ...]
 Inputs: TypeAlias = Mapping[str, Sequence[Row]]

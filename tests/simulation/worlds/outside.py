@@ -19,8 +19,8 @@ import pyarrow as pa
 from strandline.errors import Determinate, FencedError, StoreError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.materialize.driver import Applied, Constraint, ConstraintKind, DriverSpec, Validated
-from strandline.materialize.grammar import Conversation
-from strandline.materialize.messages import (
+from strandline.materialize.protocol.grammar import Conversation
+from strandline.materialize.protocol.messages import (
     DELETE,
     EXISTS,
     Acknowledge,
@@ -37,15 +37,15 @@ from strandline.materialize.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.state import StateUpdate
-from strandline.materialize.task import NOTHING, Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
 from strandline.persist.handles.plane import Rows
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.blob import Blob
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
 from strandline.testing.endpoints import key_of
-from strandline.testing.list_source import ListReader, Upstream, Withdrawn, undecodable
-from strandline.testing.simulation import CHANGE, READ, Fate, IoPoint, run_sync
+from strandline.testing.lists.list_source import ListReader, Upstream, Withdrawn, undecodable
+from strandline.testing.simulation.kernel import CHANGE, READ, Fate, IoPoint, run_sync
 
 T = TypeVar("T")
 Row = dict[str, Any]

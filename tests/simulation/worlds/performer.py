@@ -22,7 +22,7 @@ from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, StoreError, Unavailable
 from strandline.persist.shard import trace
-from strandline.testing.simulation import SimClock, run_sync
+from strandline.testing.simulation.kernel import SimClock, run_sync
 from worlds.instance import Instance
 from worlds.meanings import Row
 from worlds.one_fault import OneFault

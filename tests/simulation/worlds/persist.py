@@ -39,8 +39,8 @@ from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import open_transactions
 from strandline.persist.upkeep import collect
 from strandline.store.unreliable import Choose
-from strandline.testing.choices import FAULT, Seeded
-from strandline.testing.simulation import (
+from strandline.testing.simulation.choices import FAULT, Seeded
+from strandline.testing.simulation.kernel import (
     Fate,
     SimBlob,
     SimClock,

@@ -27,8 +27,8 @@ from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mism
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.exploration import Arrived, Exploration
-from strandline.testing.simulation import Fate, IoPoint, SimBlob, SimConsensus, Simulation, run_sync
+from strandline.testing.simulation.exploration import Arrived, Exploration
+from strandline.testing.simulation.kernel import Fate, IoPoint, SimBlob, SimConsensus, Simulation, run_sync
 from worlds.tries import until_answered
 
 FATES: Final = (Fate.DONE, Fate.LATE, Fate.LOST, Fate.REFUSED, Fate.CRASH_BEFORE, Fate.CRASH_LATE)

@@ -24,8 +24,8 @@ from strandline.persist.shard.codec import encode_rollup
 from strandline.persist.shard.state import Appended, ShardState
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.exploration import Arrived
-from strandline.testing.simulation import run_sync
+from strandline.testing.simulation.exploration import Arrived
+from strandline.testing.simulation.kernel import run_sync
 from worlds.persist import PLAIN, World
 from worlds.rows import SCHEMA, stage
 from worlds.seats import FATES, ROLLUP_EVERY, Doing, Model, Seated

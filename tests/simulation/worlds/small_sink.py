@@ -31,11 +31,11 @@ from strandline.persist.shard.state import Appended
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.exploration import Arrived
-from strandline.testing.list_analyst import ListAnalyst
-from strandline.testing.list_engine import ListEngine, listed, updates
-from strandline.testing.list_source import SCHEMA as MESSAGES
-from strandline.testing.simulation import run_sync
+from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.lists.list_source import SCHEMA as MESSAGES
+from strandline.testing.simulation.exploration import Arrived
+from strandline.testing.simulation.kernel import run_sync
 from worlds.meanings import VIEWS, Row
 from worlds.seats import ROLLUP_EVERY, Doing, Model, Places, Room
 

@@ -36,11 +36,11 @@ from strandline.sources.remap import RemapShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.exploration import Arrived
-from strandline.testing.list_engine import ListEngine, listed
-from strandline.testing.list_source import SCHEMA as MESSAGES
-from strandline.testing.list_source import ListReader, Upstream
-from strandline.testing.simulation import CHANGE, READ, Fate, IoPoint, run_sync
+from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.list_source import SCHEMA as MESSAGES
+from strandline.testing.lists.list_source import ListReader, Upstream
+from strandline.testing.simulation.exploration import Arrived
+from strandline.testing.simulation.kernel import CHANGE, READ, Fate, IoPoint, run_sync
 from worlds.meanings import Row
 from worlds.outside import asked
 from worlds.seats import ROLLUP_EVERY, Doing, Model, Places, Room

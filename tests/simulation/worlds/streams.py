@@ -40,8 +40,8 @@ from strandline.persist.shard import machine, patience
 from strandline.persist.together.multi import MultiWriteHandle, open_multi
 from strandline.persist.together.stream import Call, StreamClient, StreamReader, StreamWriter
 from strandline.store.unreliable import Choose
-from strandline.testing.choices import Seeded
-from strandline.testing.simulation import (
+from strandline.testing.simulation.choices import Seeded
+from strandline.testing.simulation.kernel import (
     SimBlob,
     SimClock,
     SimConsensus,

@@ -29,11 +29,11 @@ from strandline.persist.shard import machine, patience, trace
 from strandline.sources.reader import SourceReader
 from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose
-from strandline.testing.choices import FAULT
-from strandline.testing.list_analyst import ListAnalyst
-from strandline.testing.list_engine import ListEngine
-from strandline.testing.list_source import ListReader
-from strandline.testing.simulation import (
+from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.lists.list_source import ListReader
+from strandline.testing.simulation.choices import FAULT
+from strandline.testing.simulation.kernel import (
     Fate,
     SideBySide,
     SimBlob,

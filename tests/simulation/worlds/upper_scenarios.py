@@ -15,7 +15,7 @@ from strandline.controller.asking.backfill import backfill
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop
-from strandline.testing.simulation import Fate, IoPoint
+from strandline.testing.simulation.kernel import Fate, IoPoint
 from worlds.instance import create, parsed
 from worlds.meanings import VIEWS, Row
 from worlds.performer import Act, Performer, Script

@@ -28,10 +28,10 @@ from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.plane import StageRequest
-from strandline.testing.choices import FAULT, Seeded
 from strandline.testing.doubles import HandClock, in_turn
-from strandline.testing.list_engine import ListEngine, updates
-from strandline.testing.simulation import START_MS, Fate, IoPoint, SimClock, run_sync
+from strandline.testing.lists.list_engine import ListEngine, updates
+from strandline.testing.simulation.choices import FAULT, Seeded
+from strandline.testing.simulation.kernel import START_MS, Fate, IoPoint, SimClock, run_sync
 from worlds.instance import Instance, create
 from worlds.meanings import INPUTS, TABLE, VIEWS
 from worlds.outside import FickleUpstream

@@ -18,7 +18,7 @@ from typing import Final, Self
 import msgspec
 
 from strandline.cli.demo.worker import Answer, Request
-from strandline.cli.exits import wants_traceback
+from strandline.cli.terminal.exits import wants_traceback
 from strandline.errors import StrandlineError, Unavailable
 
 CLOSE_S_MAX: Final = 30.0

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, SCRATCH, VIEWS
-from strandline.cli.door import Door
+from strandline.cli.terminal.opening import Door
 from strandline.engine.session import class_archive
 from strandline.engine.session.start import SHORT_LIVED_JAVA, java_path
 

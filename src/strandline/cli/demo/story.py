@@ -22,9 +22,9 @@ from strandline.cli.demo.data import Flights
 from strandline.cli.demo.definitions import INCOMING, write_project
 from strandline.cli.demo.schedule import RENAMED, Step, schedule
 from strandline.cli.demo.worker import Execute, Insert, Tick
-from strandline.cli.door import keep_apart
-from strandline.cli.exits import Exit
-from strandline.cli.output import Output
+from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.opening import keep_apart
+from strandline.cli.terminal.output import Output
 from strandline.errors import ConfigError
 
 Advance: TypeAlias = Callable[[str], None]

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from strandline.cli.door import Door
+from strandline.cli.terminal.opening import Door
 from strandline.client import Environment
 from strandline.errors import StrandlineError
 

@@ -16,11 +16,11 @@ from sqlglot import exp
 from strandline.algebra.nodes import Aggregate, Node, Project, Reduce
 from strandline.algebra.scalar import Scalar, call, case, column, conjunction, is_null, number, text
 from strandline.algebra.schema import RESERVED, Column, Schema
-from strandline.compute.plan.compose import select
-from strandline.compute.plan.context import Context
-from strandline.compute.plan.expressions import has_aggregate, is_aggregate, replaced
-from strandline.compute.plan.functions import PLANNED
-from strandline.compute.plan.scope import Unplanned
+from strandline.compute.plan.scalars.compose import select
+from strandline.compute.plan.scalars.context import Context
+from strandline.compute.plan.scalars.expressions import has_aggregate, is_aggregate, replaced
+from strandline.compute.plan.scalars.functions import PLANNED
+from strandline.compute.plan.scalars.scope import Unplanned
 
 _ARGUMENTS: Final = f"{RESERVED}arguments"
 

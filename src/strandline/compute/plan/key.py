@@ -6,7 +6,7 @@ An endpoint needs one to update a row in place.  A key found here holds at every
 from __future__ import annotations
 
 from strandline.algebra.nodes import Filter, Join, Node, Opaque, Project, Reduce
-from strandline.compute.plan.order import TOP_K
+from strandline.compute.plan.scalars.order import TOP_K
 
 
 def key(plan: Node) -> tuple[str, ...] | None:

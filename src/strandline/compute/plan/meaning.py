@@ -21,9 +21,9 @@ from sqlglot import exp
 
 from strandline.algebra.scalar import text
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.analyst import Analyst
-from strandline.compute.plan.definite import is_positional
-from strandline.compute.plan.dialect import parse
+from strandline.compute.plan.scalars.analyst import Analyst
+from strandline.compute.plan.scalars.definite import is_positional
+from strandline.compute.plan.scalars.dialect import parse
 from strandline.errors import DefinitionError
 
 _E = TypeVar("_E", bound=exp.Expr)

@@ -15,12 +15,12 @@ from sqlglot import exp
 from strandline.algebra.nodes import Constant, Filter, Join, Node
 from strandline.algebra.scalar import Scalar, column, conjunction, text
 from strandline.algebra.schema import RESERVED
-from strandline.compute.plan.compose import names as items
-from strandline.compute.plan.compose import relation as named
-from strandline.compute.plan.compose import select as composed
-from strandline.compute.plan.context import Context, Planned, renamed
-from strandline.compute.plan.expressions import conjuncts, resolve
-from strandline.compute.plan.scope import Field, Scope, Unplanned
+from strandline.compute.plan.scalars.compose import names as items
+from strandline.compute.plan.scalars.compose import relation as named
+from strandline.compute.plan.scalars.compose import select as composed
+from strandline.compute.plan.scalars.context import Context, Planned, renamed
+from strandline.compute.plan.scalars.expressions import conjuncts, resolve
+from strandline.compute.plan.scalars.scope import Field, Scope, Unplanned
 
 Ctes = Mapping[str, Planned]
 """Common table expressions in sight, by lower-case name."""

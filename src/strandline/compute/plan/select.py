@@ -16,16 +16,16 @@ from sqlglot import exp
 from strandline.algebra.nodes import Filter, Node, Reduce
 from strandline.algebra.scalar import Scalar, column, columns, conjunction, text
 from strandline.compute.plan.aggregate import Reduction
-from strandline.compute.plan.compose import ROWS
-from strandline.compute.plan.compose import select as composed
-from strandline.compute.plan.context import Context, Planned, project
-from strandline.compute.plan.expressions import conjuncts, has_aggregate, refuse_ambiguous, resolve
 from strandline.compute.plan.folds import definite_folds
-from strandline.compute.plan.functions import MERGING
-from strandline.compute.plan.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.relations import Relations
-from strandline.compute.plan.scope import Scope, Unplanned
-from strandline.compute.plan.windows import complete_windows
+from strandline.compute.plan.scalars.compose import ROWS
+from strandline.compute.plan.scalars.compose import select as composed
+from strandline.compute.plan.scalars.context import Context, Planned, project
+from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate, refuse_ambiguous, resolve
+from strandline.compute.plan.scalars.functions import MERGING
+from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
+from strandline.compute.plan.scalars.scope import Scope, Unplanned
+from strandline.compute.plan.scalars.windows import complete_windows
 
 _KNOWN = frozenset(
     [

@@ -24,14 +24,14 @@ from sqlglot import exp
 from strandline.algebra.nodes import Get, Node, Opaque, children
 from strandline.algebra.scalar import text
 from strandline.algebra.schema import Schema
-from strandline.compute.plan.analyst import Analyst
-from strandline.compute.plan.context import Context, renamed
-from strandline.compute.plan.definite import inexact, refuse_indefinite, refuse_unordered
-from strandline.compute.plan.dialect import MISTAKES, parse, position_of, words
 from strandline.compute.plan.key import key
 from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
-from strandline.compute.plan.scope import Names, Unplanned
+from strandline.compute.plan.scalars.analyst import Analyst
+from strandline.compute.plan.scalars.context import Context, renamed
+from strandline.compute.plan.scalars.definite import inexact, refuse_indefinite, refuse_unordered
+from strandline.compute.plan.scalars.dialect import MISTAKES, parse, position_of, words
+from strandline.compute.plan.scalars.scope import Names, Unplanned
 from strandline.errors import DefinitionError
 
 _CANDIDATES_MAX = 3

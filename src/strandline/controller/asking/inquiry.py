@@ -22,8 +22,8 @@ from strandline.algebra.excerpt import within
 from strandline.algebra.nodes import Filter, Get, Project, frames
 from strandline.algebra.scalar import Scalar, call, cast, column, number
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.compute.plan.dialect import parse, position_of, words
 from strandline.compute.plan.meaning import meaning
+from strandline.compute.plan.scalars.dialect import parse, position_of, words
 from strandline.compute.stage import full_plan
 from strandline.controller.asking.backfill import materialization
 from strandline.controller.asking.holding import Hold

@@ -17,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from sqlglot import exp
 
-from strandline.compute.plan.dialect import parse, words
+from strandline.compute.plan.scalars.dialect import parse, words
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.project import Defined, Project, in_file

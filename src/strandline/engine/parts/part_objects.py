@@ -23,7 +23,7 @@ from strandline.engine.parts import footers
 from strandline.engine.parts.footers import Described
 from strandline.errors import Indeterminate, Unavailable
 from strandline.persist.shard.batch import BlobPart
-from strandline.store.objects import READ_RETRIES_MAX, ObjectLocation
+from strandline.store.blob_kinds.objects import READ_RETRIES_MAX, ObjectLocation
 
 REQUESTS_MAX: Final = 16
 """At a time, of one read."""

@@ -34,8 +34,8 @@ from strandline.materialize.drivers.duckdb_checkpoints import Claim
 from strandline.materialize.drivers.duckdb_file import DuckDBFile, sentence
 from strandline.materialize.drivers.duckdb_tables import Target
 from strandline.materialize.drivers.duckdb_types import comparable, duckdb_type
-from strandline.materialize.grammar import Conversation
-from strandline.materialize.messages import (
+from strandline.materialize.protocol.grammar import Conversation
+from strandline.materialize.protocol.messages import (
     Acknowledge,
     Acknowledged,
     Flush,
@@ -50,8 +50,8 @@ from strandline.materialize.messages import (
     StartedCommit,
     Store,
 )
+from strandline.materialize.protocol.task import Binding, Checkpoint, KeyRange, MaterializationSpec
 from strandline.materialize.spool import Spool
-from strandline.materialize.task import Binding, Checkpoint, KeyRange, MaterializationSpec
 
 SPEC: Final = DriverSpec(
     {

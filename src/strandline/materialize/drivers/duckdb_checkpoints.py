@@ -13,7 +13,7 @@ from typing import Final
 import duckdb
 
 from strandline.errors import DefinitionError, FencedError
-from strandline.materialize.task import NOTHING, Checkpoint, KeyRange
+from strandline.materialize.protocol.task import NOTHING, Checkpoint, KeyRange
 
 TABLE: Final = "strandline_checkpoints"
 

@@ -20,9 +20,9 @@ from strandline.errors import CorruptionError, DefinitionError
 from strandline.materialize.drivers.duckdb_checkpoints import TABLE
 from strandline.materialize.drivers.duckdb_types import duckdb_type
 from strandline.materialize.drivers.sql import Sql, compose, identifier, joined
-from strandline.materialize.messages import DELETE, EXISTS
+from strandline.materialize.protocol.messages import DELETE, EXISTS
+from strandline.materialize.protocol.task import Binding, Checkpoint
 from strandline.materialize.spool import Spool
-from strandline.materialize.task import Binding, Checkpoint
 
 CONTENTS_ROWS: Final = 10_000
 """Rows of a table that `contents` hands over; DuckDB rounds up to its vectors."""

@@ -35,7 +35,7 @@ from strandline.persist.handles.updates import Codec, Update, bounds_of, content
 from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import InlinePart, Staged
 from strandline.persist.shard.state import Fenced, ShardState
-from strandline.persist.together.line import Call, Line, Run
+from strandline.persist.together.calls import Call, Line, Run
 from strandline.persist.together.unsealed import (
     OWNER,
     Allow,

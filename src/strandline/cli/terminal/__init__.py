@@ -1,0 +1,1 @@
+"""The terminal: how commands open a project, print, and end."""

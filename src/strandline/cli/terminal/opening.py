@@ -1,0 +1,99 @@
+"""The door: opens the environment of a project, for reading or for writing, without Spark's output.
+
+A command that only reads opens the location read-only: it takes nothing over and works while `strandline run` is
+running.
+
+The JVM that Spark starts inherits this process's streams and writes warnings to both.  `keep_apart` redirects the JVM's
+output to nowhere, so that standard output holds only documents.
+
+Source: design page "the public face" (command line).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TextIO
+
+import strandline
+from strandline.cli.terminal.exits import wants_traceback
+from strandline.client import Environment
+from strandline.controller.defining.project import Project, load
+from strandline.controller.location.config import Mode
+from strandline.errors import Determinate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STANDARD_OUTPUT: Final = 1
+STANDARD_ERROR: Final = 2
+
+
+@dataclass(frozen=True)
+class Door:
+    """Opens environments for commands.  ``spark``: a session to share; None: each environment builds its own."""
+
+    spark: SparkSession | None = None
+
+    def project(self, root: Path) -> Project:
+        """Return the project in ``root``; see `strandline.controller.defining.project.load`."""
+        return load(root)
+
+    def reading(self, project: Project, note: Callable[[str], object]) -> Environment:
+        """Open the project's location for reading only.
+
+        If the store takes no writes now, not even leases, this reads without holds; ``note`` reports that.
+        """
+        try:
+            return self._open(project, Mode.READ)
+        except Determinate as error:
+            note(f"strandline: {error}; reading without holding what is read")
+            return self.looking(project)
+
+    def writing(self, project: Project, *, take_over: bool = False) -> Environment:
+        """Open the project's location for writing; see `strandline.open`.  The project is not applied yet."""
+        return self._open(project, Mode.FULL, take_over=take_over)
+
+    def looking(self, project: Project) -> Environment:
+        """Open the project's location independently, without writes, and read the store itself, not a cache."""
+        return self._open(project, Mode.INDEPENDENT, cache_bytes=0)
+
+    def keeping(self, project: Project) -> Environment:
+        """Open the project's location to compact and collect beside the running writer."""
+        return self._open(project, Mode.READ, cache_bytes=0)
+
+    def _open(self, project: Project, mode: Mode, **settings: object) -> Environment:
+        if self.spark is None:
+            keep_apart()
+        return strandline.open(
+            project.location,
+            spark=self.spark,
+            consensus=project.consensus,
+            mode=mode.value,
+            config={**project.config, **settings},
+        )
+
+
+def keep_apart() -> None:
+    """Redirect the output of child processes to nowhere, and keep the streams of this process.
+
+    Standard error is not redirected if tracebacks are requested.
+    """
+    sys.stdout = _apart(sys.stdout, sys.__stdout__, STANDARD_OUTPUT)
+    if not wants_traceback():
+        sys.stderr = _apart(sys.stderr, sys.__stderr__, STANDARD_ERROR)
+
+
+def _apart(stream: TextIO, original: TextIO | None, descriptor: int) -> TextIO:
+    """Return a stream to the target of ``stream``; later output to ``descriptor`` is lost."""
+    if stream is not original or stream.fileno() != descriptor:
+        return stream  # it is redirected already, or a test captures it
+    stream.flush()
+    own = os.dup(descriptor)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    return os.fdopen(own, "w", buffering=1, encoding=stream.encoding, errors=stream.errors)

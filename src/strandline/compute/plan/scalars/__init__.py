@@ -1,0 +1,1 @@
+"""Scalars: expressions and names of an author's query, and which of them are definite."""

@@ -1,0 +1,107 @@
+"""What planning one view knows: the catalog, Spark's opinion, the names given and the types learned so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from strandline.algebra.nodes import Get, Node, Opaque, Project, frames
+from strandline.algebra.scalar import Scalar, column
+from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
+from strandline.compute.plan.scalars.analyst import Analyst
+from strandline.compute.plan.scalars.scope import Names, Unplanned
+from strandline.engine.sql.rendering import render
+from strandline.errors import DefinitionError
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A planned query: its plan, and for each output the author's name (None: it has none) and the plan's column."""
+
+    node: Node
+    outputs: tuple[tuple[str | None, str], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The plan's columns, in the query's order."""
+        return tuple(column for _, column in self.outputs)
+
+
+@dataclass(slots=True)
+class Context:
+    """The state of planning one view.
+
+    ``relations``: the collections it may read.  ``mentioned``: the column names that occur in its text, lower-case;
+    no other column can matter to it (None: there is a ``*``, so all may).  ``types``: Spark's type of plan columns,
+    where it was needed.
+    """
+
+    relations: Mapping[str, Schema]
+    analyst: Analyst
+    mentioned: frozenset[str] | None
+    names: Names = field(default_factory=Names)
+    types: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def relation(self, name: str) -> str | None:
+        """Return the collection called ``name``, without regard to case."""
+        return next((own for own in self.relations if own.lower() == name.lower()), None)
+
+    def get(self, name: str) -> Planned:
+        """Return the plan that reads a collection: those of its columns that can matter."""
+        schema = self.relations[name]
+        needed = [c for c in schema.names if self.mentioned is None or c.lower() in self.mentioned]
+        outputs = tuple((c, self.names.fresh(c)) for c in needed or schema.names[:1])
+        return Planned(Get(name, tuple((out, str(own)) for own, out in outputs)), outputs)
+
+    def schema(self, node: Node) -> Schema:
+        """Return Spark's opinion of the columns of ``node``, by having it analyse the text that would run.
+
+        Raises `Unplanned` if Spark refuses that text: then the plan is not a faithful one.
+        """
+        read = sorted(frames(node))
+        views = {name: f"{RESERVED}frame_{n}" for n, name in enumerate(read)}
+        updates = [f"{v} AS (SELECT *, 0L AS {TIME}, 1L AS {DIFF} FROM {quote(name)})" for name, v in views.items()]
+        columns = ", ".join(map(quote, node.names))
+        defined = "WITH " + ", ".join(updates) + " " if updates else ""
+        return self.analysed(f"{defined}SELECT {columns} FROM ({render(node, views)})", read)
+
+    def analysed(self, sql: str, read: Iterable[str], extra: Mapping[str, Schema] | None = None) -> Schema:
+        """Return the schema of ``sql`` over the collections ``read`` and ``extra`` relations, or raise `Unplanned`."""
+        try:
+            return self.analyst.schema_of(sql, {**{name: self.relations[name] for name in read}, **(extra or {})})
+        except DefinitionError as refused:
+            raise Unplanned(f"Spark does not accept our reading of it: {refused.message}") from refused
+
+    def learn(self, node: Node) -> Schema:
+        """Ask for the types of the columns of ``node``, and keep them."""
+        schema = self.schema(node)
+        self.types.update((c.name, c.type) for c in schema)
+        return schema
+
+    def opaque(
+        self, inputs: Iterable[Node], aliases: Iterable[str], sql: str, names: Iterable[str], reason: str
+    ) -> Opaque:
+        """Return an `Opaque` that Spark accepts, its types learned."""
+        node = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason)
+        self.learn(node)
+        return node
+
+
+def project(node: Node, columns: Iterable[tuple[str, exp.Expr]]) -> Node:
+    """Return a `Project`, or less where that would be the same: ``node`` itself, or one projection in place of two."""
+    wanted = tuple((name, Scalar(tree)) for name, tree in columns)
+    taken = tuple(value.column for _, value in wanted)
+    if isinstance(node, Project) and None not in taken:
+        below = dict(node.columns)
+        return project(node.input, [(name, below[str(own)].tree) for (name, _), own in zip(wanted, taken, strict=True)])
+    if taken == node.names == tuple(name for name, _ in wanted):
+        return node
+    return Project(node, wanted)
+
+
+def renamed(node: Node, columns: Iterable[tuple[str, str]]) -> Node:
+    """Return ``node`` with its columns called otherwise, ``((name, column), …)``; those not listed are left out."""
+    return project(node, [(name, column(own)) for name, own in columns])

@@ -1,0 +1,231 @@
+"""Law D at the door: refuse a query whose value is not a function of its inputs.
+
+The lists are `functions.INDEFINITE` and `definite_functions.DEFINITE`; here is where each entry counts: anywhere,
+except an array that is sorted at once, and a positional function inside a window (the planner completes its order).
+
+Source: design page "the map" (decision 7, law D).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+from sqlglot import exp
+
+from strandline.algebra.schema import Schema
+from strandline.compute.plan.scalars.definite_functions import DEFINITE, GRAMMAR
+from strandline.compute.plan.scalars.dialect import Word, position, position_of, words
+from strandline.compute.plan.scalars.functions import FOLDED, GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
+from strandline.errors import DefinitionError, Position
+
+_BARE: Final[dict[type[exp.Expr], str]] = {
+    exp.CurrentDate: "current_date",
+    exp.CurrentTimestamp: "current_timestamp",
+    exp.CurrentTime: "current_time",
+    exp.CurrentUser: "current_user",
+    exp.GroupConcat: "listagg",
+}
+"""What sqlglot has a class for although no parenthesis follows the name (or special syntax does)."""
+
+_CONSTANT_NAMES: Final = (
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "current_user",
+    "localtimestamp",
+    "session_user",
+    "user",
+)
+"""Functions that need no parenthesis; sqlglot takes those it does not know for columns."""
+
+_SYNTAX: Final = (
+    exp.And,
+    exp.Case,
+    exp.Cast,
+    exp.Collate,
+    exp.Extract,
+    exp.If,
+    exp.JSONExtract,
+    exp.Or,
+    exp.Overlay,
+    exp.RegexpLike,
+    exp.StrPosition,
+    exp.Substring,
+    exp.Transform,
+    exp.Trim,
+)
+"""What sqlglot has a class for that counts as a function with it: all of them definite."""
+
+_BEFORE_PARENTHESIS: Final = frozenset(
+    """
+    aggregate all and any array as between by case char character cluster cross cube dec decimal distinct distribute
+    else except exists extend filter for from full group having in include inner intersect is join lateral left like
+    limit map minus natural not numeric offset on or order outer over partition pivot qualify recursive right rollup
+    select semi set sets sort string struct table then union unpivot using values varchar when where window with
+    """.split()  # noqa: SIM905 - words
+)
+"""Words of SQL that a parenthesis may follow."""
+
+_LISTED: Final = DEFINITE | frozenset(GRAMMAR)
+_UNLISTED: Final = "is not known to have a definite value in a view"
+
+
+def refuse_indefinite(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema]) -> None:
+    """Raise `DefinitionError`, which names the function and its place, if ``sql``, read as ``query``, is indefinite.
+
+    ``relations``: what the text reads; the names of their columns are no calls.
+    """
+    if query is None:
+        _refuse_by_token(sql)
+        return
+    own = {name.lower() for schema in relations.values() for name in schema.names}
+    own |= {alias.alias.lower() for alias in query.find_all(exp.Alias)}
+    for node in query.walk():
+        if isinstance(node, exp.QueryTransform):
+            _refuse_script(position_of(node, sql))
+        name = _name(node, own)
+        if name is None:
+            continue
+        if name in INDEFINITE:
+            if not _excused(node, name):
+                _refuse(name, _place(node, name, sql))
+        elif name.removesuffix("()") not in _LISTED:
+            _refuse_unlisted(name, _place(node, name, sql))
+    sample = query.find(exp.TableSample)
+    if sample is not None:
+        _refuse_sample(position_of(sample.parent or sample, sql))
+
+
+def _name(node: exp.Expr, own: set[str]) -> str | None:
+    """Return the function that ``node`` calls, lower-case; with ``()`` if that it has no arguments matters."""
+    if isinstance(node, exp.Anonymous):
+        name = node.name.lower()
+        return f"{name}()" if not node.expressions and f"{name}()" in INDEFINITE else name
+    if isinstance(node, exp.Column) and not node.table and not node.this.args.get("quoted"):
+        name = node.name.lower()
+        return name if name in _CONSTANT_NAMES and name not in own else None
+    if isinstance(node, exp.Func) and not isinstance(node, _SYNTAX):
+        return _BARE.get(type(node)) or node.sql_name().lower()
+    return _BARE.get(type(node))
+
+
+def _excused(node: exp.Expr, name: str) -> bool:
+    parent = node.parent
+    while isinstance(parent, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+        node, parent = parent, parent.parent
+    if name in POSITIONAL:
+        return isinstance(parent, exp.Window) and parent.this is node
+    if name not in GATHERING:
+        return False
+    if isinstance(parent, exp.Window) and parent.this is node:
+        parent = parent.parent
+    return (
+        isinstance(parent, exp.Anonymous)
+        and parent.name.lower() in ORDERED_BY_PARENT
+        and not any(isinstance(argument, exp.Lambda) for argument in parent.expressions)
+    )
+
+
+def _place(node: exp.Expr, name: str, sql: str) -> Position | None:
+    if "start" in node.meta:
+        return position(sql, int(node.meta["start"]))
+    for word in words(sql):
+        if word.text.lower() == name and not word.literal:
+            return position(sql, word.start)
+    return position_of(node, sql)
+
+
+def _refuse_by_token(sql: str) -> None:
+    """The same for text that only Spark can read: a call is a word before a parenthesis that is no word of SQL."""
+    tokens = words(sql)
+    for before, word, following in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
+        name, place = word.text.lower(), position(sql, word.start)
+        called = following is not None and following.text == "(" and word.text[:1].isidentifier()
+        if word.literal:
+            if before is not None and before.text.lower() == "using":
+                _refuse_script(place)
+        elif name in INDEFINITE and (called or name in _CONSTANT_NAMES):
+            _refuse(name, place)
+        elif name == "tablesample":
+            _refuse_sample(place)
+        elif called and name not in _LISTED and _last_word(name) not in _BEFORE_PARENTHESIS and not _is_alias(before):
+            _refuse_unlisted(name, place)
+
+
+def _last_word(name: str) -> str:
+    return name.rpartition(" ")[2]  # `GROUP BY` is one token
+
+
+def _is_alias(before: Word | None) -> bool:
+    return before is not None and before.text.lower() == "as"
+
+
+def _refuse(name: str, place: Position | None) -> NoReturn:
+    reason, instead = INDEFINITE[name]
+    name = name.removesuffix("()")
+    raise DefinitionError(f"{name} has no definite value in a view: {reason}; {instead} instead", place)
+
+
+def _refuse_unlisted(name: str, place: Position | None) -> NoReturn:
+    near = difflib.get_close_matches(name, _LISTED, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "store its value in a column of the source"
+    raise DefinitionError(f"the function {name} {_UNLISTED}; {hint}", place)
+
+
+def _refuse_sample(place: Position | None) -> NoReturn:
+    reason = "it takes other rows each time; filter by a hash of the row instead"
+    raise DefinitionError(f"TABLESAMPLE has no definite value in a view: {reason}", place)
+
+
+def _refuse_script(place: Position | None) -> NoReturn:
+    raise DefinitionError("TRANSFORM … USING has no definite value in a view: a script may do anything", place)
+
+
+def refuse_unordered(query: exp.Expr | None, sql: str) -> None:
+    """Raise `DefinitionError` if ``query``, which will run as it is, lets the order of rows decide what it gives.
+
+    Where the planner understands a query it completes such orders itself (`order.top`, `folds.complete_windows`).
+    """
+    if query is None:
+        for word in words(sql):
+            if word.text.upper() in ("LIMIT", "OFFSET") and not word.literal:
+                _refuse_order(word.text.upper(), position(sql, word.start))
+        return
+    for node in query.walk():
+        if isinstance(node, exp.Limit | exp.Offset | exp.Fetch):
+            _refuse_order("LIMIT", position_of(node, sql))
+        if isinstance(node, exp.Window) and is_positional(node):
+            _refuse_order(f"{node.this.name or 'this'} OVER", position_of(node, sql))
+
+
+def inexact(query: exp.Expr | None) -> list[str]:
+    """Return a note if ``query``, which will run as it is, may add up floats in an order that is Spark's to choose."""
+    calls = () if query is None else query.find_all(exp.Anonymous)
+    found = sorted({call.name.lower() for call in calls if call.name.lower() in FOLDED})
+    if query is not None and not found:
+        return []
+    return [
+        f"{', '.join(found) or 'an aggregate'} over floats, if any, is Spark's here: its last bits may differ by run"
+    ]
+
+
+def is_positional(window: exp.Window) -> bool:
+    """Tell whether a window's value depends on the order of rows that its ORDER BY does not tell apart."""
+    frame = window.args.get("spec")
+    rows = frame is not None and (frame.args.get("kind") or "").upper() == "ROWS"
+    return rows or of_window(window) in POSITIONAL
+
+
+def of_window(window: exp.Window) -> str:
+    """Return the name of the function that a window calls, lower-case."""
+    function = window.this
+    while isinstance(function, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
+        function = function.this
+    return str(function.name).lower() if isinstance(function, exp.Anonymous) else ""
+
+
+def _refuse_order(what: str, place: Position | None) -> None:
+    reason = "ties are broken by the order that rows come in, and the query around it has a form that hides which rows"
+    raise DefinitionError(f"{what} has no definite value here: {reason}; move it into a subquery in FROM", place)

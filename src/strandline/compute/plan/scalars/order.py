@@ -1,0 +1,69 @@
+"""ORDER BY … LIMIT: a top-k, recomputed over the plan of what it orders; its ties are broken by the whole row (law D).
+
+Source: design page "the map" (decision 7: ties by binary order of the whole row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from strandline.algebra.scalar import column, text
+from strandline.algebra.schema import RESERVED
+from strandline.compute.plan.scalars.compose import names, select
+from strandline.compute.plan.scalars.context import Context, Planned
+from strandline.errors import DefinitionError
+
+TOP_K = "ORDER BY … LIMIT has no maintenance rule"
+"""The reason of a top-k `Opaque`."""
+
+_ORDERED: Final = f"{RESERVED}ordered"
+
+
+def output_of(key: exp.Expr, outputs: Sequence[tuple[str | None, str]]) -> str | None:
+    """Return the output column that an ORDER BY key means by its position or name, if it does."""
+    if isinstance(key, exp.Literal) and not key.is_string and key.name.isdigit():
+        position = int(key.name)
+        return outputs[position - 1][1] if 1 <= position <= len(outputs) else None
+    if isinstance(key, exp.Column) and not key.table:
+        found = [column for name, column in outputs if name is not None and name.lower() == key.name.lower()]
+        return found[0] if len(set(found)) == 1 else None
+    return None
+
+
+def is_limited(query: exp.Expr) -> bool:
+    """Tell whether ``query`` keeps only some of its rows by position."""
+    return any(query.args.get(key) is not None for key in ("limit", "offset"))
+
+
+def refuse_order_within(inner: exp.Expr | None) -> None:
+    """Raise `DefinitionError` if ``inner``, cut off by a LIMIT without ORDER BY, has an order that Spark may keep."""
+    if inner is not None and inner.find(exp.Order) is not None:
+        raise DefinitionError(
+            "LIMIT has no definite value here: it has no ORDER BY of its own, and that of the query inside it need not "
+            "hold outside; write ORDER BY beside LIMIT"
+        )
+
+
+def ordering(key: exp.Ordered, output: str) -> exp.Ordered:
+    """Return ``key`` with the column ``output`` for its expression."""
+    return exp.Ordered(this=column(output), desc=key.args.get("desc"), nulls_first=key.args.get("nulls_first"))
+
+
+def ascending(names: Iterable[str]) -> list[exp.Ordered]:
+    """Return the order by these columns that breaks ties: ascending, NULLs first."""
+    return [exp.Ordered(this=column(name), nulls_first=True) for name in names]
+
+
+def top(context: Context, planned: Planned, keys: Sequence[exp.Ordered], query: exp.Expr) -> Planned:
+    """Return the rows of ``planned`` that LIMIT and OFFSET of ``query`` keep, in the order of ``keys``.
+
+    The keys are over the columns of ``planned.node``; those that are not outputs are there for the keys only.
+    """
+    kept = tuple(dict.fromkeys(planned.columns))
+    order = exp.Order(expressions=[*keys, *ascending(kept)])
+    bounds = {key: query.args[key].copy() for key in ("limit", "offset") if query.args.get(key)}
+    sql = text(select(names(kept), _ORDERED, order=order, **bounds))
+    return Planned(context.opaque((planned.node,), (_ORDERED,), sql, kept, TOP_K), planned.outputs)

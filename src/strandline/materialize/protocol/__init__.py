@@ -1,0 +1,1 @@
+"""The protocol: messages, the state machine that judges them, and what both sides speak of."""

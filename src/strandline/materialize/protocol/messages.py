@@ -1,0 +1,119 @@
+"""The messages of a materialization: the runtime's in the imperative, the driver's in the past tense.
+
+    -> Open                  <- Opened
+    then per transaction:
+    -> Acknowledge           <- Acknowledged     each exactly once, unordered with each other, before everything else
+    -> Load*                 <- Loaded*          Loads are answered only after Acknowledged
+    -> Flush                 <- Loaded* Flushed  Flush is never sent before Acknowledged was received
+    -> Store*                                    no answer allowed
+    -> StartCommit           <- StartedCommit    then the runtime's log commits, and the next Acknowledge begins
+
+This is the native form: `Load`, `Loaded` and `Store` carry many rows as one Arrow table, and a transaction has as many
+of these messages as keep each of them small.  A table of `Store` has the binding's columns in the order of its schema
+plus the booleans `EXISTS` (the resource has a row with this key) and `DELETE` (it must go); no key is twice in a
+transaction.  `binding` is the index into ``Open.spec.bindings``.
+
+Source: design page "materialize" (the cycle; the wire gives the same messages as protobuf and JSON).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from strandline.algebra.schema import RESERVED
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import Checkpoint, KeyRange, MaterializationSpec
+
+EXISTS: Final = f"{RESERVED}exists"
+DELETE: Final = f"{RESERVED}delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begin a session for ``range``: from now on no older session that overlaps it can commit."""
+
+    spec: MaterializationSpec
+    version: str
+    range: KeyRange
+    state: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """The previous transaction is durable in the runtime's log: apply its rows that are still staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Return the stored rows that have these keys: the binding's key columns, in their order, no key twice."""
+
+    binding: int
+    keys: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """No more Loads will come: answer the outstanding ones, then send `Flushed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Keep these rows, or drop those marked `DELETE`."""
+
+    binding: int
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class StartCommit:
+    """No more Stores will come: begin to commit them, with ``checkpoint`` if the endpoint keeps one."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The session has begun.
+
+    ``checkpoint`` present: the endpoint is authoritative, continue from there (from the start if it is empty).  Absent:
+    the runtime's log is authoritative.
+    """
+
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Everything committed so far is applied and can be loaded."""
+
+    state: StateUpdate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The requested rows that exist: the binding's columns, in the order of its schema."""
+
+    binding: int
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """Every Load is answered."""
+
+    state: StateUpdate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartedCommit:
+    """The commit has begun; the runtime's log must hold ``state`` to finish it after a crash."""
+
+    state: StateUpdate | None = None
+
+
+Request: TypeAlias = Open | Acknowledge | Load | Flush | Store | StartCommit
+Response: TypeAlias = Opened | Acknowledged | Loaded | Flushed | StartedCommit
+Message: TypeAlias = Request | Response

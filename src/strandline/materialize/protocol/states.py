@@ -1,0 +1,382 @@
+"""The vocabulary of the runtime's state machine: its states, its events and its actions.
+
+A state holds only data that is valid in it; an action is one I/O.  `fsm` has the transitions.
+
+Source: design page "materialize" (head and tail).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from strandline.materialize.protocol.messages import Acknowledged, Flushed, Loaded, Opened, StartedCommit
+from strandline.materialize.protocol.state import StateUpdate
+from strandline.materialize.protocol.task import Checkpoint, Extent, Progress
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Head states
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """No session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Open was sent; ``logged`` is the progress in the log."""
+
+    logged: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No transaction.  ``progress`` is durable, ``position`` may be ahead of it while nothing changes.
+
+    ``progress.extent`` is set iff some of its rows may be in an endpoint without a checkpoint: it must be replayed
+    exactly, and the endpoint must be asked which of its rows exist.
+    """
+
+    progress: Progress
+    position: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Extending:
+    """The changes up to ``upper`` are being read.
+
+    ``unread`` bindings are not read yet; ``filled`` ones have rows; for those in ``loading`` a `Load` of their keys was
+    sent.
+    """
+
+    progress: Progress
+    position: Checkpoint
+    upper: int
+    unread: frozenset[int]
+    filled: tuple[int, ...] = ()
+    loading: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PersistingQuiet:
+    """Nothing changed; the new position is being written to the log."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Flushing:
+    """Flush was sent."""
+
+    progress: Progress
+    position: Checkpoint
+    upper: int
+    filled: tuple[int, ...]
+    loading: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistingExtent:
+    """The extent is being made durable, before the first Store."""
+
+    progress: Progress
+    extent: Extent
+    filled: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Storing:
+    """Rows are being sent; of the ``remaining`` bindings the first is being sent now."""
+
+    progress: Progress
+    extent: Extent
+    remaining: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartingCommit:
+    """StartCommit was sent."""
+
+    progress: Progress
+    committing: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class PersistingCommit:
+    """The log's commit: checkpoint and driver state in one record."""
+
+    progress: Progress
+    committing: Progress
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tail states
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The previous transaction is acknowledged and its state durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """StartedCommit came, Acknowledge is not sent yet; a transactional driver may have answered ``early``."""
+
+    early: Acknowledged | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledging:
+    """Acknowledge was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersistingState:
+    """Acknowledged came with a state, which is being written to the log."""
+
+
+Head: TypeAlias = (
+    Closed
+    | Opening
+    | Idle
+    | Extending
+    | PersistingQuiet
+    | Flushing
+    | PersistingExtent
+    | Storing
+    | StartingCommit
+    | PersistingCommit
+)
+Tail: TypeAlias = Done | Committing | Acknowledging | PersistingState
+
+HEADS: Final[tuple[type[Any], ...]] = (
+    Closed,
+    Opening,
+    Idle,
+    Extending,
+    PersistingQuiet,
+    Flushing,
+    PersistingExtent,
+    Storing,
+    StartingCommit,
+    PersistingCommit,
+)
+TAILS: Final[tuple[type[Any], ...]] = (Done, Committing, Acknowledging, PersistingState)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Both machines, over the bindings named by ``state_keys``."""
+
+    state_keys: tuple[str, ...]
+    head: Head = field(default_factory=Closed)
+    tail: Tail = field(default_factory=Done)
+
+    @property
+    def awaits_driver(self) -> bool:
+        """Return whether only a message of the driver can make progress."""
+        match self.head:
+            case Opening() | Flushing() | StartingCommit():
+                return True
+            case Idle():
+                return isinstance(self.tail, Acknowledging)
+            case Extending(unread=unread):
+                return not unread and isinstance(self.tail, Acknowledging)
+            case _:
+                return False
+
+    def due(self, upper: int) -> int | None:
+        """Return where the next transaction ends if the collections are complete up to ``upper``, or None."""
+        if not isinstance(self.head, Idle):
+            return None
+        replay = self.head.progress.extent
+        if replay is not None:
+            return replay.upper if replay.upper <= upper else None
+        reached = [self.head.position.of(key) or 0 for key in self.state_keys]
+        return upper if upper > min(reached) and upper >= max(reached) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Events besides the driver's messages, and actions
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin, from the progress in the log."""
+
+    logged: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """A transaction up to ``upper`` is due (see `Machine.due`)."""
+
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The changes of a binding were read and reduced to ``rows`` rows to store."""
+
+    binding: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The rows of a binding were sent to the driver."""
+
+    binding: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuietPersisted:
+    """The write of `PersistQuiet` is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentPersisted:
+    """The write of `PersistExtent` is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPersisted:
+    """The write of `PersistCommit` is durable: the transaction is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePersisted:
+    """The write of `PersistState` is durable."""
+
+
+Event: TypeAlias = (
+    Start
+    | Extend
+    | Read
+    | Sent
+    | QuietPersisted
+    | ExtentPersisted
+    | CommitPersisted
+    | StatePersisted
+    | Opened
+    | Acknowledged
+    | Loaded
+    | Flushed
+    | StartedCommit
+)
+EVENTS: Final[tuple[type[Any], ...]] = (
+    Start,
+    Opened,
+    Extend,
+    Read,
+    QuietPersisted,
+    Loaded,
+    Flushed,
+    ExtentPersisted,
+    Sent,
+    StartedCommit,
+    CommitPersisted,
+    Acknowledged,
+    StatePersisted,
+)
+TAIL_EVENTS: Final = (Acknowledged, StatePersisted)
+
+
+@dataclass(frozen=True, slots=True)
+class SendOpen:
+    """Send `Open`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendAcknowledge:
+    """Send `Acknowledge`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChanges:
+    """Read a binding's changes over ``[lower, upper)`` and reduce them to rows; answer with `Read`."""
+
+    binding: int
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendLoad:
+    """Send `Load`s for every key that was read of a binding."""
+
+    binding: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFlush:
+    """Send `Flush`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendStore:
+    """Send `Store`s with a binding's rows; answer with `Sent`."""
+
+    binding: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendStartCommit:
+    """Send `StartCommit`."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class PersistQuiet:
+    """Write the log: ``progress`` moved, nothing was committed."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class PersistExtent:
+    """Write the log: the extent in flight, and the driver's state."""
+
+    progress: Progress
+    state: StateUpdate | None
+
+
+@dataclass(frozen=True, slots=True)
+class PersistCommit:
+    """Write the log: the commit."""
+
+    progress: Progress
+    state: StateUpdate | None
+
+
+@dataclass(frozen=True, slots=True)
+class PersistState:
+    """Write the log: the driver's state alone."""
+
+    state: StateUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Move the since hold of a binding: from now on its changes are only read from ``time`` on."""
+
+    binding: int
+    time: int
+
+
+Action: TypeAlias = (
+    SendOpen
+    | SendAcknowledge
+    | ReadChanges
+    | SendLoad
+    | SendFlush
+    | SendStore
+    | SendStartCommit
+    | PersistQuiet
+    | PersistExtent
+    | PersistCommit
+    | PersistState
+    | Hold
+)

@@ -1,0 +1,1 @@
+"""Kinds of `Blob`: where bytes are kept."""

@@ -1,0 +1,1 @@
+"""Kinds of `Consensus`: where versions are compared and set."""

@@ -1,0 +1,1 @@
+"""Contracts: the suites that every implementation of a protocol passes."""

@@ -1,0 +1,374 @@
+"""The contract of a materialization driver, as a test suite for every driver, with the real runtime and recovery log.
+
+Subclass it in a test module and give it a fixture ``make_endpoint``: a function that returns an `EndpointUnderTest`,
+another and empty one each time.
+
+    class TestMyDriver(DriverContract):
+        @pytest.fixture
+        def make_endpoint(self, tmp_path):
+            numbers = itertools.count()
+            return lambda: MyEndpoint(tmp_path / str(next(numbers)))
+
+The scenarios are separate functions, so that tests can show that planted defects fail them.
+
+Source: design page "materialize" (drivers are products).   Laws: M1, M2, M3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from random import Random
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import pytest
+
+from strandline.algebra.schema import Column, Schema
+from strandline.errors import AsOfError, FencedError
+from strandline.frontier.antichain import EMPTY, Frontier
+from strandline.materialize.driver import Driver
+from strandline.materialize.log import RecoveryLog
+from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
+from strandline.materialize.protocol.spec import canonical, contents
+from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.runtime import Materialization
+from strandline.store.memory import MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.feed import ListFeed
+from strandline.testing.simulation.crashes import Crash, CrashPlan, PausePlan, Tapped
+
+HOSTILE = (
+    'a"b',
+    "a'b",
+    "a`b",
+    "a\\b",
+    "nul\0nul",
+    "; DROP TABLE t; --",
+    "--",
+    "/*",
+    "$$",
+    "{t}",
+    "%s",
+    "?",
+    " lead",
+    "trail ",
+    "select",
+    "\U0001f30a",
+    "e\u0301",
+    "\u202eright to left",
+    "x" * 63,
+    "x" * 62 + "yz",
+    "\u00e4" * 32,
+)
+"""Names that a user's columns and tables may have."""
+
+KEYED = Schema((Column("k", "bigint"), Column("f", "double"), Column("s", "string")))
+KEYED_TYPES = {"k": pa.int64(), "f": pa.float64(), "s": pa.string()}
+
+
+MakeEndpoint: TypeAlias = "Callable[[], EndpointUnderTest]"
+
+
+class EndpointUnderTest(Protocol):
+    """One endpoint, which a driver's author provides to the suite.
+
+    ``fences``: a session that is not the newest can write nothing (false for stores without transactions).
+    """
+
+    fences: bool
+
+    def driver(self) -> Driver:
+        """Return one more driver to the endpoint."""
+        ...
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows that users read in ``table``."""
+        ...
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return the endpoint's checkpoint of materialization ``name``; None if it keeps none."""
+        ...
+
+
+def row(k: int | None, f: float | None, s: str) -> dict[str, Any]:
+    """Return a row of `KEYED`."""
+    return {"k": k, "f": f, "s": s}
+
+
+class World:
+    """Two collections, their materialization, and all durable data; runtimes start and crash."""
+
+    def __init__(self, endpoint: EndpointUnderTest) -> None:
+        self.endpoint = endpoint
+        self.consensus = MemoryConsensus()
+        self.feeds = [ListFeed(name, KEYED, KEYED_TYPES) for name in ("orders", "people")]
+        self.clock = HandClock()
+        self.upper = 0
+        self._rounds = 0
+        self._owners = count()
+        self.bump(0)
+
+    def bump(self, backfill: int) -> None:
+        """Request a backfill of the first binding."""
+        first = Binding("orders", "Orders", ("k", "f"), KEYED, backfill)
+        self.spec = MaterializationSpec("m", (first, Binding("people", "People", ("k",), KEYED)))
+
+    def runtime(self, plan: CrashPlan | None = None, epoch: int = 1) -> Materialization:
+        """Return a new runtime, as in a new process."""
+        plan = CrashPlan() if plan is None else plan
+        ids = CountingIds(f"o{next(self._owners)}")
+        consensus: Any = Tapped(plan, "consensus", self.consensus)
+        log = RecoveryLog(self.clock, ids, consensus, "log/m", epoch)
+        feeds: Any = [Tapped(plan, feed.name, feed) for feed in self.feeds]
+        driver: Any = Tapped(plan, "driver", self.endpoint.driver(), opens=("open",))
+        return Materialization(self.spec, driver, log, feeds)
+
+    def seal(self, upper: int) -> None:
+        """Move the upper of both collections."""
+        self.upper = upper
+        for feed in self.feeds:
+            feed.seal(Frontier(upper))
+
+    def write_round(self) -> None:
+        """Insert, change, delete or leave each of a few keys, and seal; values are few: changes undo each other."""
+        self._rounds += 1
+        draw = Random(self._rounds)
+        for binding, feed in zip(self.spec.bindings, self.feeds, strict=True):
+            present = {each["k"]: each for each in contents(binding, feed.before(self.upper)).values()}
+            for k in (None, 1, 2, 3):
+                old, new = present.get(k), draw.choice((None, "p", "q"))
+                if old is not None and old["s"] != new:
+                    feed.write(self.upper, (old, -1))
+                if new is not None and (old is None or old["s"] != new):
+                    feed.write(self.upper, (row(k, None if k == 1 else 1.5, new), 1))
+        self.seal(self.upper + 1)
+
+    def truth(self, index: int, time: int) -> list[str]:
+        """Return the rows that a binding's table must hold if it has exactly the changes before ``time``."""
+        rows = contents(self.spec.bindings[index], self.feeds[index].before(time)).values()
+        return sorted(canonical(each) for each in rows)
+
+    def check(self, time: int) -> None:
+        """Check law M2: each table holds exactly what its collection holds before ``time``."""
+        for index, binding in enumerate(self.spec.bindings):
+            assert sorted(canonical(each) for each in self.endpoint.rows(binding.resource)) == self.truth(index, time)
+
+    def check_committed(self) -> None:
+        """Check law M2 at the endpoint's own checkpoint, if it keeps one."""
+        checkpoint = self.endpoint.checkpoint(self.spec.name)
+        if checkpoint is not None:
+            self.check(checkpoint.time(self.spec.state_keys))
+
+
+def write_history(world: World) -> tuple[int, ...]:
+    """Write changes of every kind; return the uppers to advance through."""
+    orders, people = world.feeds
+    orders.write(1, (row(1, 0.5, "a"), 1), (row(None, math.nan, "null and nan"), 1), (row(2, None, "b"), 1))
+    people.write(2, (row(1, 1.0, "x"), 1), (row(2, 2.0, "y"), 1))
+    orders.write(5, (row(1, 0.5, "a"), -1), (row(1, 0.5, "A"), 1), (row(2, None, "b"), -1))
+    people.write(6, (row(1, 1.0, "x"), -1))
+    orders.write(8, (row(2, None, "again"), 1), (row(None, math.nan, "null and nan"), -1))
+    people.write(9, (row(3, None, "z"), 1), (row(3, None, "z"), -1), (row(1, 9.0, "back"), 1))
+    quiet = 9 + 2 * QUIET_TIMES_MAX
+    orders.write(quiet, (row(1, 0.5, "A"), -1), (row(1, 0.5, "last"), 1))
+    return 3, 7, 10, quiet, quiet + 5
+
+
+async def advance_through(world: World, runtime: Materialization, uppers: tuple[int, ...]) -> None:
+    """Advance as the environment's ticks would."""
+    for upper in uppers:
+        world.seal(upper)
+        await runtime.advance()
+
+
+class DriverContract:
+    """The tests for every driver."""
+
+    def test_tables_follow_their_collections(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: users read contents that were never true."""
+        asyncio.run(follow(make_endpoint()))
+
+    def test_a_crash_at_any_point_loses_nothing_and_repeats_nothing(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a row is missing or duplicated after a restart."""
+        asyncio.run(crash_everywhere(make_endpoint))
+
+    def test_a_zombie_commits_nothing(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a process that was presumed dead overwrites its successor's rows."""
+        asyncio.run(replaced(make_endpoint()))
+
+    def test_a_zombie_that_wakes_inside_a_transaction_commits_nothing(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: the same, at the moments when only the endpoint can refuse the zombie."""
+        if not make_endpoint().fences:
+            pytest.skip("this endpoint cannot fence: a zombie may write until its next write to the log")
+        asyncio.run(zombie_everywhere(make_endpoint))
+
+    def test_a_bumped_backfill_begins_anew(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: rows of the old contents stay for ever."""
+        endpoint = make_endpoint()
+        if endpoint.checkpoint("m") is None:
+            pytest.skip("this endpoint's tables are emptied by its own Apply")
+        asyncio.run(backfill(endpoint))
+
+    def test_a_backfill_that_dies_at_any_point_is_finished(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a table stays empty, or holds rows of before and after at once."""
+        if make_endpoint().checkpoint("m") is None:
+            pytest.skip("this endpoint's tables are emptied by its own Apply")
+        asyncio.run(backfill_everywhere(make_endpoint))
+
+    def test_collections_that_are_complete_are_finished_once(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a collection that will never change again keeps its task busy, or is never finished."""
+        asyncio.run(finish(make_endpoint()))
+
+
+async def follow(endpoint: EndpointUnderTest) -> None:
+    """Advance through the history, and check after each step."""
+    world = World(endpoint)
+    runtime = world.runtime()
+    for upper in write_history(world):
+        world.seal(upper)
+        assert await runtime.advance()
+        assert runtime.status.position == upper
+        world.check(upper)
+        world.check_committed()
+        assert not await runtime.advance()
+    await runtime.close()
+
+
+async def crash_everywhere(make_endpoint: MakeEndpoint) -> None:
+    """Crash a runtime at every point of its work, before its effect and after; let another one continue.
+
+    All rounds use one endpoint, so each runtime starts from what the previous crash left.
+    """
+    world = World(make_endpoint())
+    labels: set[str] = set()
+    at, alive = 0, True
+    while alive:
+        at += 1
+        for plan in (CrashPlan(at), CrashPlan(at, after=True)):
+            alive = await crash_once(world, plan)
+            labels |= {label.rpartition(".")[2] for label in plan.points}
+    assert labels >= {"head", "compare_and_set", "apply", "open", "upper", "changes", "hold", "send", "receive"}
+    assert at > len(labels)
+
+
+async def crash_once(world: World, plan: CrashPlan) -> bool:
+    """Crash as in ``plan`` during a busy, a quiet and a busy transaction; return whether that point was reached."""
+    runtime = world.runtime(plan)
+    with suppress(Crash):
+        for step in (world.write_round, lambda: world.seal(world.upper + QUIET_TIMES_MAX), world.write_round):
+            step()
+            await runtime.advance()
+    world.check_committed()
+    world.write_round()
+    successor = world.runtime()
+    while await successor.advance():
+        world.check(successor.status.position)
+    assert successor.status.position == world.upper, plan.points[-1]
+    world.check(world.upper)
+    return plan.happened
+
+
+async def replaced(endpoint: EndpointUnderTest) -> None:
+    """Let a successor take over between two transactions; the older runtime must notice, and stay stopped."""
+    world = World(endpoint)
+    uppers = write_history(world)
+    older, newer = world.runtime(epoch=1), world.runtime(epoch=2)
+    await advance_through(world, older, uppers[:1])
+    await advance_through(world, newer, uppers[1:2])
+    world.seal(uppers[2])
+    # Its successor has moved the holds, so its history may be compacted: that stops it as well.
+    for refusal in ((FencedError, AsOfError), FencedError, FencedError):
+        with pytest.raises(refusal):
+            await older.advance()
+        world.check(uppers[1])
+    assert await newer.advance()
+    world.check(uppers[2])
+
+
+async def zombie_everywhere(make_endpoint: MakeEndpoint) -> None:
+    """Pause a runtime before every point of a transaction while a successor does the same one and the next."""
+    world = World(make_endpoint())
+    at = 1
+    while await zombie_once(world, at, epoch=2 * at):
+        at += 1
+    assert at > 1
+
+
+async def zombie_once(world: World, at: int, epoch: int) -> bool:
+    """Pause at point ``at``; return whether there is one."""
+    met = False
+
+    async def meanwhile() -> None:
+        nonlocal met
+        met = True
+        successor = world.runtime(epoch=epoch + 1)
+        while await successor.advance():
+            pass
+        world.write_round()
+        await successor.advance()
+        world.check(world.upper)
+
+    zombie = world.runtime(PausePlan(at, meanwhile), epoch)
+    world.write_round()
+    with suppress(FencedError, AsOfError):
+        await zombie.advance()
+    world.check_committed()
+    # No runtime is blocked: a new one continues from what is committed.
+    survivor = world.runtime(epoch=epoch + 1)
+    while await survivor.advance():
+        pass
+    world.check(world.upper)
+    return met
+
+
+async def backfill(endpoint: EndpointUnderTest) -> None:
+    """Bump a binding's counter in the middle of the history."""
+    world = World(endpoint)
+    uppers = write_history(world)
+    await advance_through(world, world.runtime(), uppers[:2])
+    world.bump(1)
+    await advance_through(world, world.runtime(), uppers[2:])
+    world.check(uppers[-1])
+
+
+async def backfill_everywhere(make_endpoint: MakeEndpoint) -> None:
+    """Raise a binding's counter repeatedly; crash each runtime that refills it at another point of its work."""
+    world = World(make_endpoint())
+    world.write_round()
+    await world.runtime().advance()
+    at, alive = 0, True
+    while alive:
+        at += 1
+        for plan in (CrashPlan(at), CrashPlan(at, after=True)):
+            former, before = world.spec.state_keys, world.upper
+            world.bump(2 * at + plan.late)
+            world.write_round()
+            with suppress(Crash):
+                await world.runtime(plan).advance()
+            alive = plan.happened
+            committed = world.endpoint.checkpoint(world.spec.name)
+            assert committed is not None
+            if not committed.time(world.spec.state_keys):  # readers see all old rows and no new ones
+                assert committed.time(former) == before
+                world.check(before)
+            successor = world.runtime()
+            while await successor.advance():
+                pass
+            world.check(world.upper)
+    assert at > 1
+
+
+async def finish(endpoint: EndpointUnderTest) -> None:
+    """Close both collections."""
+    world = World(endpoint)
+    uppers = write_history(world)
+    runtime = world.runtime()
+    for feed in world.feeds:
+        feed.seal(EMPTY)
+    assert await runtime.advance()
+    assert not await runtime.advance()
+    world.check(uppers[-1])

@@ -1,0 +1,1 @@
+"""An engine over Python lists, and what belongs to it."""

@@ -1,0 +1,74 @@
+"""Law D at the door: a function is accepted because it is listed, never because nothing is known against it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from strandline.algebra.schema import Column, Schema
+from strandline.compute.plan.scalars.definite import refuse_indefinite
+from strandline.compute.plan.scalars.definite_functions import DEFINITE
+from strandline.compute.plan.scalars.dialect import parse
+from strandline.compute.plan.scalars.functions import INDEFINITE
+from strandline.errors import DefinitionError
+
+RELATIONS = {"t": Schema((Column("a", "int"), Column("s", "string"), Column("user", "string")))}
+
+
+@pytest.mark.spark
+def test_every_function_of_this_spark_has_been_looked_at(spark: Any) -> None:
+    """Damage: a function that a new Spark brings would be refused, or accepted, without a look at what it does."""
+    listed = {row[0] for row in spark.sql("SHOW FUNCTIONS").collect()}
+    words = {name for name in listed if re.fullmatch(r"[a-z]\w*", name)}
+    refused = {name.removesuffix("()") for name in INDEFINITE}
+    assert words - DEFINITE - refused == set(), "look at these, and list them"
+    assert DEFINITE - words == set(), "this Spark does not have them"
+    assert DEFINITE & set(INDEFINITE) == set()
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT my_function(a) FROM t", "my_function is not known"),
+        ("SELECT uper(s) FROM t", "did you mean upper"),
+        ("SELECT `rand`() FROM t", "rand has no definite value"),
+        ("SELECT system.builtin.rand() FROM t", "rand has no definite value"),
+        ("SELECT spark_catalog.default.mine(a) FROM t", "mine is not known"),
+        ("SELECT aes_encrypt(s, 'k') FROM t", "aes_encrypt"),
+        ("SELECT a FROM t WHERE session_user = s", "session_user"),
+        ("SELECT kll_sketch_agg_bigint(a) FROM t", "percentile"),
+        ("SELECT max_by(a, s) FROM t", "struct"),
+        ("SELECT TRANSFORM(a) USING 'cat' AS (b) FROM t", "script"),
+        ("SELECT * FROM python_worker_logs()", "python_worker_logs"),
+        ("FROM t |> WHERE a > rand()", "rand has no definite value"),
+        ("FROM t |> EXTEND current_date AS d", "current_date"),
+        ("FROM t |> WHERE my_function (a) > 1", "my_function is not known"),
+        ("FROM t |> TABLESAMPLE (10 PERCENT)", "TABLESAMPLE"),
+        ("FROM t |> AGGREGATE mode(a) AS m", "mode"),
+    ],
+)
+def test_what_is_not_listed_is_refused_by_its_name(sql: str, words: str) -> None:
+    """Damage: an unlisted function gives another value at every step, and the view never agrees with itself."""
+    with pytest.raises(DefinitionError) as refused:
+        refuse_indefinite(parse(sql), sql, RELATIONS)
+    assert words in refused.value.message
+    assert refused.value.position is not None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT user, upper(s) FROM t",
+        "SELECT `current_user` FROM t",
+        "SELECT 'rand()', count(*) FROM t WHERE s RLIKE 'now()' GROUP BY ROLLUP (a)",
+        "SELECT a, x FROM t LATERAL VIEW explode(array(a, 2)) AS x",
+        "SELECT * FROM range(5) AS r(id) JOIN VALUES (1, 2) AS v(a, b) ON id = a",
+        "FROM t |> WHERE a IN (1, 2) AND (s LIKE 'x' OR a > 1) |> AGGREGATE count(*) AS n GROUP BY (a)",
+        "FROM t AS u |> SELECT CAST(a AS DECIMAL(4, 2)) AS d, (a + 1) AS n",
+    ],
+)
+def test_what_is_listed_passes_in_every_position(sql: str) -> None:
+    """Damage: queries with a definite value would be refused for a word in them."""
+    refuse_indefinite(parse(sql), sql, RELATIONS)
