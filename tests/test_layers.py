@@ -47,7 +47,7 @@ INNER = {
     "engine": (("session", "frames"), ("sql",), ("parts", "files"), ("spark",)),
     "controller": (
         ("location",),
-        ("assembly", "planning", "retention", "standing", "board", "language"),
+        ("assembly", "planning", "retention", "standing", "published", "language"),
         ("commanded",),
         ("core",),
         ("asking", "defining"),

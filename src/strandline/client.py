@@ -21,9 +21,7 @@ import pyarrow as pa
 from strandline.algebra.excerpt import within
 from strandline.algebra.schema import Schema
 from strandline.compute.explain import Explanation
-from strandline.controller.asking import backfill as refilling
-from strandline.controller.asking import housekeeping as upkeep
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import backfill, housekeeping, inquiry
 from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.inquiry import Verification
 from strandline.controller.asking.progress import progress
@@ -429,20 +427,20 @@ class Environment:
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return what the shard of a collection (or a shard by its id) is: state, batches, holders, bytes."""
-        return self._run(upkeep.inspect(self._core, arguments.text(name, "the collection's name")))
+        return self._run(housekeeping.inspect(self._core, arguments.text(name, "the collection's name")))
 
     def fsck(self, *, apply: bool = False) -> dict[str, Any]:
         """Read everything the location names and return what is wrong; ``apply``: remove what is leaked."""
-        return self._run(upkeep.check(self._core, apply=apply))
+        return self._run(housekeeping.check(self._core, apply=apply))
 
     def compact(self, name: str | None = None, *, apply: bool = False) -> list[dict[str, Any]]:
         """Return which shards a whole merge would change (``name``: only that one); ``apply``: merge them."""
         wanted = None if name is None else arguments.text(name, "the collection's name")
-        return self._run(upkeep.compact(self._core, wanted, apply=apply))
+        return self._run(housekeeping.compact(self._core, wanted, apply=apply))
 
     def gc(self, *, apply: bool = False) -> list[dict[str, Any]]:
         """Return which shards have garbage, and how much; ``apply``: collect it."""
-        return self._run(upkeep.collect(self._core, apply=apply))
+        return self._run(housekeeping.collect(self._core, apply=apply))
 
     def backfill(self, name: str, collection: str | None = None, *, apply: bool = False) -> dict[str, Any]:
         """Return what filling a materialization's tables again does; ``apply``: do it, and the next tick fills them.
@@ -451,7 +449,7 @@ class Environment:
         """
         arguments.text(name, "the materialization's name")
         wanted = None if collection is None else arguments.text(collection, "the collection's name")
-        return self._run(refilling.backfill(self._core, name, wanted, apply=apply))
+        return self._run(backfill.backfill(self._core, name, wanted, apply=apply))
 
     def skip(self, source: str, as_of: int | None = None, *, apply: bool = False) -> dict[str, Any]:
         """Return a source's undecodable records at ``as_of`` (default: the latest time); ``apply``: dismiss them."""
@@ -463,11 +461,11 @@ class Environment:
 
         Raises `ConfigError` if it is alive.
         """
-        return self._run(upkeep.release(self._core))
+        return self._run(housekeeping.release(self._core))
 
     def written_by(self) -> str | None:
         """Return who writes the location now and may be alive; None if nothing does."""
-        return self._run(upkeep.written_by(self._core))
+        return self._run(housekeeping.written_by(self._core))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
