@@ -1,6 +1,6 @@
 """Endpoints: what CREATE MATERIALIZATION may name, and the drivers behind it.  This version has DuckDB.
 
-What a driver takes is said by its own `DriverSpec`, and nowhere else: options are checked by it, and people read it.
+Only a driver's own `DriverSpec` says what the driver takes: it checks the options, and the docs are made from it.
 
 Source: design page "materialize" (drivers are products).
 """
