@@ -126,7 +126,7 @@ class Collection:
     def changes(self, lower: int, upper: int) -> DataFrame:
         """Return the updates with ``lower <= time < upper``: the columns, ``__time`` and ``__diff``.
 
-        Raises `AsOfError` where they are no longer known, or not yet; `InvalidUsage` unless ``lower < upper``.
+        Raises `AsOfError` where they are no longer known, or not yet; `InvalidUsage` if ``lower > upper``.
         """
         return self._env._changes(self.name, *arguments.window(lower, upper))
 

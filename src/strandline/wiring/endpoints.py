@@ -1,6 +1,6 @@
 """Endpoints: what CREATE MATERIALIZATION may name, and the drivers behind it.  This version has DuckDB.
 
-Only a driver's own `DriverSpec` says what the driver takes: it checks the options, and the docs are made from it.
+Only the `DriverSpec` of a driver says what it takes: it checks the options, and `strandline driver spec` prints it.
 
 Source: design page "materialize" (drivers are products).
 """
