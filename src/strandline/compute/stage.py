@@ -72,11 +72,6 @@ class Stage:
             case Kind.RECOMPUTE:
                 return "recompute at each time of change, and take the difference"
 
-    @property
-    def needs_times(self) -> bool:
-        """Whether a step must know the times at which the inputs change (else it may leave them out)."""
-        return self.kind is Kind.RECOMPUTE
-
 
 def split(view: PlannedView, name: str) -> tuple[Stage, ...]:
     """Return the stages of ``view``, each after those it reads; the last is the view's own collection ``name``."""

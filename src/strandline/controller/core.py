@@ -130,7 +130,7 @@ class Core:
         try:
             await core._take_over()
             if isinstance(notifier, PushServer):
-                await notifier.serve(core._told)
+                await notifier.serve(core._metrics)
         except BaseException:
             with suppress(StrandlineError):  # the first error is the one that is raised
                 await core.close()
@@ -308,7 +308,7 @@ class Core:
         """Return the live counters of what runs here (`instance/live.py`)."""
         return {} if self.writing is None else self.writing.instance.counters()
 
-    def _told(self) -> dict[str, int]:
+    def _metrics(self) -> dict[str, int]:
         return {**self.client.metrics.counts(), **live.told(self.live())}
 
     async def _reconcile(self) -> None:

@@ -28,6 +28,7 @@ from urllib.parse import urlparse
 import msgspec
 import yaml
 
+from strandline.algebra.schema import quote
 from strandline.controller.language import statements
 from strandline.controller.language.statements import (
     Bind,
@@ -293,7 +294,7 @@ def _from_yaml(path: Path, directory: str) -> Create:
             source = _struct(_read(path), _SourceFile)
             columns = source.columns
             if not isinstance(columns, str):
-                columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind in columns.items())
+                columns = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
             options = _options(source.options)
             name, using = source.name or path.stem, source.using.lower()
             return CreateSource(name, columns, using, options, keep_history=source.keep_history)
@@ -358,10 +359,6 @@ def _word(value: _Scalar) -> str:
     ['true', '3', 'NA']
     """
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _absolute(root: Path, options: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ import msgspec
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.location import on_error
 from strandline.errors import CorruptionError, DefinitionError, FencedError
-from strandline.persist.handles.register import Register, refuse_future
+from strandline.persist.handles.register import Register, refuse_future_json
 
 KEY: Final = "catalog"
 FORMAT: Final = 1
@@ -302,7 +302,7 @@ def _fenced(epoch: int, catalog: Catalog) -> FencedError:
 def _decode(body: bytes | None) -> Catalog:
     if body is None:
         return Catalog()
-    refuse_future("the catalog is kept", body, FORMAT)
+    refuse_future_json("the catalog is kept", body, FORMAT)
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as error:
