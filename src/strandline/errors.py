@@ -136,6 +136,11 @@ class Unavailable(StrandlineError):
     """A dependency did not answer before the deadline; nothing acknowledged is lost, try again later."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type's name: other lines may show a client's settings."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def reason(error: BaseException) -> str:
     """Return one sentence about what failed, for a list of problems.
 

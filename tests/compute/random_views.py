@@ -21,13 +21,10 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from strandline.algebra.schema import quote
+
 INT, TEXT, DEC, BOOL, REAL, DAY, AT = "int", "string", "decimal(8,2)", "boolean", "double", "date", "timestamp"
 TYPES: Final = (INT, TEXT, DEC, BOOL, REAL, DAY, AT)
-
-
-def quoted(name: str) -> str:
-    """Return ``name`` as an identifier."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Table:
     @property
     def ddl(self) -> str:
         """Its column list."""
-        return ", ".join(f"{quoted(name)} {type_}" for name, type_ in self.columns)
+        return ", ".join(f"{quote(name)} {type_}" for name, type_ in self.columns)
 
 
 TABLES: Final = (
@@ -238,7 +235,7 @@ class View:
         if not found:
             return None
         alias, name = self.chance.choice(found)
-        return f"{quoted(alias)}.{quoted(name)}"
+        return f"{quote(alias)}.{quote(name)}"
 
     def literal(self, type_: str) -> str:
         """Return a literal of a type."""
@@ -351,10 +348,10 @@ class View:
         alias = self.alias()
         if depth <= 0 or self.chance.random() < 0.65:
             table = self.chance.choice(TABLES)
-            return f"{quoted(table.name)} AS {quoted(alias)}", Relation(alias, table.columns)
+            return f"{quote(table.name)} AS {quote(alias)}", Relation(alias, table.columns)
         sql, columns = self.query(depth - 1)
         self.made["subquery in FROM"] += 1
-        return f"(\n{sql}\n) AS {quoted(alias)}", Relation(alias, columns)
+        return f"(\n{sql}\n) AS {quote(alias)}", Relation(alias, columns)
 
     def source(self, depth: int) -> tuple[str, list[Relation]]:
         """Return a FROM clause of one to three relations."""
@@ -377,7 +374,7 @@ class View:
 
     def integers(self, scope: Sequence[Relation]) -> list[str]:
         """Return the columns that tables are joined by."""
-        return [f"{quoted(r.alias)}.{quoted(name)}" for r in scope for name, type_ in r.columns if type_ == INT]
+        return [f"{quote(r.alias)}.{quote(name)}" for r in scope for name, type_ in r.columns if type_ == INT]
 
     def condition(self, scope: Sequence[Relation], depth: int) -> str:
         """Return a condition, perhaps with a subquery."""
@@ -425,7 +422,7 @@ class View:
         types = types or [self.chance.choice(TYPES) for _ in range(self.chance.randint(1, 4))]
         names = self.names(len(types) + 1)
         items = [
-            f"{self.expression(type_, scope, 2)} AS {quoted(name)}" for type_, name in zip(types, names, strict=False)
+            f"{self.expression(type_, scope, 2)} AS {quote(name)}" for type_, name in zip(types, names, strict=False)
         ]
         columns = list(zip(names, types, strict=False))
         if depth > 0 and self.chance.random() < 0.12:
@@ -439,7 +436,7 @@ class View:
                         f"(SELECT max({b}) FROM {inner} WHERE {b} <= {a})",
                     ]
                 )
-                items[0] = f"{item} AS {quoted(names[0])}"
+                items[0] = f"{item} AS {quote(names[0])}"
                 columns[0] = (names[0], BOOL if item.startswith("E") else INT)
                 self.made["subquery in SELECT"] += 1
         where = f"\nWHERE {self.condition(scope, depth)}" if self.chance.random() < 0.5 else ""
@@ -450,7 +447,7 @@ class View:
         if self.chance.random() < 0.1:
             self.made["limit"] += 1
             order = ", ".join(
-                f"{quoted(name)} {self.chance.choice(['ASC', 'DESC', 'DESC NULLS FIRST'])}" for name, _ in columns
+                f"{quote(name)} {self.chance.choice(['ASC', 'DESC', 'DESC NULLS FIRST'])}" for name, _ in columns
             )
             return f"SELECT * FROM (\n{sql}\n) ORDER BY {order} LIMIT {self.chance.randint(1, 4)}", columns
         return sql, columns
@@ -458,9 +455,9 @@ class View:
     def window(self, sql: str, columns: list[tuple[str, str]], name: str) -> tuple[str, list[tuple[str, str]]]:
         """Return a query with a window over the rows of ``sql``."""
         self.made["window"] += 1
-        order = ", ".join(quoted(own) for own, _ in columns)
-        part = f"PARTITION BY {quoted(columns[0][0])} " if self.chance.random() < 0.6 else ""
-        one = quoted(columns[-1][0])
+        order = ", ".join(quote(own) for own, _ in columns)
+        part = f"PARTITION BY {quote(columns[0][0])} " if self.chance.random() < 0.6 else ""
+        one = quote(columns[-1][0])
         functions = [
             ("row_number()", INT, order), ("rank()", INT, one), ("dense_rank()", INT, one), ("count(*)", "bigint", one),
             (f"lag({one})", columns[-1][1], order), (f"max({one})", columns[-1][1], one),
@@ -468,7 +465,7 @@ class View:
             (f"count({one})", "bigint", one),
         ]  # fmt: skip
         call, type_, by = self.chance.choice(functions)
-        item = f"{call} OVER ({part}ORDER BY {by}) AS {quoted(name)}"
+        item = f"{call} OVER ({part}ORDER BY {by}) AS {quote(name)}"
         return f"SELECT *, {item} FROM (\n{sql}\n) AS w", [*columns, (name, type_)]
 
     def grouped(self, depth: int) -> tuple[str, list[tuple[str, str]]]:
@@ -486,7 +483,7 @@ class View:
         types = [key if "length('" not in sql or key == INT else INT for key, sql in zip(keys, written, strict=True)]
         columns = list(zip(names, [*types, *(type_ for _, type_ in aggregates)], strict=True))
         items = [
-            f"{sql} AS {quoted(name)}"
+            f"{sql} AS {quote(name)}"
             for sql, name in zip([*written, *(sql for sql, _ in aggregates)], names, strict=True)
         ]
         where = f"\nWHERE {self.condition(scope, depth)}" if self.chance.random() < 0.3 else ""
@@ -543,7 +540,7 @@ class View:
         source, scope = self.source(0)
         names = self.names(len(types))
         items = [
-            f"{self.expression(type_, scope, 1)} AS {quoted(name)}" for type_, name in zip(types, names, strict=True)
+            f"{self.expression(type_, scope, 1)} AS {quote(name)}" for type_, name in zip(types, names, strict=True)
         ]
         return f"SELECT {', '.join(items)}\n{source}", list(zip(names, types, strict=True))
 
@@ -554,18 +551,16 @@ class View:
         sql, columns = self.query(depth - 1)
         alias = self.alias()
         scope = [Relation(alias, columns)]
-        text = f"{quoted(name)} AS {quoted(alias)}"
+        text = f"{quote(name)} AS {quote(alias)}"
         if self.chance.random() < 0.4:
             other = self.alias()
-            key = quoted(columns[0][0])
-            text += f" JOIN {quoted(name)} AS {quoted(other)} ON {quoted(alias)}.{key} <=> {quoted(other)}.{key}"
+            key = quote(columns[0][0])
+            text += f" JOIN {quote(name)} AS {quote(other)} ON {quote(alias)}.{key} <=> {quote(other)}.{key}"
             scope.append(Relation(other, columns))
         types = [self.chance.choice(TYPES) for _ in range(2)]
         names = self.names(2)
-        items = [
-            f"{self.expression(type_, scope, 1)} AS {quoted(own)}" for type_, own in zip(types, names, strict=True)
-        ]
-        return f"WITH {quoted(name)} AS (\n{sql}\n)\nSELECT {', '.join(items)} FROM {text}", list(
+        items = [f"{self.expression(type_, scope, 1)} AS {quote(own)}" for type_, own in zip(types, names, strict=True)]
+        return f"WITH {quote(name)} AS (\n{sql}\n)\nSELECT {', '.join(items)} FROM {text}", list(
             zip(names, types, strict=True)
         )
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
 import strandline
+from strandline.algebra.schema import quote
 from strandline.client import Environment
 from strandline.engine.sql.edits import assignable
 from strandline.errors import CollectionError, DefinitionError, InvalidUsage, Position
@@ -50,7 +51,7 @@ def test_delete_and_update_act_on_the_table_that_is_named(place: Place) -> None:
     """Else rows of another table are deleted: ``DELETE FROM `a b` …`` read table a under the alias b."""
     names = ["a b", "a", "select", "a`b", "x.y", "1", "where"]
     with place.open() as env:
-        quoted = {name: "`" + name.replace("`", "``") + "`" for name in names}
+        quoted = {name: quote(name) for name in names}
         for number, name in enumerate(names):
             env.execute(f"CREATE TABLE {quoted[name]} (id INT)")
             env.insert(name, [{"id": number}, {"id": 100}, {"id": 200}])

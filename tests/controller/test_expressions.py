@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from strandline.algebra.schema import quote
 from strandline.client import Environment
 from strandline.errors import DefinitionError
 
@@ -30,10 +31,10 @@ def test_a_table_may_have_the_name_of_anything_that_we_generate(place: Place) ->
     """Else the view of one table reads another relation, or every view stands still."""
     with place.open() as env:
         for name in NAMES:
-            quoted = "`" + name.replace("`", "``") + "`"
+            quoted = quote(name)
             env.execute(f"CREATE TABLE {quoted} (k INT, v INT)")
         for n, name in enumerate(NAMES):
-            quoted, other = ("`" + each.replace("`", "``") + "`" for each in (name, NAMES[n - 1]))
+            quoted, other = (quote(each) for each in (name, NAMES[n - 1]))
             env.execute(
                 f"CREATE MATERIALIZED VIEW v{n} AS SELECT a.k, count(*) AS n, max(b.v) AS m FROM {quoted} a"
                 f" LEFT JOIN {other} b ON a.k = b.k GROUP BY a.k"

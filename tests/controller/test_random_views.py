@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from random_views import STANDINS, TABLES, History, quoted, random_view
+from random_views import STANDINS, TABLES, History, random_view
 
+from strandline.algebra.schema import quote
 from strandline.client import Environment
 from strandline.errors import CollectionError, DefinitionError
 
@@ -139,8 +140,8 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
     view = partial(random_view, failing=failing)
     with place.open(config={"spark": INTERPRETED}) as env:
         for table in TABLES:
-            env.execute(f"CREATE TABLE {quoted(table.name)} ({table.ddl})")
-            plain.createDataFrame([], table.ddl).createOrReplaceTempView(quoted(table.name))
+            env.execute(f"CREATE TABLE {quote(table.name)} ({table.ddl})")
+            plain.createDataFrame([], table.ddl).createOrReplaceTempView(quote(table.name))
         views = _create(env, plain, {seed: view(seed)[0] for seed in seeds})
         wrong, failed = [], set[int]()
         for tick in range(TICKS):
@@ -155,7 +156,7 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
             for table in TABLES:
                 rows = [tuple(row.values()) for row in history.held[table.name]]
                 for session in (plain, unpruned):
-                    session.createDataFrame(rows, table.ddl).createOrReplaceTempView(quoted(table.name))
+                    session.createDataFrame(rows, table.ddl).createOrReplaceTempView(quote(table.name))
             for seed in views:
                 ours = _answer(partial(env.query, f"SELECT * FROM v{seed}"), CollectionError)
                 assert (ours is None) == (status["collections"][f"v{seed}"]["errors"]["rows"] > 0), f"view {seed}"

@@ -105,7 +105,7 @@ def test_status_counts_what_the_sinks_of_a_view_did() -> None:
         assert told["Ones"]["sink"]["appends"] >= 2
         assert told["Ones"]["sink"]["conflicts"] == 0
         assert "sink" not in told["orders"]
-        core.client.notifier = Asked(place, core._told())
+        core.client.notifier = Asked(place, core._metrics())
         core.writing = None
         others = await inquiry.status(core)
         assert others["collections"]["Ones"]["sink"] == told["Ones"]["sink"], "another process is told the same"

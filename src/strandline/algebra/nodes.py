@@ -16,7 +16,7 @@ Source: design page "compute" (from SQL to a dataflow; a step; the table of rule
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, TypeAlias
 
 from strandline.algebra.scalar import Scalar
@@ -151,6 +151,8 @@ class Opaque:
 
     ``sql`` is a whole Spark SELECT in which each relation ``aliases[i]`` is the multiset ``inputs[i]``.  It is
     recomputed at each time its inputs change, and diffed.  ``reason`` says why, for people (`explain` shows it).
+    ``picks``: each output row is a row of the one input, taken at most as often as it is there, perhaps with fewer
+    columns.  It is no part of the text of a plan, because stored collections are named after that text.
     """
 
     inputs: tuple[Node, ...]
@@ -158,6 +160,7 @@ class Opaque:
     sql: str
     names: tuple[str, ...]
     reason: str
+    picks: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.location import KEY as LOCATION
 from strandline.persist.handles.plane import Contents, Half, Merger
 from strandline.persist.handles.records import read_records
-from strandline.persist.handles.register import version_key
 from strandline.persist.shard import codec
 from strandline.persist.shard.batch import Batch, BlobPart, as_batch
 from strandline.persist.shard.evolution import parse_schema
@@ -39,7 +38,7 @@ from strandline.persist.together.ledger import Committed, Ledger
 from strandline.persist.together.transactions import LOGS
 from strandline.persist.upkeep.compact import UNNAMED
 from strandline.store.consensus import Consensus
-from strandline.store.seal import Kind, unseal
+from strandline.store.seal import Kind, unseal, version_key
 
 _FIRST_ROLLUP: Final = f"/rollup/{FIRST_SEQNO}-"
 """A shard's first rollup is written before the shard exists, so a stray one may belong to a shard being created."""

@@ -22,7 +22,7 @@ from typing import Final
 
 import google_crc32c
 
-from strandline.errors import CorruptionError
+from strandline.errors import ConfigError, CorruptionError
 
 
 @unique
@@ -78,6 +78,24 @@ def unseal(kind: Kind, key: str, data: bytes) -> bytes:
     if data[:SEAL_BYTES] != identity + _CRC.pack(_crc(identity, body)):
         raise CorruptionError(f"{kind.name.lower()} {key!r}: {_difference(kind, data)}")
     return body
+
+
+def version_key(key: str, seqno: int) -> str:
+    """Return what version ``seqno`` of a Consensus key is sealed under: it is refused as another version.
+
+    >>> version_key("s", 7)
+    's/7'
+    """
+    return f"{key}/{seqno}"
+
+
+def refuse_future(what: str, written: int, known: int, needed: str = "a later strandline") -> None:
+    """Raise `ConfigError` if ``what`` was written in a newer format than ``known``.
+
+    This version would misread it, or write it back without the fields that the newer format added.
+    """
+    if written > known:
+        raise ConfigError(f"{what} in format {written}, this version reads up to {known}: {needed} is needed")
 
 
 def _identity(kind: Kind, key: str, length: int) -> bytes:

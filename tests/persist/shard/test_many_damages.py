@@ -16,12 +16,12 @@ import pytest
 
 from strandline.errors import CorruptionError
 from strandline.persist.handles.records import read_records
-from strandline.persist.handles.register import Register, version_key
+from strandline.persist.handles.register import Register
 from strandline.persist.shard import codec
 from strandline.persist.shard.batch import BlobPart
 from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.store.seal import Kind, seal, unseal
+from strandline.store.seal import Kind, seal, unseal, version_key
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.kernel import run_sync
 
@@ -64,7 +64,7 @@ def objects() -> list[Sealed]:
             key = f"s/{size}"
             made: dict[Kind, tuple[str, bytes, Callable[[bytes], object]]] = {
                 Kind.DIFF: (
-                    codec.version_key("s", 7),
+                    version_key("s", 7),
                     body([codec.FORMAT, 7, {"owner": filler.decode()}, [], 1, "s/rollup/1"]),
                     lambda data: codec.decode_diff("s", 7, data),
                 ),

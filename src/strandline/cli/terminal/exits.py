@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 from strandline.engine.frames.failures import is_sparks
-from strandline.errors import FencedError, StrandlineError
+from strandline.errors import FencedError, StrandlineError, first_line
 
 TRACEBACK_VARIABLE: Final = "STRANDLINE_TRACEBACK"
 """Set to 1 (``--debug`` does so) to see tracebacks, and Spark's output on standard error."""
@@ -44,7 +44,7 @@ def sentence(error: Exception) -> str:
     """
     if isinstance(error, StrandlineError):
         return str(error)
-    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    first = first_line(error)
     if is_sparks(error):
         return f"Spark cannot do this: {first}"
     if isinstance(error, OSError) and error.strerror:

@@ -1,4 +1,4 @@
-"""Keys: columns that tell the rows of a plan apart, where that can be seen from its shape.
+"""Keys: columns that identify the rows of a plan, where its shape shows them.
 
 An endpoint needs one to update a row in place.  A key found here holds at every time; none found says nothing.
 """
@@ -6,7 +6,6 @@ An endpoint needs one to update a row in place.  A key found here holds at every
 from __future__ import annotations
 
 from strandline.algebra.nodes import Filter, Join, Node, Opaque, Project, Reduce
-from strandline.compute.plan.scalars.order import TOP_K
 
 
 def key(plan: Node) -> tuple[str, ...] | None:
@@ -25,7 +24,7 @@ def key(plan: Node) -> tuple[str, ...] | None:
             return tuple(name for name, _ in keys)
         case Filter(input=below):
             return key(below)
-        case Opaque(reason=reason, inputs=(only,)) if reason == TOP_K:
+        case Opaque(picks=True, inputs=(only,)):
             found = key(only)
             return found if found is not None and set(found) <= set(plan.names) else None
         case Project(input=below, columns=columns):

@@ -117,13 +117,13 @@ def _changed(core: Core, present: Item, defined: Defined) -> str:
             return _other_columns(core, present, columns)
         case CreateSource() as wanted, Source():
             if (wanted.connector, wanted.options) != (present.connector, present.options):
-                return f"{present.connector} and the options {_told(present.options)}"
+                return f"{present.connector} and the options {_listed(present.options)}"
             return _other_columns(core, present, wanted.columns)
         case CreateView(query=query), View():
             return "" if _meaning(query) == _meaning(present.sql) else "another query"
         case CreateMaterialization() as wanted, Materialization():
             if (wanted.endpoint, wanted.options) != (present.endpoint, present.options):
-                return f"{present.endpoint} and the options {_told(present.options)}"
+                return f"{present.endpoint} and the options {_listed(present.options)}"
             return _other_bindings(present, wanted)
     return f"another kind: it is a {type(present).__name__.lower()}"
 
@@ -154,5 +154,5 @@ def _meaning(sql: str) -> list[tuple[str, bool]]:
     return [(word.text, word.literal) for word in words(sql)]
 
 
-def _told(options: dict[str, str]) -> str:
+def _listed(options: dict[str, str]) -> str:
     return ", ".join(f"{key} {value!r}" for key, value in sorted(options.items())) or "of nothing"

@@ -1,4 +1,4 @@
-"""A project: a directory that says what an environment is, in files that people keep under version control.
+"""A project: a directory that says what an environment is, in files that live under version control.
 
     strandline.yml                  location, consensus, deployment, reentrant, tick_ms, keep_history, spark, endpoints
     tables/*.sql                    CREATE TABLE …
@@ -28,6 +28,7 @@ from urllib.parse import urlparse
 import msgspec
 import yaml
 
+from strandline.algebra.schema import quote
 from strandline.controller.language import statements
 from strandline.controller.language.statements import (
     Bind,
@@ -73,7 +74,7 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a materialization may go ``INTO`` by name: a driver, and the options that all who use it share."""
+    """What a materialization may go ``INTO`` by name: a driver, and the options that all its users share."""
 
     driver: str
     options: Mapping[str, str]
@@ -83,7 +84,7 @@ class Endpoint:
 class Project:
     """A project as its files say.  ``location`` and ``consensus`` are what `strandline.open` takes, ``config`` too.
 
-    ``consensus`` is not shown: who does not write a reference may have written a password.
+    ``consensus`` is not shown: where it is not a reference, it may contain a password.
     """
 
     root: Path
@@ -293,7 +294,7 @@ def _from_yaml(path: Path, directory: str) -> Create:
             source = _struct(_read(path), _SourceFile)
             columns = source.columns
             if not isinstance(columns, str):
-                columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind in columns.items())
+                columns = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
             options = _options(source.options)
             name, using = source.name or path.stem, source.using.lower()
             return CreateSource(name, columns, using, options, keep_history=source.keep_history)
@@ -347,7 +348,7 @@ def _options(given: Mapping[str, _Scalar]) -> dict[str, str]:
 
 
 def _words(settings: Mapping[str, _Scalar]) -> dict[str, str]:
-    """Return settings whose names are somebody else's (Spark tells capitals from small letters)."""
+    """Return settings whose names another system defines (Spark's names are case-sensitive)."""
     return {key: _word(value) for key, value in settings.items()}
 
 
@@ -358,10 +359,6 @@ def _word(value: _Scalar) -> str:
     ['true', '3', 'NA']
     """
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _absolute(root: Path, options: Mapping[str, str]) -> dict[str, str]:

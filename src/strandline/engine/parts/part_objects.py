@@ -21,7 +21,7 @@ from obstore import exceptions
 
 from strandline.engine.parts import footers
 from strandline.engine.parts.footers import Described
-from strandline.errors import Indeterminate, Unavailable
+from strandline.errors import Indeterminate, Unavailable, first_line
 from strandline.persist.shard.batch import BlobPart
 from strandline.store.blob_kinds.objects import READ_RETRIES_MAX, ObjectLocation
 
@@ -56,7 +56,7 @@ class ObjectParts:
                 else:
                     found.append(described)
         except (exceptions.BaseError, OSError) as error:
-            raise Indeterminate(f"parts below {prefix} may be there, and cannot be read: {_told(error)}") from error
+            raise Indeterminate(f"parts below {prefix} may be there but cannot be read: {first_line(error)}") from error
         return found
 
     def check(self, part: BlobPart) -> Described:
@@ -67,7 +67,7 @@ class ObjectParts:
         except _ABSENT:
             return footers.check(part, None, partial(self._read, part.key))
         except (exceptions.BaseError, OSError) as error:
-            raise Unavailable(f"part {part.key} cannot be read: {_told(error)}") from error
+            raise Unavailable(f"part {part.key} cannot be read: {first_line(error)}") from error
 
     def check_all(self, parts: Sequence[BlobPart]) -> list[Described]:
         """Check each, several at a time: a check is two requests, and their time is all waiting."""
@@ -81,7 +81,7 @@ class ObjectParts:
         try:
             data = bytes(obstore.get(self._store, part.key).bytes())
         except (exceptions.BaseError, OSError) as error:
-            raise Unavailable(f"part {part.key} cannot be read: {_told(error)}") from error
+            raise Unavailable(f"part {part.key} cannot be read: {first_line(error)}") from error
         return footers.load(part, data)
 
     def write(self, key: str, data: bytes) -> Described:
@@ -89,7 +89,7 @@ class ObjectParts:
         try:
             obstore.put(self._store, key, data)
         except (exceptions.BaseError, OSError) as error:
-            raise Indeterminate(f"part {key} may not have been stored: {_told(error)}") from error
+            raise Indeterminate(f"part {key} may not have been stored: {first_line(error)}") from error
         described = footers.describe(key, len(data), lambda start, length: data[start : start + length], sidecar="")
         assert described is not None, "a part without rows is never written"
         return described
@@ -101,7 +101,7 @@ class ObjectParts:
         except _ABSENT:
             return
         except (exceptions.BaseError, OSError) as error:
-            raise Indeterminate(f"part {part.key} may still be there: {_told(error)}") from error
+            raise Indeterminate(f"part {part.key} may still be there: {first_line(error)}") from error
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove whatever a failed job left below a prefix that nothing names, if the store answers.  Idempotent."""
@@ -111,7 +111,3 @@ class ObjectParts:
 
     def _read(self, key: str, start: int, length: int) -> bytes:
         return bytes(obstore.get_range(self._store, key, start=start, length=length))
-
-
-def _told(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from strandline.errors import ConfigError, CorruptionError, Unavailable
-from strandline.persist.handles.register import Register, refuse_future
+from strandline.persist.handles.register import Register, refuse_future_json
 from strandline.persist.shard.metrics import Metrics
 from strandline.persist.shard.patience import PatientBlob
 from strandline.store.blob import Blob
@@ -82,7 +82,7 @@ async def read_mark(blob: Blob, clock: Clock) -> Mark | None:
     if data is None:
         return None
     body = unseal(Kind.MARK, KEY, data)
-    refuse_future("the location's mark is", body, FORMAT)
+    refuse_future_json("the location's mark is", body, FORMAT)
     try:
         return _decode_mark(body)
     except msgspec.MsgspecError as error:
@@ -160,7 +160,7 @@ def _noted(body: bytes | None) -> bytes | None:
 def _decided(body: bytes | None) -> _Decided | None:
     if body is None:
         return None
-    refuse_future("the location's id is", body, FORMAT)
+    refuse_future_json("the location's id is", body, FORMAT)
     try:
         return _decode_decided(body)
     except msgspec.MsgspecError as error:

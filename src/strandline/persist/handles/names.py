@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from strandline.errors import CorruptionError, InvalidUsage
-from strandline.persist.handles.register import Register, refuse_future
+from strandline.persist.handles.register import Register, refuse_future_json
 from strandline.store.clock import Ids
 
 KEY: Final = "names"
@@ -129,7 +129,7 @@ def _refuse_another(name: str, known: Named, codec: str, schema: str) -> None:
 def _decode(body: bytes | None) -> _Names:
     if body is None:
         return _Names()
-    refuse_future("the names are kept", body, FORMAT)
+    refuse_future_json("the names are kept", body, FORMAT)
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as error:

@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
-from strandline.errors import ConfigError, Indeterminate, StoreError, Unavailable
+from strandline.errors import Indeterminate, StoreError, Unavailable
 from strandline.persist.shard.patience import ATTEMPTS_MAX, pause_s
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
-from strandline.store.seal import Kind, seal, unseal
+from strandline.store.seal import Kind, refuse_future, seal, unseal, version_key
 
 RETRIES_MAX: Final = ATTEMPTS_MAX
 KEEP_VERSIONS: Final = 64
@@ -108,21 +108,11 @@ class _Formatted(msgspec.Struct):
     format: int = 1
 
 
-def refuse_future(what: str, body: bytes, known: int) -> None:
-    """Raise `ConfigError` if ``what`` was written in a newer format than ``known``: its ``format`` in JSON.
-
-    A change by this version would write it back without the fields that the newer format added.
-    """
+def refuse_future_json(what: str, body: bytes, known: int) -> None:
+    """Call `refuse_future` on ``what``, JSON that carries its ``format``."""
     # The caller decodes the value next, and reports one that is no such value at all.
     with suppress(msgspec.MsgspecError):
-        written = _formats.decode(body).format
-        if written > known:
-            raise ConfigError(f"{what} in format {written}, this version knows {known}: a later strandline is needed")
-
-
-def version_key(key: str, seqno: int) -> str:
-    """Return the key that a version is sealed under."""
-    return f"{key}/{seqno}"
+        refuse_future(what, _formats.decode(body).format, known)
 
 
 _decoder = msgspec.msgpack.Decoder(tuple[str, bytes])

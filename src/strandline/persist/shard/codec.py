@@ -21,11 +21,10 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from strandline.errors import ConfigError
 from strandline.frontier.antichain import Frontier
 from strandline.persist.shard.batch import Batch, BlobPart, Digest, InlinePart, Part, Staged, Window
 from strandline.persist.shard.state import Certificate, Critical, Leased, Rollup, ShardState, Writer
-from strandline.store.seal import Kind, seal, unseal
+from strandline.store.seal import Kind, refuse_future, seal, unseal, version_key
 
 FORMAT: Final = 1
 
@@ -167,11 +166,6 @@ def parts_set(diff: Diff) -> Iterator[Part]:
                 yield from unpack_staged(value).parts
 
 
-def version_key(shard: str, seqno: int) -> str:
-    """What a diff is sealed for: a version read under another key or seqno is refused."""
-    return f"{shard}/{seqno}"
-
-
 def encode_diff(shard: str, diff: Diff) -> bytes:
     """Return the sealed bytes of a diff."""
     body = [FORMAT, diff.seqno, dict(diff.set), list(diff.removed), diff.rollup.seqno, diff.rollup.key]
@@ -181,7 +175,7 @@ def encode_diff(shard: str, diff: Diff) -> bytes:
 def decode_diff(shard: str, seqno: int, data: bytes) -> Diff:
     """Return a diff.  Raises `CorruptionError` if the bytes are not version ``seqno`` of ``shard``."""
     body = _decode(unseal(Kind.DIFF, version_key(shard, seqno), data))
-    _refuse_future(shard, body[0])
+    _check_format(shard, body[0])
     return Diff(body[1], body[2], tuple(body[3]), Rollup(body[4], body[5]))
 
 
@@ -193,16 +187,12 @@ def encode_rollup(key: str, state: ShardState) -> bytes:
 def decode_rollup(shard: str, key: str, data: bytes) -> tuple[int, dict[str, Any]]:
     """Return ``(seqno, entries)``.  Raises `CorruptionError` if the bytes are not the rollup ``key``."""
     body = _decode(unseal(Kind.ROLLUP, key, data))
-    _refuse_future(shard, body[0])
+    _check_format(shard, body[0])
     return body[1], body[2]
 
 
-def _refuse_future(shard: str, written: int) -> None:
-    if written > FORMAT:
-        raise ConfigError(
-            f"shard {shard!r} was written in format {written}, this version reads up to {FORMAT}: "
-            f"strandline 0.{written} or later is needed"
-        )
+def _check_format(shard: str, written: int) -> None:
+    refuse_future(f"shard {shard!r} was written", written, FORMAT, f"strandline 0.{written} or later")
 
 
 _ABSENT: Final = object()

@@ -111,22 +111,6 @@ class FileBlob:
         check_prefix(prefix)
         return await asyncio.to_thread(lambda: sorted(self._keys(prefix)))
 
-    async def sync_tree(self, prefix: str) -> None:
-        """Make durable what another process wrote below the directory ``prefix``.
-
-        Files first, then their directories, then those above, up to the root.  Only after this has returned may an
-        append name parts that Spark wrote.
-
-        Raises:
-            InvalidUsage: there is no such directory.
-            Indeterminate: some file may not be durable.  A second fsync proves nothing after a first one failed (the
-                kernel forgets what it could not write): write the files again, elsewhere.
-        """
-        directory = self.path(prefix.removesuffix("/"))
-        if not directory.is_dir():
-            raise InvalidUsage(f"nothing is stored below {prefix!r}")
-        await self._blocking(lambda: self._sync_tree(directory, prefix))
-
     def sweep(self, now_ms: int) -> int:
         """Remove the files that crashed writers left; return how many.  ``now_ms``: the file system's clock."""
         swept = 0
@@ -218,16 +202,6 @@ class FileBlob:
                 if key.startswith(prefix) and is_key(key):
                     yield key
 
-    def _sync_tree(self, top: Path, prefix: str) -> None:
-        try:
-            for directory, _, names in os.walk(top, topdown=False, onerror=_refuse):
-                for name in sorted(names):
-                    self._sync_path(Path(directory, name))
-                self._sync_path(Path(directory))
-            self._sync_upwards(top.parent)
-        except OSError as error:
-            raise Indeterminate(f"files below {prefix!r} may not be durable: {error}") from error
-
     def _sync_upwards(self, directory: Path) -> None:
         for ancestor in (directory, *directory.parents):
             self._sync_path(ancestor)
@@ -255,8 +229,3 @@ class FileBlob:
 def _reason(error: OSError, path: Path) -> str:
     """Return the operating system's message with the file's path, which a failed write does not name itself."""
     return f"{error.strerror or error}: {error.filename or path}"
-
-
-def _refuse(error: OSError) -> None:
-    """Make `os.walk` raise an error that it would skip: the files of an unread directory are not durable."""
-    raise error

@@ -28,7 +28,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import from_url
 
-from strandline.errors import ConfigError, Determinate, Indeterminate, Unavailable
+from strandline.errors import ConfigError, Determinate, Indeterminate, Unavailable, first_line
 from strandline.store.blob import Tagged
 from strandline.store.keys import check_key, check_prefix
 from strandline.store.secret import Secret, revealed
@@ -75,7 +75,7 @@ class ObjectLocation:
         try:
             return from_url(self.url, config=options, client_options=client, retry_config=retry)  # type: ignore[call-overload]
         except (exceptions.BaseError, ValueError) as error:
-            raise ConfigError(f"{self.url}: {_reason(error)}") from None  # the rest of the message may hold an option
+            raise ConfigError(f"{self.url}: {first_line(error)}") from None  # other lines may hold an option
 
 
 class ObjectBlob:
@@ -92,9 +92,9 @@ class ObjectBlob:
         try:
             next(iter(obstore.list(self._reads, chunk_size=1)), None)
         except _FAILURES as error:
-            if _OPERATORS_MOVE.search(_reason(error)):
-                raise ConfigError(f"{location.url} cannot be used: {_reason(error)}") from None
-            raise Unavailable(f"{location.url} does not answer: {_reason(error)}") from None
+            if _OPERATORS_MOVE.search(first_line(error)):
+                raise ConfigError(f"{location.url} cannot be used: {first_line(error)}") from None
+            raise Unavailable(f"{location.url} does not answer: {first_line(error)}") from None
 
     async def get(self, key: str) -> bytes | None:
         """Return what is stored under ``key``, or None."""
@@ -122,7 +122,7 @@ class ObjectBlob:
             pages = obstore.list(self._reads, prefix=directory or None, chunk_size=LIST_PAGE)
             found = [entry async for page in pages for entry in page if entry["path"].startswith(prefix)]
         except _FAILURES as error:
-            raise Determinate(f"blobs {prefix!r} cannot be listed: {_reason(error)}") from error
+            raise Determinate(f"blobs {prefix!r} cannot be listed: {first_line(error)}") from error
         # Hadoop marks a directory by an empty object whose name ends in a slash, which the listing leaves out.
         return sorted([each["path"] for each in found if each["size"] or await self._is_there(each["path"])])
 
@@ -135,7 +135,7 @@ class ObjectBlob:
             # A store may also refuse because another request for the key is in flight, and that request may fail.
             if await self._is_there(key):
                 return False
-            raise Indeterminate(f"blob {key!r} was not stored by any writer: {_reason(error)}") from error
+            raise Indeterminate(f"blob {key!r} was not stored by any writer: {first_line(error)}") from error
         return True
 
     async def read(self, key: str) -> Tagged | None:
@@ -147,7 +147,7 @@ class ObjectBlob:
         except _ABSENT:
             return None
         except _FAILURES as error:
-            raise Determinate(f"blob {key!r} cannot be read: {_reason(error)}") from error
+            raise Determinate(f"blob {key!r} cannot be read: {first_line(error)}") from error
         return Tagged(data, found.meta["e_tag"] or "")
 
     async def replace(self, key: str, tag: str, data: bytes) -> bool:
@@ -165,7 +165,7 @@ class ObjectBlob:
         except _ABSENT:
             return False
         except _FAILURES as error:
-            raise Determinate(f"blob {key!r} cannot be looked for: {_reason(error)}") from error
+            raise Determinate(f"blob {key!r} cannot be looked for: {first_line(error)}") from error
         return True
 
 
@@ -175,11 +175,6 @@ async def _write(key: str, request: Awaitable[T]) -> T:
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
         raise  # an answer, not a failure: the caller handles it
     except _REFUSED as error:
-        raise Determinate(f"blob {key!r} was refused: {_reason(error)}") from error
+        raise Determinate(f"blob {key!r} was refused: {first_line(error)}") from error
     except _FAILURES as error:
-        raise Indeterminate(f"blob {key!r} may or may not have changed: {_reason(error)}") from error
-
-
-def _reason(error: BaseException) -> str:
-    """Return the first line of the message: the others show the client's configuration."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        raise Indeterminate(f"blob {key!r} may or may not have changed: {first_line(error)}") from error

@@ -44,6 +44,7 @@ from strandline.errors import (
     StoreError,
     StrandlineError,
     Unavailable,
+    first_line,
 )
 from strandline.store.consensus import (
     SEQNO_MAX,
@@ -384,5 +385,4 @@ def _at_start(place: str, error: StoreError) -> StrandlineError:
 
 
 def _reason(error: psycopg.Error) -> str:
-    message = str(error).strip().splitlines()
-    return f"{message[0] if message else type(error).__name__} ({error.sqlstate or type(error).__name__})"
+    return f"{first_line(error)} ({error.sqlstate or type(error).__name__})"

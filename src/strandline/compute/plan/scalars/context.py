@@ -82,10 +82,17 @@ class Context:
         return schema
 
     def opaque(
-        self, inputs: Iterable[Node], aliases: Iterable[str], sql: str, names: Iterable[str], reason: str
+        self,
+        inputs: Iterable[Node],
+        aliases: Iterable[str],
+        sql: str,
+        names: Iterable[str],
+        reason: str,
+        *,
+        picks: bool = False,
     ) -> Opaque:
         """Return an `Opaque` that Spark accepts, its types learned."""
-        node = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason)
+        node = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason, picks)
         self.learn(node)
         return node
 

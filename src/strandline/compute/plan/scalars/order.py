@@ -16,9 +16,7 @@ from strandline.compute.plan.scalars.compose import names, select
 from strandline.compute.plan.scalars.context import Context, Planned
 from strandline.errors import DefinitionError
 
-TOP_K = "ORDER BY … LIMIT has no maintenance rule"
-"""The reason of a top-k `Opaque`."""
-
+_NO_RULE: Final = "ORDER BY … LIMIT has no maintenance rule"
 _ORDERED: Final = f"{RESERVED}ordered"
 
 
@@ -66,4 +64,5 @@ def top(context: Context, planned: Planned, keys: Sequence[exp.Ordered], query: 
     order = exp.Order(expressions=[*keys, *ascending(kept)])
     bounds = {key: query.args[key].copy() for key in ("limit", "offset") if query.args.get(key)}
     sql = text(select(names(kept), _ORDERED, order=order, **bounds))
-    return Planned(context.opaque((planned.node,), (_ORDERED,), sql, kept, TOP_K), planned.outputs)
+    node = context.opaque((planned.node,), (_ORDERED,), sql, kept, _NO_RULE, picks=True)
+    return Planned(node, planned.outputs)
