@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 class SparkEngine:
-    """`persist.handles.plane.Engine` on a session of its own (`session.adopt`), with parts in ``store``."""
+    """`persist.handles.plane.Engine` on a session of its own (`start.adopt`), with parts in ``store``."""
 
     def __init__(self, session: SparkSession, store: Parts) -> None:
         self._session = session

@@ -70,7 +70,7 @@ async def until_answered(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def too_old(error: InvalidUsage) -> bool:
     """Tell whether an append was refused because its parts were begun so long ago that they may have been swept."""
-    return "so long ago" in str(error)
+    return "too long ago" in str(error)
 
 
 def too_late(error: InvalidUsage) -> bool:
