@@ -71,6 +71,7 @@ STAGE_BY_PATH: Final = {
     "tests/simulation/planted/": "planted",
     "tests/simulation/": "simulation",
     "tests/test_layers.py": "check",
+    "tests/test_named.py": "check",
     "tests/test_tidy.py": "check",
 }
 CHECK_COMMANDS: Final = (
@@ -95,9 +96,9 @@ OUT_OF_TIME: Final = 124
 def stage_of(path: str, markers: Iterable[str]) -> str:
     """Return the one stage of a test in the file ``path`` (relative to the root, with ``/``) that has ``markers``.
 
-    >>> stage_of("tests/persist/test_machine.py", []), stage_of("tests/simulation/planted/test_gc.py", ["parametrize"])
+    >>> stage_of("tests/persist/test_client.py", []), stage_of("tests/simulation/planted/test_rooms.py", ["x"])
     ('unit', 'planted')
-    >>> stage_of("tests/engine/test_parts.py", ["spark", "kill"])
+    >>> stage_of("tests/engine/parts/test_merge.py", ["spark", "kill"])
     'kills'
     """
     held = frozenset(markers)

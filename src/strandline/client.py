@@ -81,8 +81,8 @@ def open(  # noqa: A001  # the public name is `strandline.open`
             ``postgresql://…`` or ``object-store``; or a reference (``env:NAME``).
         read_only: take nothing over, write no data: ``mode="read"``.
         config: see `strandline.controller.location.config.Config`.
-        mode: ``full`` (the default), ``read`` (leases and notices, no data) or ``independent`` (no write at all and no
-            connection: nobody notices, and nothing is held for it); see `strandline.controller.location.config.Mode`.
+        mode: ``full`` (the default), ``read`` (leases and notices, no data) or ``independent`` (no write, no connection
+            and no hold: no other process sees it); see `strandline.controller.location.config.Mode`.
 
     Raises:
         ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
@@ -126,7 +126,7 @@ class Collection:
     def changes(self, lower: int, upper: int) -> DataFrame:
         """Return the updates with ``lower <= time < upper``: the columns, ``__time`` and ``__diff``.
 
-        Raises `AsOfError` where they are not known any more or not yet, `InvalidUsage` for what is no stretch of time.
+        Raises `AsOfError` where they are no longer known, or not yet; `InvalidUsage` if ``lower > upper``.
         """
         return self._env._changes(self.name, *arguments.window(lower, upper))
 
@@ -134,9 +134,9 @@ class Collection:
 class Transaction:
     """Several tables, one timestamp, all or nothing: committed when the block ends without an error.
 
-    It sees the tables as they were before it: neither its reads nor its deletes know of its own inserts.  If somebody
-    else commits meanwhile, what it reads is read again, so there is no conflict to be handled; a row to delete that is
-    not there (any more) fails it whole.
+    It sees the tables as they were before it: neither its reads nor its deletes see its own inserts.  If another writer
+    commits meanwhile, the transaction repeats its reads, so the caller handles no conflict.  A row to delete that does
+    not exist, or no longer exists, fails the whole transaction.
     """
 
     def __init__(self, env: Environment, token: str | None) -> None:
@@ -174,8 +174,8 @@ class Transaction:
     def commit(self) -> int | None:
         """Commit what was gathered, and return its time (None: it is nothing); durable when it returns.
 
-        Where the commit failed, it may be called again.  Without a token that is refused if its outcome is not known,
-        since nothing would tell the first attempt from the second.
+        After a commit that failed, the caller may call it again.  Without a token that is refused if the outcome is
+        not known, since no store could separate the first attempt from the second.
         """
         self._refuse_committed()
         if self._changes:
@@ -222,7 +222,7 @@ class Environment:
         self.close()
 
     def close(self) -> None:
-        """Let go of the location.  Everything that was acknowledged is durable already.
+        """Close the location and release it.  Everything that was acknowledged is durable already.
 
         Raises what an endpoint or a store raises; it is closed all the same.
         """
@@ -300,7 +300,7 @@ class Environment:
         transaction.commit()
 
     def begin(self, token: str | None = None) -> Transaction:
-        """Return a transaction for who cannot use `transaction`; nothing happens before its `commit`."""
+        """Return a transaction for a caller that cannot use `transaction`; nothing happens before its `commit`."""
         return Transaction(self, token)
 
     # ---- going on ----------------------------------------------------------------------------------------------------
@@ -385,8 +385,8 @@ class Environment:
     def verify(self, name: str, as_of: int | None = None, repair: bool = False) -> Verification:
         """Recompute a view by plain Spark at one time and compare, both ways; ``repair`` appends the difference.
 
-        The state that it keeps inside is compared too, with what that state's own inputs hold, and is told as
-        ``view/stage`` if it differs.  A materialization is compared with its collections: ``tables`` has each of them.
+        It also compares the view's internal state with the inputs of that state, and reports a difference as
+        ``view/stage``.  A materialization is compared with its collections: ``tables`` has each of them.
         """
         arguments.text(name, "the view's name")
         arguments.maybe_time(as_of, "as_of")
@@ -457,14 +457,14 @@ class Environment:
         return self._run(skip(self._core, arguments.text(source, "the source's name"), time, apply=apply))
 
     def release(self) -> str | None:
-        """Give the location free whose dead holder may not be succeeded; return who that was.
+        """Release a location whose holder died, and return that holder; None if there is none.
 
         Raises `ConfigError` if it is alive.
         """
         return self._run(housekeeping.release(self._core))
 
     def written_by(self) -> str | None:
-        """Return who writes the location now and may be alive; None if nothing does."""
+        """Return the holder that writes the location, unless it is known to be dead; None if there is none."""
         return self._run(housekeeping.written_by(self._core))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -518,7 +518,7 @@ class Environment:
         return self._hand_out(self._run(read()), hold)
 
     def _hand_out(self, rows: Rows, hold: Hold) -> DataFrame:
-        """Return rows as a person's frame; what they lie in is held until nothing uses it, or this is closed."""
+        """Return rows as a caller's frame; their parts are held until nothing uses it, or this is closed."""
         self._holds.add(hold)
         loop = self._loop
         return self._assembly.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))

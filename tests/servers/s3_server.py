@@ -3,7 +3,7 @@
 moto looks whether an object is there and then stores it, in two steps: with eight writers of one key and threads that
 switch often, two of them were told in 14 of 200 rounds that they had made it.  A server may not do that, so here a lock
 makes requests one after the other; each is a few microseconds of Python, which run one after the other anyway.  That
-this is enough is a test (`tests/store/test_s3_server.py`).
+this is enough is a test (`tests/store/blob_kinds/test_objects.py`).
 
     python s3_server.py      prints its port when it answers, and runs until it is told to stop or its parent is gone
 """

@@ -1,8 +1,8 @@
 """With how much care a stage is computed, and what it falls back to when an expression fails.
 
 *Plain*: as it is.  *By rows*: the stage's plan made careful (`algebra.careful`), so that rows that fail become rows of
-the error half.  *As a whole*: nothing can be told of single rows (a recomputed query fails, or an aggregate), so the ok
-half is empty and the error half holds one error, which names the collection and the query.
+the error half.  *As a whole*: no single row can be blamed (a recomputed query fails, or an aggregate), so the ok half
+is empty and the error half holds one error, which names the collection and the query.
 
 What care a stage is in at a time is a function of its own errors in its shard at that time, so a restart finds it
 again.  It only changes where something fails or heals, and there the stage is computed anew from its inputs' contents:

@@ -1,12 +1,12 @@
 """Stages: a view's plan cut where state is kept.
 
 Each stage ends in at most one stateful node, and its output is a stored collection: of the last stage the view itself,
-of the others internal ones.  An `ACCUMULATE` stage stores keys and accumulators, and whoever reads it finalises them; a
+of the others internal ones.  An `ACCUMULATE` stage stores keys and accumulators, and its readers finalise them; a
 `REGROUP` or `RECOMPUTE` stage stores the node's own output; a `LINEAR` stage keeps no state beyond its output.  Stages
 come in an order in which each reads only imports and earlier ones.
 
 An internal stage is named after a fingerprint of what it computes, so that two views with the same subplan name the
-same stage.  Trap: the fingerprint speaks of imports by name; whoever shares stages across time must see to it that a
+same stage.  Trap: the fingerprint holds the names of imports.  Code that shares stages across time must check that a
 name still means the same collection.
 
 Source: design page "compute" (from SQL to a dataflow, 4; a step).

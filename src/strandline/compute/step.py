@@ -3,7 +3,7 @@
 A step over ``[lower, upper)`` reads, of each input, its updates in the window (Δ) and where the rule wants them its
 contents before (old) or both (new), old times advanced to ``lower``.  The rule's plan says which; frames that no rule
 asks for are not read.  The result is handed to the stage's sink.  Nothing changed and nothing owed: no job, the upper
-moves by an empty append (`quiet` tells, so that a tick can do many of those at once).
+moves by an empty append (`quiet` reports this, so that a tick can do many of those at once).
 
 A fresh shard starts at ``as_of``, the last time that all inputs know: its contents there are computed anew from the
 inputs' contents, and so they are wherever the shard cannot be trusted, or the care changes that the stage needs.
@@ -83,7 +83,7 @@ class StageRun:
     def needed(self) -> Frontier:
         """The time from which on its inputs, and its own shard, must stay readable.
 
-        One step below where its next window begins: a time of its inputs is told from earlier ones only there.
+        It is one step below the start of its next window: only there can a read separate a time from earlier ones.
         """
         begins = [self.sink.writer.state.upper] if not self.sink.fresh else [self.known()]
         begins += [] if self.sink.desired is None else [Frontier(self.sink.desired)]
@@ -94,7 +94,7 @@ class StageRun:
         return meet(reader.state.upper for reader in self._inputs.values())
 
     def quiet(self, upper: Frontier, quiet_inputs: frozenset[str]) -> bool:
-        """Tell, by metadata alone, that nothing changes up to ``upper`` but the upper itself.
+        """Return, by metadata alone, whether nothing changes up to ``upper`` but the upper itself.
 
         ``quiet_inputs`` are stages that are themselves quiet up to ``upper`` and will be advanced there.
         """
@@ -133,7 +133,7 @@ class StageRun:
 
         Raises:
             FencedError: a newer epoch has taken over.
-            AsOfError: an input has let go of the past that the step needs.
+            AsOfError: the since of an input is after a time that the step needs.
             Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
         upper = meet((upper, self.known()))
@@ -186,7 +186,7 @@ class StageRun:
         return care_of(await self.sink.own_errors(self.name))
 
     def _require(self, time: int) -> None:
-        """Raise `AsOfError` if an input cannot tell ``time`` from earlier ones: what it holds would look new."""
+        """Raise `AsOfError` if an input cannot separate ``time`` from earlier ones: its old rows would look new."""
         for reader in self._inputs.values():
             reader.require(max(0, time))
 
@@ -294,7 +294,7 @@ class StageRun:
 
     @property
     def _wary(self) -> bool:
-        """Whether an input may hold a row that failed, and its withdrawal, at times that are still told apart."""
+        """Whether an input may hold a row that failed, and its withdrawal, at times that are still distinct."""
         if self._failed is None:
             return False
         return any(reader.state.since <= Frontier(self._failed) for reader in self._inputs.values())

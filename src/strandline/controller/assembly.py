@@ -42,7 +42,7 @@ class TypeAnalyst(Analyst, Protocol):
 
 @dataclass(frozen=True)
 class Assembly:
-    """Everything that touches the world, and how to let go of it."""
+    """Everything that touches the world, and how to close it."""
 
     clock: Clock
     ids: Ids
@@ -55,9 +55,9 @@ class Assembly:
     together: Together
     processes: Processes
     address: Path | None
-    """Where the process that writes says how to be told of new versions; None: only in the process itself."""
+    """Where the writer publishes the address that sends notices of new versions; None: only in the writer itself."""
     opened: ExitStack
 
     def close(self) -> None:
-        """Let go of files, threads and the session that was built here; a caller's session is left as it is."""
+        """Close files, threads and the session that was built here; a caller's session is left as it is."""
         self.opened.close()

@@ -6,8 +6,8 @@ tables are sealed, stages step, endpoints follow.  The three halves of a tick (`
 called apart: how ticks are grouped into steps changes no update (law D).
 
 A core is used by one coroutine at a time (the client holds a lock); it spawns nothing.  `FencedError` from any call
-means that another environment has taken over: close it.  Whatever else fails is a *problem* of one item, told by
-`status`, here and in other processes; the other items go on.
+means that another environment has taken over: close it.  Any other failure is a *problem* of one item; `status` reports
+it, here and in other processes, and the other items go on.
 
 Source: design pages "the map" (path of a row), "environment" and "persist" (modes and locks).
 """
@@ -110,11 +110,11 @@ class Core:
 
     @classmethod
     async def open(cls, assembly: Assembly, config: Config, mode: Mode) -> Core:
-        """Open a location.  Where that fails, the location is let go of.
+        """Open a location.  Where that fails, release it.
 
         Raises:
-            ConfigError: somebody else holds it (named), and ``config.take_over`` is not set; or it is only to be read,
-                and nothing was stored there yet.
+            ConfigError: another process holds it (the message names it), and ``config.take_over`` is not set; or it is
+                only to be read, and nothing was stored there yet.
         """
         blob, consensus = assembly.blob, assembly.consensus
         notifier = _notifier(assembly, mode)
@@ -132,13 +132,13 @@ class Core:
             if isinstance(notifier, PushServer):
                 await notifier.serve(core._metrics)
         except BaseException:
-            with suppress(StrandlineError):  # what went wrong first is what is told
+            with suppress(StrandlineError):  # the first error is the one that is raised
                 await core.close()
             raise
         return core
 
     async def close(self) -> None:
-        """Let go of the location, so that the next environment need not ask, and of what was held for reading.
+        """Release the location, so that the next environment opens it without an operator, and the holds of readers.
 
         Raises what an endpoint or a store raises; this process may open the location again all the same.
         """
@@ -175,7 +175,7 @@ class Core:
         await self.catalogs.settle(self.require_writing().epoch)
 
     async def look(self) -> None:
-        """See the catalog as it is now: whoever only reads is not told that others change it."""
+        """Read the catalog as it is now: a process that only reads gets no notice of changes by others."""
         if self.writing is None:
             await self.catalogs.read()
 
@@ -223,7 +223,7 @@ class Core:
         return reader
 
     async def beat(self) -> None:
-        """Show that the readers that hold something are there, and let go of the past that none of them may ask for."""
+        """Renew the leases of the readers that hold something, and release the past that none of them may read."""
         for shard, reader in list(self._held.items()):
             try:
                 await _beat(reader)
@@ -241,7 +241,7 @@ class Core:
 
         def admitted(before: Catalog) -> Holder:
             holder = admit(before, claim, self.assembly.processes)
-            self._claimed = (before.epoch + 1, holder)  # from here on the change may have happened, told or not
+            self._claimed = (before.epoch + 1, holder)  # from here on the change may have happened, known or not
             return holder
 
         catalog = await self.catalogs.succeed(admitted)
@@ -262,7 +262,7 @@ class Core:
         await self.bury()
 
     async def bury(self) -> None:
-        """Close what was dropped, here or by somebody who died over it; what cannot be closed now is a problem."""
+        """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem."""
         writing = self.require_writing()
         buried, problems = await bury(self.catalog.dropped, writing.transactions)
         for shard in self.catalog.dropped:
@@ -380,7 +380,7 @@ class Core:
     async def merge(self) -> None:
         """Carry out the large merges that are due: beside ticks, not in them (`persist/upkeep/compact.py`).
 
-        Raises nothing: what fails is a problem, and the next commit finds out who has taken over.
+        Raises nothing: what fails is a problem, and the next commit finds a newer epoch if there is one.
         """
         with suppress(FencedError):
             async with self.problems.of(MERGES):

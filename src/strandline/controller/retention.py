@@ -1,15 +1,15 @@
-"""Retention: how long the past of each collection stays readable, and letting go of what is older.
+"""Retention: how long the past of each collection stays readable, and the release of what is older.
 
 An environment holds every shard of its items by one critical reader, `HISTORY`.  At ticks it moves these holds
-forward, so that since follows and compaction can add up what nobody may ask for any more:
+forward, so that since follows and compaction can add up updates that no reader may separate:
 
 - a collection stays readable at every time within its policy (``KEEP HISTORY FOR``, else the environment's
   ``keep_history``) before the last time that is complete;
 - an internal stage, and a source's remap, keep what is needed to go on, and no history;
 - whatever a stage reads stays readable one step below the time that it begins at (`StageRun.needed`): only there can
-  it tell what is new from what was there.  A view that cannot be opened holds all that it reads.
+  it separate new updates from earlier ones.  A view that cannot be opened holds all that it reads.
 
-Endpoints, leases and other people's holds are holds of their own: since is where the last of all holders is.
+Endpoints, leases and foreign critical readers have holds of their own: since is the earliest time of all holds.
 
 A hold is moved when since gains an eighth of the policy by it, and not at every tick: in one write for all of them.
 
@@ -34,7 +34,7 @@ from strandline.persist.handles.since import SinceHandle
 HISTORY: Final = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
 LETTING_GO: Final = "(history)"
-"""What a problem is told of that keeps holds from moving: no item is called so unless somebody insists."""
+"""The name of a problem that keeps holds from moving: no item has this name unless a user quotes it."""
 TICKS_BETWEEN: Final = 16
 """Holds are moved once in so many ticks, and whenever `IDLE_MS_MAX` have passed."""
 IDLE_MS_MAX: Final = 60_000
@@ -82,7 +82,7 @@ class Retention:
                 self._holds[shard] = await self._client.since(shard, HISTORY, self._epoch)
 
     def holds(self, item: Item) -> bool:
-        """Tell whether every shard of ``item`` is held; a materialization has none."""
+        """Return whether every shard of ``item`` is held; a materialization has none."""
         return isinstance(item, Materialization) or all(shard in self._holds for shard in kept_shards(item))
 
     async def follow(self, catalog: Catalog, dataflows: Dataflows, time: int) -> None:
@@ -117,7 +117,7 @@ class Retention:
 
 
 def kept_shards(item: Collected) -> tuple[str, ...]:
-    """Return the shards of an item that are held and let go of: a source's progress never forgets."""
+    """Return the shards of an item whose hold moves forward: a source's progress never forgets."""
     return tuple(shard for shard in item.shards if not (isinstance(item, Source) and shard == item.progress))
 
 
@@ -142,14 +142,14 @@ def wanted_sinces(
 
 
 def stage_limits(runs: Iterable[StageRun]) -> Iterator[Limit]:
-    """Yield how far each shard that a stage reads, or writes, may let go for it."""
+    """Yield how far the hold on each shard that a stage reads, or writes, may move for it."""
     for run in runs:
         for shard in (*run.reads, run.sink.writer.shard):
             yield shard, run.needed
 
 
 def view_limits(views: Iterable[View], catalog: Catalog, upper: Upper) -> Iterator[Limit]:
-    """Yield how far shards may let go for views that could not be opened: no further than where these stopped.
+    """Yield how far holds may move for views that could not be opened: no further than where these stopped.
 
     Which of its stages reads what is not known, so all that a view reads is held for all of them.
     """

@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 class SparkEngine:
-    """`persist.handles.plane.Engine` on a session of its own (`session.adopt`), with parts in ``store``."""
+    """`persist.handles.plane.Engine` on a session of its own (`start.adopt`), with parts in ``store``."""
 
     def __init__(self, session: SparkSession, store: Parts) -> None:
         self._session = session
@@ -79,15 +79,15 @@ class SparkEngine:
         self._workers.shutdown()
 
     def spark_frame(self, rows: Rows) -> DataFrame:
-        """Return ``rows`` as a lazy DataFrame: the way out to people who hold Spark in their hands."""
+        """Return ``rows`` as a lazy DataFrame, for users of Spark."""
         return dataframe(unwrap(rows), self._session)
 
     def hand_out(self, rows: Rows, check: Callable[[], None], give_back: Callable[[], None]) -> DataFrame:
-        """Return ``rows`` as a frame of a person's own; see `strandline.engine.frames.held`."""
+        """Return ``rows`` as a frame for the caller; see `strandline.engine.frames.held`."""
         return hand_out(self.spark_frame(rows), check, give_back)
 
     def given(self, rows: DataFrame, schema: Schema, *, diff: int) -> Rows:
-        """Return a person's DataFrame as updates at time 0 with ``diff``; see `strandline.engine.sql.edits`."""
+        """Return a caller's DataFrame as updates at time 0 with ``diff``; see `strandline.engine.sql.edits`."""
         return wrap(Distributed(edits.given(rows, schema, diff=diff), plain=diff == 1))
 
     def inserted(self, answer: DataFrame, columns: Sequence[str], schema: Schema) -> Rows:
@@ -303,7 +303,7 @@ class SparkEngine:
                 self._store.delete(part)
 
     async def _run(self, call: Callable[[], _T]) -> _T:
-        """Run a blocking call in a worker thread and tell its failures in our words."""
+        """Run a blocking call in a worker thread and translate its failures into our errors."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers, call)
         except Exception as error:

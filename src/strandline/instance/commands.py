@@ -21,7 +21,7 @@ from strandline.materialize.protocol.task import MaterializationSpec
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A collection that is written or read: its name for people, its shard, and its columns.
+    """A collection that is written or read: its name in messages, its shard, and its columns.
 
     ``kept``: how long its history is kept, as its author wrote it, for messages alone.
     """

@@ -1,4 +1,4 @@
-"""Error halves, as those who read an environment meet them: a read of what has errors is an error that tells them.
+"""Error halves, as a reader of an environment sees them: reading a collection with errors raises them.
 
 `refuse` stands before every read of a collection's rows, unless it is a source whose errors are forgiven.  `tally`
 counts for `status` either way.

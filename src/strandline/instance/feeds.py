@@ -51,6 +51,6 @@ class CollectionFeed:
         return Changes(window.rows, self._engine.net(window, key=key, times=times))
 
     async def hold(self, frontier: Frontier) -> None:
-        """Let go of times before ``frontier``."""
+        """Release the hold on times before ``frontier``."""
         if self._since.since < frontier:
             await self._since.downgrade(frontier)

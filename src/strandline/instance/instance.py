@@ -90,7 +90,7 @@ class Instance:
     # ---- what runs -----------------------------------------------------------------------------------------------
 
     def runs(self, name: str) -> bool:
-        """Tell whether the item ``name`` is open here."""
+        """Return whether the item ``name`` is open here."""
         return name in self._open
 
     def allow_writes(self) -> None:

@@ -19,7 +19,7 @@ from strandline.materialize.runtime import Materialization as Task
 SINK: Final = "sink"
 MOVING: Final = "moving"
 TOLD_BYTES_MAX: Final = 32 * 1024
-"""What the names of the counters that are told to other processes may come to: all of them travel in one frame."""
+"""The limit for the names of counters that are sent to other processes: all of them travel in one frame."""
 
 
 def counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> dict[str, int]:
@@ -38,7 +38,7 @@ def _counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> Iterator[tuple
 
 
 def told(counted: Mapping[str, int]) -> dict[str, int]:
-    """Return as many of the counters as may be told to other processes: those of the first items, whole."""
+    """Return as many counters as may be sent to other processes: all those of the first items."""
     kept: dict[str, int] = {}
     left = TOLD_BYTES_MAX
     for name, count in counted.items():

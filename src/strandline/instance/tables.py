@@ -1,4 +1,4 @@
-"""Tables: collections that people write to, by INSERT, UPDATE and DELETE.
+"""Tables: collections that users write to, by INSERT, UPDATE and DELETE.
 
 A write is a transaction: rows are staged at a time from the oracle and committed through
 `persist.together.transactions`, to one table or to several, all or nothing.  It is durable when the call returns.
@@ -6,7 +6,7 @@ Deleting a row that is not there fails the whole transaction, and names the row.
 
 A transaction sees everything as it was before it: what a statement reads, of tables and of views alike, and whether
 rows to delete are there, is found at the last time that is complete for the tables; nothing comes between it and the
-commit.  If anybody commits first, all of it is done again, at a later time.
+commit.  If another writer commits first, all of it is done again, at a later time.
 
 Source: design pages "persist" (transactions) and "the public face" (insert, delete, transaction).
 """

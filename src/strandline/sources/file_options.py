@@ -42,8 +42,8 @@ class FileOptions:
     """Where the files are and how they are to be taken.
 
     ``pattern`` is a glob below ``root``; names of files are relative to ``root``.  ``settle_ms``: a file is taken
-    when it has not been modified for so long (0: every file that can be seen is complete, because whoever writes it
-    renames it into place).  ``retain`` false: a file that is durable here may be deleted.  ``retract`` is a glob: the
+    when it has not been modified for so long (0: every file that can be seen is complete, because its writer renames
+    it into place).  ``retain`` false: a file that is durable here may be deleted.  ``retract`` is a glob: the
     rows of files with such a name (not path) are taken back instead of added; empty: of no file.
     """
 

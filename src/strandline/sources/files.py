@@ -4,8 +4,8 @@ A file is one message: it is taken once, whole, when it is complete, and must th
 n-th file of the durable sequence (`file_sequence.py`); files first seen by one probe are numbered in order of name.
 
 *Complete*: its name is none that tools give to unfinished files; it has not been modified for the settle time (text
-that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  What is left
-waiting is told by `notices`.
+that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  `notices` reports
+the files that wait.
 
 *Stays as it is*: each probe compares size and modification time of every file with what was recorded, and its stamp
 with the one last seen; only the content of a file where these differ is read again.  A file that changed, or
@@ -21,7 +21,7 @@ its text as it was: its error leaves.
 
 Whatever touches the file system is asked of a `Folder`, which keeps it off the event loop.
 
-Warns: a file that changes while its rows are being read, and keeps its size and modification time, cannot be told.
+Warns: a file that changes while its rows are being read, and keeps its size and modification time, is not detected.
 
 Source: design page "sources" (files).
 """
@@ -174,7 +174,7 @@ class FileReader:
         return found
 
     async def _unfinished(self, settled: Mapping[str, Stamp]) -> dict[str, str]:
-        """Return why the files wait as far as their ends tell, else nothing; an end is read once for each stamp."""
+        """Return why files wait as far as their ends show, else nothing; an end is read once for each stamp."""
         self._ends = {name: known for name, known in self._ends.items() if known[0] == settled.get(name)}
         sizes = {
             name: stamp.size

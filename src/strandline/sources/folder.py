@@ -1,6 +1,6 @@
 """What the files reader asks of a file system: listings, and the bytes of a few files, all off its caller's loop.
 
-A listing tells each file's *stamp*.  A file whose stamp is as before is the same file and is not opened again, so a
+A listing holds each file's *stamp*.  A file whose stamp is as before is the same file and is not opened again, so a
 probe opens what is new or was touched, and nothing else.
 
 Source: design page "sources" (files).
@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 END_BYTES: Final = 4
-"""How much of both ends of a file tells whether it is whole."""
+"""How much of both ends of a file shows whether it is whole."""
 
 
 class Stamp(NamedTuple):
-    """What tells without opening it that a file is not the one that it was; ``mtime_ns`` is its modification time."""
+    """What shows, without opening a file, that it was replaced; ``mtime_ns`` is its modification time."""
 
     size: int
     mtime_ns: int

@@ -4,7 +4,7 @@ Two things happen, apart.  A *tick* asks upstream how far it could be read now a
 answer, durably.  A *step* takes all bindings whose data are not durable yet, reads exactly their messages in one job
 and appends them at their times.  How ticks are grouped into steps does not change a single update (law D).
 
-Two commits only, in this order: the remap, then the data.  Everything else (what upstream is told, what is counted)
+Two commits only, in this order: the remap, then the data.  Everything else (what is committed upstream, the counters)
 is derived from the uppers of the two shards, afresh on every start, and may be late.  So a crash between any two
 instructions costs at most one reading again of what was bound and not durable; that is counted
 (`Status.reread_records`).
@@ -93,7 +93,7 @@ class Ingestion:
         self._remap = remap
         self._data = data
         self._engine = engine
-        self._begun = remap.remap.upper  # times before it may have been read already, by us or by whoever bound them
+        self._begun = remap.remap.upper  # times before it may have been read already, by us or by the binding process
         self.status = Status()
 
     @classmethod
@@ -180,8 +180,8 @@ class Ingestion:
     async def dismiss(self, errors: Rows, time: int) -> None:
         """Withdraw ``errors``, rows of the err half as they are held, at ``time``.
 
-        They leave by no message of upstream but because a person said so, so the time is bound to nothing new.  All
-        that is bound must be durable already (`catch_up`).
+        An operator withdraws them, and no message of upstream does, so the time is bound to nothing new.  All that is
+        bound must be durable already (`catch_up`).
 
         Raises:
             Unavailable: another instance went on meanwhile; nothing was withdrawn.
@@ -266,7 +266,7 @@ class Ingestion:
             await self._engine.discard(batch)
 
     async def _let_go(self) -> None:
-        """Tell upstream what is durable.  It may be told late or never: a restart computes it again from the uppers."""
+        """Commit upstream what is durable.  It may be late or never: a restart computes it again from the uppers."""
         remap = self._remap.remap
         durable = meet([self.upper, remap.upper])
         resume = remap.resume([durable])

@@ -2,7 +2,7 @@
 
 R2 (reclocking is `spec.target`) and R3 (each message has at most one time) compare two ways to compute one thing;
 they hold by construction of `Remap` and are tested against the spec.  R1 and R4 speak about what a run does, so the
-run asserts them: R1 whenever a remap is adopted, R4 before upstream is told anything.  R4 is written without
+run asserts them: R1 whenever a remap is adopted, R4 before each commit upstream.  R4 is written without
 `Remap.resume`, which it checks.
 
 Source: design page "sources" (resumption; details that cost others years).
@@ -26,6 +26,6 @@ def only_grows(before: Remap, after: Remap) -> bool:
 
 
 def forgets_only_durable(resume: Offsets, remap: Remap, durable: Frontier) -> bool:
-    """R4: all that upstream is told to forget happened before ``durable``, the meet of the source's uppers."""
+    """R4: all that upstream may forget happened before ``durable``, the meet of the source's uppers."""
     times = [remap.time_of(partition, offset - 1) for partition, offset in resume.entries]
     return all(time is not None and not durable.beyond(time) for time in times)

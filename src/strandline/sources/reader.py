@@ -1,8 +1,8 @@
 """What a source must be able to do: say how far it could be read, read exactly what is asked for, forget what it may.
 
-Reading is by range, so it repeats: whoever asks for the same slices, whenever, after any crash, gets the same updates
-in some order, until it has told upstream that it may forget them.  That is what makes a source's collection definite
-before it is durable.
+Reading is by range, so it repeats: every read of the same slices, at any time and after any crash, returns the same
+updates in some order, until they are committed upstream.  That is what makes a source's collection definite before it
+is durable.
 
 Offsets are the reader's own: next message by partition, sequence number of a file, end of a commit in a log.  They
 may have gaps.
@@ -25,7 +25,7 @@ class SourceReader(Protocol):
 
     @property
     def bounded(self) -> bool:
-        """Whether upstream may really forget what it was told it may: what is committed cannot be read again."""
+        """Whether upstream may really forget what is committed there: then it cannot be read again."""
         ...
 
     @property
@@ -54,9 +54,9 @@ class SourceReader(Protocol):
         ...
 
     def likely_small(self, slices: Sequence[Slice]) -> bool:
-        """Tell whether these are likely few rows (thousands), which are cheaper to collect than to write by Spark."""
+        """Return whether these are likely few rows (thousands), which are cheaper to collect than to write by Spark."""
         ...
 
     def notices(self) -> tuple[str, ...]:
-        """Return what a person should know though nothing is wrong yet, as of the last probe: one sentence each."""
+        """Return what an operator should know though nothing is wrong yet, as of the last probe: one sentence each."""
         ...

@@ -10,8 +10,8 @@ Promise: `mint` only adds; what had a time keeps it.  `compact` forgets times be
 reclocking: ``compact(reclock(remap, messages)) = reclock(compact(remap), messages)``.
 
 Trap: what is durable up to ``upper`` is resumed from the binding of its *predecessor* (`resume`).  One binding
-further on, upstream would forget messages that we do not have (law R4).  So whoever compacts must stay one step below
-the durable upper.
+further on, upstream would forget messages that we do not have (law R4).  So compaction must stay one step below the
+durable upper.
 
 Source: design page "sources" (reclocking, resumption).  Laws: `sources/invariants.py`; the naive truth:
 `sources/spec.py`.
@@ -114,7 +114,7 @@ class Remap:
         if new and (not self.upper.beyond(new[0].time) or upper.beyond(new[-1].time)):
             raise ValueError(f"{new[0]} and what follows are not within [{self.upper}, {upper})")
         grown = Remap(upper=upper, since=self.since)
-        # Where somebody else grew out of this one before, the end is taken: then there are two lists from here on.
+        # Where another remap already extended this one, the shared list is longer: then there are two from here on.
         grown._shared = self._shared if len(self._shared) == self._count else self._shared[: self._count]
         grown._shared += new
         grown._count = self._count + len(new)
@@ -161,7 +161,7 @@ class Remap:
 
         It is the binding at the last time before all of them, so everything it covers is durable in each.
 
-        Raises `InvalidUsage` if that time is before since: a reader at it could not tell what came before.
+        Raises `InvalidUsage` if that time is before since: a reader at it could not separate it from earlier times.
         """
         durable = meet(uppers)
         if durable == MINIMUM:

@@ -3,9 +3,9 @@
 One record shard per source.  At the time of a binding, each partition that it moves has its old record withdrawn and
 its new one inserted, so the collection's contents at ``t`` are the offsets in force at ``t``, one record a partition.
 
-Nobody asks when a message happened whose data are durable, so the remap is compacted to one step below the data's
-upper (`compact`): in memory at once, in the shard as its since follows.  What is kept, and what a mint or a refresh
-costs, follows from what is not durable yet, however old the source is.
+Once the data of a message are durable, no code needs the message's time.  So the remap is compacted to one step below
+the data's upper (`compact`): in memory at once, in the shard as its since follows.  What is kept, and what a mint or a
+refresh costs, follows from what is not durable yet, however old the source is.
 
 Promise: any number of instances may mint; each time is bound once, and an instance that comes second reads the binding
 instead of inventing one.  So all instances of a source give every message the same time.

@@ -4,7 +4,7 @@
 engine.
 
 A file location looks like this:  ``consensus.db`` (SQLite: states, catalog, logs) · ``blob/`` (parts, rollups) ·
-``push`` (while somebody writes: where to be told of new versions).  The object ``location`` says which consensus
+``push`` (while a process writes: the address that sends new versions).  The object ``location`` says which consensus
 the location was made with (`persist/handles/location.py`).
 ``memory://`` keeps its states in memory and its parts in a temporary directory that goes with the environment.
 ``s3://`` has ``consensus/`` (conditional puts) beside ``blob/``, unless its consensus is elsewhere.
@@ -70,12 +70,12 @@ T = TypeVar("T")
 BLOB: Final = "blob"
 """Where a location's objects are, below it."""
 PUSH: Final = "push"
-"""Where a location in files has the address of whoever tells of new versions."""
+"""Where a location in files has the address of the process that sends notices of new versions."""
 
 
 @dataclass(frozen=True)
 class SparkAssembly(Assembly):
-    """An `Assembly` whose rows are in Spark: what gives DataFrames to people needs that."""
+    """An `Assembly` whose rows are in Spark: the client needs this to return DataFrames."""
 
     engine: SparkEngine
 

@@ -1,6 +1,6 @@
 """Endpoints: what CREATE MATERIALIZATION may name, and the drivers behind it.  This version has DuckDB.
 
-What a driver takes is said by its own `DriverSpec`, and nowhere else: options are checked by it, and people read it.
+Only the `DriverSpec` of a driver says what it takes: it checks the options, and `strandline driver spec` prints it.
 
 Source: design page "materialize" (drivers are products).
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from strandline.materialize.protocol.diagram import page
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "materialize-protocol.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "materialize-protocol.md"
 
 
 def test_the_page_is_printed_from_the_table() -> None:

@@ -44,7 +44,7 @@ from strandline.store.system import SystemClock, SystemIds
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, updates
 
-CHILD = Path(__file__).with_name("reading_child.py")
+CHILD = Path(__file__).parents[1] / "reading_child.py"
 SCHEMA = Schema((Column("k", "string"),))
 PUSH_AT_LEAST_TIMES_SOONER = 10
 LONG = 60

@@ -120,7 +120,7 @@ def test_coroutines_of_one_process_do_not_commit_behind_each_others_back(place):
 def test_every_known_case_is_a_test_of_transactions():
     """Damage: a known failure of another system is not tested here."""
     here = Path(__file__).parent
-    cases = json.loads((here.parent / "cases" / "transactions.json").read_text())["cases"]
+    cases = json.loads((here.parents[1] / "cases" / "transactions.json").read_text())["cases"]
     tests = "".join(file.read_text() for file in sorted(here.glob("test_transactions*.py")))
     assert [case["name"] for case in cases if f'"""Case {case["name"]}.' not in tests] == []
 

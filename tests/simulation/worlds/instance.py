@@ -214,7 +214,7 @@ class Instance:
         return world.choose("k", 3), world.choose("v", 4), world.number()
 
     def _held(self, table: str) -> Row | None:
-        """Return a row that was acknowledged in ``table``, that nobody has deleted as far as is known."""
+        """Return a row that was acknowledged in ``table``, and that no known transaction has deleted."""
         attempts = self.world.observer.attempts
         gone = {row for a in attempts for row, diff in a.rows.get(table, ()) if diff < 0}
         if self.world.choose("deleted before", 4) == 0:
@@ -300,8 +300,9 @@ class Instance:
         world = self.world
         if world.choose("mended", 2):
             await self._mend(core)
-        time = 0
-        for _ in range(CATCH_UP_TICKS):
+        ahead = max((await self._uppers(core)).values(), default=0)  # another writer may have sealed times to come
+        time = await self._ticked(core.tick(max(ahead, core.require_writing().oracle.now())))
+        for _ in range(CATCH_UP_TICKS - 1):
             time = await self._ticked(core.tick())
         uppers = await self._uppers(core)
         behind = {name: upper for name, upper in uppers.items() if upper <= time}

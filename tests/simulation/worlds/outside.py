@@ -1,8 +1,8 @@
 """What lies outside the world of the whole system: upstreams that forget, endpoints of two kinds, weather over stores.
 
-All of it survives every crash of those who use it.  Each call is an I/O point of the simulation, so it may be lost, be
-late, or be done without its caller's learning of it; what callers get then is `Unavailable`, as the contracts of
-readers and drivers say.
+All of it survives every crash of its users.  Each call is an I/O point of the simulation, so it may be lost, be late,
+or take effect while its caller gets no answer; callers get `Unavailable` then, as the contracts of readers and drivers
+say.
 
 Source: craft page "reliability" (3.1: F2 outages, F13 upstreams, F14 endpoints); design pages "sources", "materialize".
 """
@@ -106,7 +106,7 @@ class FickleUpstream(Upstream):
         return found
 
     def lose(self) -> None:
-        """Forget everything, whether it was told that it may or not: what was not read can never be read."""
+        """Forget everything, committed or not: what was not read can never be read."""
         self.lost = super().frontier
         self.forgotten = self.forgotten.join(self.lost)
 
@@ -160,7 +160,7 @@ class SimReader:
 
 @dataclass
 class Place(Endpoint):
-    """What is durable at an endpoint, and what it found wrong with what it was told (``broken``).
+    """What is durable at an endpoint, and which calls broke the protocol (``broken``).
 
     ``fences`` and ``checkpoints``: by task, of those that keep their own.  ``owners``: whose rows a resource holds, by
     state key.

@@ -167,7 +167,7 @@ def test_all_interleavings_of_two_naive_actors_are_searched_and_the_fault_is_fou
 HASHES = """
 import random, sys
 sys.path.insert(0, sys.argv[1])
-from test_simulation import Seeded, add_by_witness, count
+from test_kernel import Seeded, add_by_witness, count
 print(" ".join(count(add_by_witness, Seeded(random.Random(seed)))[1].trace_hash() for seed in range(40)))
 """
 

@@ -1,4 +1,4 @@
-"""Keys: columns that tell the rows of a plan apart, where that can be seen from its shape.
+"""Keys: columns that identify the rows of a plan, where its shape shows them.
 
 An endpoint needs one to update a row in place.  A key found here holds at every time; none found says nothing.
 """

@@ -137,7 +137,7 @@ class _Completion:
         raise Inexpressible
 
     def _ties(self) -> list[exp.Expr]:
-        """Return what tells rows apart that a window orders: the groups' keys, or all columns that are read."""
+        """Return what distinguishes the rows that a window orders: the groups' keys, or all columns that are read."""
         group = self.query.args.get("group")
         if group is not None:
             if not group.expressions or any(isinstance(key, exp.Literal) for key in group.expressions):

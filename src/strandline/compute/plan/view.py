@@ -43,7 +43,7 @@ class PlannedView:
 
     ``plan`` has the columns of ``schema``, by name; ``imports`` are the collections that it reads; ``sql`` the
     author's text; ``types`` Spark's types of the columns inside the plan that a stage may have to store; ``notes``
-    what the author may want to know; ``key`` columns that tell its rows apart, if that is known.
+    what the author may want to know; ``key`` columns that identify its rows, if known.
     """
 
     plan: Node

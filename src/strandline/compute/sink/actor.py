@@ -1,8 +1,8 @@
-"""The sink of one shard: keeps it equal to what its dataflow desires, whoever else writes there.
+"""The sink of one shard: keeps it equal to what its dataflow desires, even if other processes write there.
 
 `Sink.advance` is given the desired updates of one step.  It mints a description, writes ``desired − persist`` as a
-staged batch, and appends it.  If somebody else has appended meanwhile, the batch is given up, the negation of what they
-wrote is owed, and mint goes on from the shard's real upper.
+staged batch, and appends it.  If another writer has appended meanwhile, the sink discards the batch, owes the negation
+of what that writer appended, and mints from the shard's real upper.
 
 Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, the
 upper, the digest of the shard. On opening, a certificate that still describes the shard means that its content is what

@@ -2,7 +2,7 @@
 
 A batch description is ``(lower, upper)``.  It is minted from the frontier of *desired* (how far the dataflow has
 computed) and the upper of the shard itself.  Lowers strictly increase and uppers never decrease, so at most one
-description is valid at a time, and nobody has to keep state for an older one (law K1).
+description is valid at a time, and no sink has to keep state for an older one (law K1).
 
 Edges: an empty desired frontier (the dataflow is done) mints a description with the empty upper, which seals the shard;
 a shard whose upper is empty is done and mints nothing; a shard that is ahead of desired mints nothing until desired has

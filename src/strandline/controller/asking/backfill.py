@@ -1,6 +1,6 @@
 """Backfill: fill tables of an endpoint again, from the start of their collections.
 
-For a table that a person dropped, changed by hand, or wants with other types.  What will happen is said beforehand;
+For a table that was dropped or changed by hand, or that needs other types.  What will happen is said beforehand;
 with ``apply`` it raises the counters of the bindings in the catalog, by one compare-and-set, and that is all: the next
 tick runs what the catalog holds, here or in the environment that opens the location after a crash.  The endpoint's
 checkpoint knows nothing of the new counters, so the task begins from nothing there.

@@ -1,4 +1,4 @@
-"""Holds behind the frames that people are given: what a frame reads stays readable for as long as the frame lives.
+"""Holds behind the frames of users: what a frame reads stays readable for as long as the frame lives.
 
 Source: design page "persist" (modes and locks: a DataFrame handed out by a snapshot).
 """
@@ -11,7 +11,7 @@ from strandline.persist.handles.read import ReadHandle
 
 
 class Hold:
-    """What one frame reads.  Given back once: when nothing uses the frame any more, or its environment closes."""
+    """What one frame reads.  Given back once: when no code uses the frame any longer, or its environment closes."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[ReadHandle, Contents]] = []
@@ -22,7 +22,7 @@ class Hold:
         self._taken.append((handle, contents))
 
     def give_back(self) -> None:
-        """Let go.  Only on the environment's own loop: a handle is not for two threads."""
+        """Release the hold.  Only on the environment's own loop: a handle is not for two threads."""
         taken, self._taken = self._taken, []
         for handle, contents in taken:
             handle.release(contents)
@@ -32,7 +32,7 @@ class Hold:
         self._closed = True
 
     def check(self) -> None:
-        """Raise `AsOfError` if the frame must not be used any more."""
+        """Raise `AsOfError` if the frame must no longer be used."""
         if self._closed:
             raise AsOfError(
                 "the environment that this frame was read from is closed, and what it reads is held no more; "

@@ -23,7 +23,7 @@ from strandline.persist.upkeep.inspect import Inspection
 
 
 async def shards(core: Core) -> dict[str, str]:
-    """Return every shard of the location with what people call it (itself, where nobody does)."""
+    """Return every shard of the location with the name of its item (or its own id, where no item names it)."""
     names: dict[str, str] = {}
     for item in core.catalog.items.values():
         match item:
@@ -119,7 +119,7 @@ async def collect(core: Core, *, apply: bool) -> list[dict[str, Any]]:
 
 
 async def release(core: Core) -> str | None:
-    """Give the location free whose dead holder may not be succeeded; return who that was.
+    """Release a location whose holder died, and return that holder; None if there is none.
 
     Raises `ConfigError` if it is alive.
     """
@@ -129,7 +129,7 @@ async def release(core: Core) -> str | None:
 
 
 async def written_by(core: Core) -> str | None:
-    """Return who writes the location now and may be alive; None if nothing does."""
+    """Return the holder that writes the location, unless it is known to be dead; None if there is none."""
     holder = (await core.catalogs.read()).holder
     dead = holder is None or lives(holder, core.assembly.processes) is False
     return None if dead else str(holder)
@@ -164,7 +164,7 @@ async def _sweep(core: Core) -> list[str]:
         try:
             removed += await collector.sweep(held)
         except CorruptionError:
-            continue  # it is told as damaged; what it names is not known
+            continue  # fsck reports it as damaged; the parts that it names are not known
     return removed
 
 

@@ -55,7 +55,7 @@ order."""
 class Verification:
     """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not.
 
-    Of a materialization: the sums over its ``tables``, each of which is told by its name.
+    Of a materialization: the sums over its ``tables``, which holds each by its name.
     """
 
     name: str
@@ -166,7 +166,7 @@ def collections_of(core: Core, relations: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One of ``parts`` parts of a view's rows, told apart by a hash of its key (all columns, where none is known)."""
+    """One of ``parts`` parts of a view's rows, chosen by a hash of its key (all columns, where none is known)."""
 
     parts: int
     part: int
@@ -291,7 +291,7 @@ def _together(name: str, tables: list[Verification]) -> Verification:
 async def status(core: Core) -> dict[str, Any]:
     """Return all there is to say about the environment: plain data, as ``strandline status --json`` prints it.
 
-    Problems are those that this process knows, if it writes; else what the one that writes, or wrote last, told.
+    Problems are those that this process knows, if it writes; else those that the last writer published.
     """
     catalog = core.catalog
     if core.writing is None:

@@ -1,7 +1,7 @@
 """Progress: what this process has done for its environment so far, from memory alone.
 
-`inquiry.status` asks the location and is the same whoever asks; this is what only the process that writes knows, and
-what `strandline run` reports after each tick.
+`inquiry.status` reads the location and is the same in every process.  Progress is known only to the process that
+writes, and `strandline run` reports it after each tick.
 
 Source: design page "environment" (long work shows its progress).
 """

@@ -1,4 +1,4 @@
-"""Skip: dismiss the records of a source that could not be decoded, once a person has looked at them.
+"""Skip: dismiss the records of a source that could not be decoded, once an operator has looked at them.
 
 Such a record is an error of the source until its upstream takes it back.  Where upstream does not, or cannot, the
 operator may pass over it.  The error is withdrawn at a time of its own; at earlier times it is read as it was.  The

@@ -1,4 +1,4 @@
-"""A project: a directory that says what an environment is, in files that people keep under version control.
+"""A project: a directory that says what an environment is, in files that live under version control.
 
     strandline.yml                  location, consensus, deployment, reentrant, tick_ms, keep_history, spark, endpoints
     tables/*.sql                    CREATE TABLE …
@@ -74,7 +74,7 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a materialization may go ``INTO`` by name: a driver, and the options that all who use it share."""
+    """What a materialization may go ``INTO`` by name: a driver, and the options that all its users share."""
 
     driver: str
     options: Mapping[str, str]
@@ -84,7 +84,7 @@ class Endpoint:
 class Project:
     """A project as its files say.  ``location`` and ``consensus`` are what `strandline.open` takes, ``config`` too.
 
-    ``consensus`` is not shown: who does not write a reference may have written a password.
+    ``consensus`` is not shown: where it is not a reference, it may contain a password.
     """
 
     root: Path
@@ -348,7 +348,7 @@ def _options(given: Mapping[str, _Scalar]) -> dict[str, str]:
 
 
 def _words(settings: Mapping[str, _Scalar]) -> dict[str, str]:
-    """Return settings whose names are somebody else's (Spark tells capitals from small letters)."""
+    """Return settings whose names another system defines (Spark's names are case-sensitive)."""
     return {key: _word(value) for key, value in settings.items()}
 
 

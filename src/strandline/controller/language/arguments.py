@@ -108,7 +108,7 @@ def seconds(value: object, what: str) -> float | None:
 
 
 def instance(value: object, kind: type | tuple[type, ...], what: str, wanted: str) -> None:
-    """Return if ``value`` is of ``kind``, which is told as ``wanted``."""
+    """Return if ``value`` is of ``kind``, which the error describes as ``wanted``."""
     if not isinstance(value, kind):
         raise _wrong(what, wanted, value)
 
@@ -119,12 +119,12 @@ def refuse(what: str, wanted: str, value: object) -> NoReturn:
 
 
 def is_spark(rows: object) -> bool:
-    """Tell whether ``rows`` is a frame of Spark's."""
+    """Return whether ``rows`` is a frame of Spark's."""
     return hasattr(rows, "sparkSession") and hasattr(rows, "schema")
 
 
 def arrow(rows: object, table: str, names: Sequence[str]) -> pa.Table:
-    """Return a person's rows for ``table``, whose columns are ``names``, as an Arrow table.
+    """Return a caller's rows for ``table``, whose columns are ``names``, as an Arrow table.
 
     pandas' missing values (None, NaN, NaT) are NULL, and its index is left out.
     """

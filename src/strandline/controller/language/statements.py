@@ -1,4 +1,4 @@
-"""Statements: what a person may type, as data.
+"""Statements: what a user may type, as data.
 
 sqlglot's Spark tokens and parser read the frame of a statement (`cursor.py`); queries and expressions stay the author's
 text, because their meaning is Spark's.  Every refusal has a line and a column.

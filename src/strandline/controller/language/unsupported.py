@@ -1,7 +1,7 @@
 """Statements that Strandline does not take: what to write instead.
 
-Spark and PostgreSQL have many more than we do.  Each is refused by its own name, so that nobody has to guess whether it
-was misspelt.
+Spark and PostgreSQL have many more than we do.  Each is refused by its own name, so that the user need not guess
+whether it was misspelt.
 
 Source: design page "the public face" (`env.execute`).
 """

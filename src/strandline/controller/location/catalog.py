@@ -1,4 +1,4 @@
-"""The catalog: which items a location holds, in which shards, and who may write.
+"""The catalog: which items a location holds, in which shards, and which process may write.
 
 A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
 
@@ -131,7 +131,7 @@ Item: TypeAlias = Table | Source | View | Materialization
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The environment that writes: who, where, since when.
+    """The environment that writes: its deployment, host and process, and when it opened the location.
 
     ``process_started_ms`` counts from ``boot``, a start of the host; where that is empty (not every system names its
     starts, and the first versions did not ask), it is by the host's clock.
@@ -152,7 +152,7 @@ class Holder(msgspec.Struct, frozen=True):
 class Catalog(msgspec.Struct, frozen=True):
     """All items by name, and the current generation.
 
-    ``dropped`` are the shards that no item has any more and that are not closed yet (`controller/location/dropped.py`).
+    ``dropped`` are the shards that no item has and that are not closed yet (`controller/location/dropped.py`).
     """
 
     format: int = FORMAT
@@ -162,7 +162,7 @@ class Catalog(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...] = ()
 
     def having(self, items: dict[str, Item]) -> Catalog:
-        """Return the catalog with these ``items``; what none of them keeps any more of the old ones' is `dropped`."""
+        """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`."""
         given_up = shards_of(self.items) - shards_of(items)
         return msgspec.structs.replace(self, items=items, dropped=(*self.dropped, *sorted(given_up)))
 

@@ -35,17 +35,17 @@ class Mode(Enum):
     FULL = "full"
     """All of it: the one that writes."""
     READ = "read"
-    """No data, but leases: what it reads is held for it.  It is told of new versions."""
+    """No data, but leases: what it reads is held for it.  It receives notices of new versions."""
     INDEPENDENT = "independent"
-    """Nothing that anybody else could notice: no write, no connection.  What it reads is protected by the time that
+    """Nothing that another process could see: no write, no connection.  What it reads is protected by the time that
     passes before garbage is deleted; what is gone is `AsOfError`."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How an environment runs.
 
-    ``deployment`` names who writes: restarts of one deployment succeed each other without an operator.  ``reentrant``
-    false: a dead holder must be released by an operator.  ``take_over``: fence whoever holds the location now.
+    ``deployment`` names the writer: restarts of one deployment succeed each other without an operator.  ``reentrant``
+    false: a dead holder must be released by an operator.  ``take_over``: fence the present holder of the location.
     ``tick_ms``: the interval of ``strandline run``.
     ``keep_history``: how long the past of collections stays readable that do not say so themselves (``KEEP HISTORY
     FOR``): an interval such as ``1 hour`` or ``7 days``, or ``0``.

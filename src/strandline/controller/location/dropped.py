@@ -1,7 +1,7 @@
-"""What a DROP gives up, brought to its end: closed, let go of, and deleted once nobody reads it any more.
+"""The shards of dropped items, brought to their end: closed, released, and deleted once no reader holds them.
 
 The catalog's change is what drops an item, and it lists the shards that no item keeps from then on.  Closing them takes
-many more changes, each idempotent, so whoever dies in between leaves a list that the next environment works off.
+many more changes, each idempotent, so a process that dies in between leaves a list that the next environment works off.
 
 Source: design pages "environment" (DROP) and "persist" (details: tombstone).
 """

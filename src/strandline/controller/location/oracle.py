@@ -31,7 +31,7 @@ class Oracle:
         return max(self._clock.now_ms(), self._floor)
 
     def next(self, wanted: int | None = None) -> int:
-        """Return a time at or after the wall clock (or exactly ``wanted``) that nobody was given before.
+        """Return a time at or after the wall clock (or exactly ``wanted``) that was never given out before.
 
         Raises `InvalidUsage` if ``wanted`` is past, or no time.
         """

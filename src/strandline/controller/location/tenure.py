@@ -5,8 +5,8 @@ A living holder, or another deployment, is refused by name, unless the operator 
 environment is fenced at every shard.
 
 Whether a holder lives is asked of the operating system when it was on this host: process id and start, counted from
-the start of the machine, because a clock that is set moves all other start times.  Nobody knows whether a holder on
-another host lives; only its own deployment may succeed it.
+the start of the machine, because a clock that is set moves all other start times.  No process can find out whether a
+holder on another host lives; only its own deployment may succeed it.
 
 Warning: so one deployment that is started on two hosts is not refused.  Each that starts fences the one before, and a
 scheduler that restarts the fenced one has them take turns for ever: nothing becomes wrong, and little gets done.
@@ -41,7 +41,7 @@ class Processes(Protocol):
         ...
 
     def boot(self) -> str:
-        """Return which start of this machine the present one is; empty where the system does not tell."""
+        """Return which start of this machine the present one is; empty where the system does not say."""
         ...
 
     def own(self) -> int:
@@ -98,7 +98,7 @@ def abandon(holder: Holder) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who wants to write: ``deployment`` is the same for every restart of one project."""
+    """A process that asks to write: ``deployment`` is the same for every restart of one project."""
 
     deployment: str
     reentrant: bool
@@ -118,14 +118,14 @@ def admit(catalog: Catalog, claim: Claim, processes: Processes) -> Holder:
             raise ConfigError(f"this location is being written by {present}, {refusal} with --take-over")
     pid, boot = processes.own(), processes.boot()
     started = processes.started_ms(pid, boot)
-    assert started is not None, "whoever asks is alive"
+    assert started is not None, "this process is alive"
     holder = Holder(claim.deployment, processes.host(), pid, started, claim.opened_ms, claim.reentrant, boot)
     _abandoned.discard(holder)  # by a clock that was set back it may be the name of one before
     return holder
 
 
 def released(catalog: Catalog, processes: Processes) -> Catalog:
-    """Return the catalog without its holder, as an operator wants it who has looked at what the holder left.
+    """Return the catalog without its holder, for an operator that has checked what the holder left.
 
     Raises `ConfigError` if the holder is known to be alive: then it would be fenced under its work.
     """
@@ -142,7 +142,7 @@ def lives(holder: Holder, processes: Processes) -> bool | None:
     if holder.host != processes.host():
         return None
     started = processes.started_ms(holder.pid, holder.boot)
-    # Where it is told by the clock it may differ by rounding; another process of the same id never starts that close.
+    # Where it comes from the clock it may differ by rounding; another process of the same id never starts that close.
     return started is not None and abs(started - holder.process_started_ms) < 1000
 
 

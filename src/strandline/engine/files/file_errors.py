@@ -1,7 +1,7 @@
 """Where an undecodable record stands, and what is wrong with it.
 
 An error is a JSON object ``{"file", "line", "reason", "raw"}``: the file's name, the line that the record starts at
-(from 1; null where it cannot be told), a sentence, and the record's text (at most `RAW_CHARS_MAX` characters of it).
+(from 1; null where it is not known), a sentence, and the record's text (at most `RAW_CHARS_MAX` characters of it).
 
 *Line.*  Decoding a line depends on its text alone, so every line of the file with the text of a bad record is a bad
 record: the bad texts are joined with the file's lines.  Lines are numbered without a sort: Spark counts rows within a
@@ -35,7 +35,7 @@ from strandline.engine.files.json_lines import one_value
 RAW_CHARS_MAX: Final = 4_096
 VALUE_CHARS_MAX: Final = 100
 SEARCH_BYTES_MAX: Final = 256 << 20
-"""Files up to this size are searched as a whole for records that span lines; in larger ones the line is not told."""
+"""Files up to this size are searched as a whole for records that span lines; in larger ones the line is null."""
 _RAW: Final = "__raw"
 _LINE: Final = "__line"
 _REASON: Final = "__reason"

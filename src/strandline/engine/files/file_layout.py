@@ -40,7 +40,7 @@ _WIDER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Files whose records have the same fields: ``names`` in order, those that nobody declared under names of ours.
+    """Files whose records have the same fields: ``names`` in order; an undeclared field gets a name of ours.
 
     ``header_lines[i]`` is the line of ``files[i]`` that holds its header, 0 if it has none.
     """
@@ -167,7 +167,7 @@ def _readable(stored: str, declared: Column) -> bool:
 
 
 def _spark_type(found: pa.DataType) -> str | None:
-    """Return the type that Spark reads it as, or None where only Spark can tell."""
+    """Return the type that Spark reads it as, or None where only Spark knows."""
     if pa.types.is_dictionary(found):
         found = found.value_type
     try:

@@ -3,8 +3,8 @@
 Spark's own reader takes the first object of a line and says nothing of what follows it, and reads bytes that are no
 text as replacement characters.  Here a line that holds anything but one object is a record that cannot be decoded.
 
-Where a line ends can be told without a parser of our own: a line that is put between brackets, with and without one
-more element, is an array of two and of one element iff it is exactly one value.
+This test needs no parser of our own: a line that is put between brackets, with and without one more element, is an
+array of two and of one element iff it is exactly one value.
 
 Source: design page "sources" (undecodable input goes to the error half; nothing is dropped silently).
 """
@@ -37,7 +37,7 @@ def decoded(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: F
 
 
 def one_value(line: Column) -> Column:
-    """Tell whether a line that begins with a JSON object holds nothing else, and is text.
+    """Return whether a line that begins with a JSON object holds nothing else, and is text.
 
     The longer test is made only where braces leave it open.
     """

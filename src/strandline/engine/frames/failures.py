@@ -1,7 +1,7 @@
-"""What Spark, and the machine under it, say when a call fails, in our words.
+"""Translate errors of Spark, and of the machine under it, into our own.
 
-Whose move it is must not depend on who failed: a full disk and an executor that is lost are tried again, like a store
-that refused; a damaged part and a row that has no answer are not.
+The remedy must not depend on the component that failed.  The caller tries again after a full disk or a lost executor,
+as after an error of a store.  It does not after a damaged part, or a row that fails to evaluate.
 
 Source: `strandline/errors.py` (whose move it is); design page "persist" (an accumulated diff < 0 is an error that names
 the row); "compute" (ANSI: a row that fails to evaluate).
@@ -41,7 +41,7 @@ _STATE: Final = re.compile(r"\s*SQLSTATE:.*")
 
 
 def told(error: Exception) -> StrandlineError | None:
-    """Return our error for what Spark or the machine found wrong; None for what is no failure of either: a bug.
+    """Return our error for a failure of Spark or of the machine; None for any other exception: a bug.
 
     What is wrong with stored rows is known by its text, because the class depends on the call: PySpark's own from most,
     py4j's from ``toArrow``.  Trap: py4j asks the JVM for an error's text, so without a JVM there is none.
@@ -69,5 +69,5 @@ def told(error: Exception) -> StrandlineError | None:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Tell whether an error comes from Spark, or from the bridge to it, which passes on what the JVM threw."""
+    """Return whether an error comes from Spark, or from its bridge, which passes on what the JVM threw."""
     return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(error).__mro__)

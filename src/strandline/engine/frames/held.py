@@ -1,4 +1,4 @@
-"""Frames handed out to people: plain DataFrames that know how long what they read is held.
+"""Frames handed out to users: plain DataFrames that hold what they read for as long as they live.
 
 A frame and all that are derived from it share one session object, made for them (the same session of Spark behind it).
 When the last of them is collected by Python, so is that object, and the hold is given back.  Trap: a join takes its
@@ -65,7 +65,7 @@ def _checked(kind: Any) -> Any:
 
 
 def _telling(method: Callable[..., Any], check: Callable[[], None]) -> Callable[..., Any]:
-    """Return ``method`` of a frame; the frames that it returns ask too, and what was collected is told as such."""
+    """Return ``method`` of a frame.  Frames that it returns check too; a part that was deleted is an `AsOfError`."""
 
     @wraps(method)
     def call(*args: Any, **options: Any) -> Any:

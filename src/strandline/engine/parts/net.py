@@ -50,7 +50,7 @@ class Netted:
             return None if self._batches is None else next(self._batches, None)
 
     def close(self) -> None:
-        """Let go of what is left in the JVM."""
+        """Release what is left in the JVM."""
         with self._turn:
             self._batches = None
 

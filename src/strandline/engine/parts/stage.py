@@ -60,8 +60,8 @@ class Stager:
         kinds = types.columns(request.schema)  # refuses types that cannot be kept, before any job
         if isinstance(frame, Local) and frame.table.num_rows == 0:
             return _staged(request, (), 0, 0, NOTHING, plain=True)
-        # A window's updates are told from its origin on: what is collected is put right here, so that the plan (and
-        # the code that Spark generates for it) is the same at every step.
+        # The times of a window's updates count from its origin.  Collected rows get their real times here, so that
+        # the plan (and the code that Spark generates for it) is the same at every step.
         origin = frame.origin if isinstance(frame, Distributed) and request.small else 0
         lazy = dataframe(frame, self.session, origin)
         _check_columns(lazy, kinds, request)

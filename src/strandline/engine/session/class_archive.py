@@ -7,8 +7,8 @@ Promise: it is a matter of speed alone.  A JVM that finds the archive missing, o
 Spark, says nothing and loads its classes as ever.  One that is cut off would kill the JVM (it maps what is not there),
 so the archive is durable before it has its name, and its size is said beside it; what has another size is not used.
 
-Warning: an archive is code.  It stands inside the Python environment that Spark itself stands in (`sys.prefix`), so
-whoever could exchange it could exchange Spark.
+Warning: an archive is code.  It is inside the Python environment of Spark itself (`sys.prefix`), so an attacker that
+can replace the archive can replace Spark too.
 
 Source: JDK Enhancement Proposal 350 (dynamic archives of the JDK's class data sharing).
 """
@@ -33,7 +33,7 @@ DIRECTORY: Final = Path("var", "strandline")
 END_SECONDS_MAX: Final = 300.0
 """How long a JVM may take to write its archive: ten seconds where nothing else is done."""
 _QUIET: Final = "-Xlog:cds*=off"
-"""An archive that does not fit is no news: whoever reads standard output could do nothing about it."""
+"""The JVM does not print that an archive does not fit: a reader of standard output could do nothing about it."""
 _SPEAKS_OF_IT: Final = ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")
 
 

@@ -1,4 +1,4 @@
-"""Spark on S3: the jars that reach it, and what they are told about one bucket.
+"""Spark on S3: the jars that reach it, and their settings for one bucket.
 
 Spark's own distribution has no S3 client.  Hadoop's (S3A) wants the whole AWS SDK as one jar of 686 MB; the modules
 that S3A really uses are 11 MB.  Spark takes them from Maven when its JVM starts, unless its configuration already says
@@ -100,7 +100,7 @@ def jars(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def prepare(session: SparkSession, location: ObjectLocation) -> None:
-    """Tell a session of our own how to reach the location's bucket.
+    """Configure a session of our own to reach the location's bucket.
 
     Raises `ConfigError` if it lives in an application without S3A: jars come when a JVM starts, and not later.
     """

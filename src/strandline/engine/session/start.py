@@ -1,7 +1,7 @@
 """Spark sessions: one of our own from a plain config, or a private one inside a caller's application.
 
 The engine's own conf is `ENGINE_CONF`, each entry with its reason; `build` and `adopt` both apply it to a session that
-nobody else uses, so a caller's conf is never read for meaning and never changed.  `build` looks for Java *before* it
+only the engine uses, so a caller's conf changes no answer and is never changed.  `build` looks for Java *before* it
 starts one, because Spark's own message about a missing or old Java is forty lines about something else.
 
 Source: design pages "the public face" (``open(spark=…)`` works in a session of its own) and "the map" (decision 3, page
@@ -39,7 +39,7 @@ _INSTALL: Final = (
 )
 
 ENGINE_CONF: Final[Mapping[str, str]] = {
-    # What an answer means must not depend on whose session it is computed in.
+    # An answer must not depend on the session that computes it.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",

@@ -1,7 +1,7 @@
 """The authority on types: Spark analyses a query over empty relations, and no job runs.
 
-What Spark refuses becomes a `DefinitionError` that says where in the caller's text, and which names were near.  The
-analyst works in a session of its own, so that the temporary views it needs meet nobody else's.
+What Spark refuses becomes a `DefinitionError` with the position in the caller's text, and with names that are similar.
+The analyst works in a session of its own, so that its temporary views never replace those of another user.
 
 Source: design page "the map" (decision 10: Spark stays the authority on types and functions).
 """

@@ -1,6 +1,6 @@
 """Questions about rows: plain queries, sums, differences.
 
-`query` is the one place where a person's SQL runs as it is written, by plain Spark, over multisets: it answers reads,
+`query` is the one place where a user's SQL runs as it is written, by plain Spark, over multisets: it answers reads,
 and it is the oracle that `verify` compares a view with.  The rest adds updates up, times ignored: in Arrow where the
 rows are here and Arrow can group them, else as a job.
 
@@ -62,7 +62,7 @@ def netted(frame: Frame, time: int, session: SparkSession) -> Frame:
 
 
 def restricted(frame: Distributed, to: Frame, schema: Schema, session: SparkSession) -> Distributed:
-    """Return the updates whose row has the hash of a row of ``to``: all of the wanted ones, and next to no others.
+    """Return the updates whose row has the hash of a row of ``to``: all of the wanted ones, and hardly any others.
 
     A semi join by a hash, and not by the columns, works for every type that we keep.
     """

@@ -1,8 +1,8 @@
 """Edits: the rows that an INSERT, UPDATE or DELETE adds and removes, as Spark finds them.
 
 An author's condition and values are parsed by Spark, each as one expression over the table's own frame.  No code puts
-them, or a name, into a text, so nothing can be read as more than one expression, and a position that Spark tells is one
-in the author's text.
+them, or a name, into a text, so nothing can be read as more than one expression, and a position that Spark reports is a
+position in the author's text.
 
 An UPDATE reads its rows once and gives both the old row and the new one.  Reading them twice could choose different
 rows (a random condition), and then rows would vanish or appear.
@@ -97,7 +97,7 @@ def inserted(answer: DataFrame, columns: Sequence[str], schema: Schema) -> DataF
 
 
 def given(rows: DataFrame, schema: Schema, *, diff: int) -> DataFrame:
-    """Return a person's frame as updates at time 0 with ``diff``: columns by name.
+    """Return a caller's frame as updates at time 0 with ``diff``: columns by name.
 
     Raises `InvalidUsage` naming a column that is missing, unknown, or cannot be stored.
     """
@@ -166,7 +166,7 @@ def _stamp(diff: int) -> tuple[Column, Column]:
 
 @contextmanager
 def _reading(excerpt: Excerpt, names: Sequence[str]) -> Iterator[None]:
-    """Tell what Spark refuses in an excerpt as a `DefinitionError` with its place in the author's text."""
+    """Raise what Spark refuses in an excerpt as a `DefinitionError` with its position in the author's text."""
     with within(excerpt.start):
         try:
             yield

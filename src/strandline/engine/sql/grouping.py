@@ -220,7 +220,7 @@ def _grouped(names: list[str], aggregates: Sequence[Aggregate], members: str, mo
 
 
 def _repeats(aggregate: Aggregate) -> bool:
-    """Tell whether ``aggregate`` has to see a row as often as it is there: Spark has no exact product with a count."""
+    """Return whether ``aggregate`` must see each copy of a row: Spark has no exact product with a count."""
     return (
         aggregate.function in ("sum", "avg")
         and not aggregate.distinct

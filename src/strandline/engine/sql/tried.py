@@ -1,4 +1,4 @@
-"""Does an expression have a value?  SQL text that tells, and never fails.
+"""Does an expression have a value?  SQL text that answers this, and never fails.
 
 Spark has no general way to try an expression.  But its `try_to_binary` evaluates the *whole* of its argument under a
 guard: whatever the argument throws, the result is NULL.  So an argument that is never NULL and always converts, and

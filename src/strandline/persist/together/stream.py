@@ -6,10 +6,10 @@ Calls take effect in the order in which they were made, over all collections of 
 pending calls for one collection share one commit.  A call is done when its effect is durable.  A written update is
 durable then, but no read shows it before its time is sealed.
 
-Nothing runs in the background: awaiting a call also performs the calls queued before it (`line.py`).  If the store does
-not answer, the await raises `Indeterminate` or `Unavailable`.  Awaiting any call then retries the same commit, with the
-same token, before any later call.  So no call is skipped or done twice, and a process that stops has done a prefix of
-its calls.  A call that is never awaited is done with a later one, or by `stop`.
+Nothing runs in the background: awaiting a call also performs the calls queued before it (`calls.py`).  If the store
+does not answer, the await raises `Indeterminate` or `Unavailable`.  Awaiting any call then retries the same commit,
+with the same token, before any later call.  So no call is skipped or done twice, and a process that stops has done a
+prefix of its calls.  A call that is never awaited is done with a later one, or by `stop`.
 
 Trap: the caller chooses the times.  A write at a time that any writer has sealed is refused (`InvalidUsage`), and later
 calls go on.  Sealing is monotone: sealing less than is sealed does nothing.

@@ -186,7 +186,7 @@ def _refuse_script(place: Position | None) -> NoReturn:
 def refuse_unordered(query: exp.Expr | None, sql: str) -> None:
     """Raise `DefinitionError` if ``query``, which will run as it is, lets the order of rows decide what it gives.
 
-    Where the planner understands a query it completes such orders itself (`order.top`, `folds.complete_windows`).
+    Where the planner understands a query it completes such orders itself (`order.top`, `windows.complete_windows`).
     """
     if query is None:
         for word in words(sql):

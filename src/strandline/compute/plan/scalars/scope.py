@@ -2,8 +2,8 @@
 
 A plan's columns have unique names, so every name of the author's is translated once, here.  The rules are Spark's:
 case does not count; a qualified name is looked for before a field of a struct; the columns of USING are one column
-when they are not qualified.  Whatever is not found or not unique is `Unplanned`: Spark has already accepted the
-query, so it is we who do not understand it.
+when they are not qualified.  A name that is not found, or not unique, is `Unplanned`: Spark has already accepted the
+query, so it is our resolution that falls short.
 """
 
 from __future__ import annotations
