@@ -1,8 +1,8 @@
 """Consensus by conditional put is linearizable under every fault, and the world that says so finds what is planted.
 
 Writers add their own marks to one key, each try once; some of them are zombies that go on with a head of long ago.
-Somebody truncates all the time, and scans.  The object store loses answers and does things late; its callers crash and
-are left out.
+Another actor truncates all the time, and scans.  The object store loses answers and does things late; its callers
+crash and are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARKS_MAX = 12
 
 
 class World:
-    """One run: what every actor was told, to be compared with what is stored in the end."""
+    """One run: the answers that every actor got, to be compared with what is stored in the end."""
 
     def __init__(self, seed: int, make: type[ObjectConsensus]) -> None:
         self.place: dict[str, bytes] = {}
@@ -36,7 +36,7 @@ class World:
         self.simulation = Simulation(Seeded(random.Random(seed)), calm_after=3_000, steps_max=50_000)
         self.committed: list[str] = []
         self.refused: list[str] = []
-        self.newest = -1  # the highest seqno that anybody was told of
+        self.newest = -1  # the highest seqno in any answer
         for name in ("ann", "bob", "cid"):
             self.simulation.spawn(name, partial(self.writer, name))
         self.simulation.spawn("tom", self.truncater)
@@ -46,11 +46,11 @@ class World:
         return self.make(SimObjects(MemoryBlob(self.place)))
 
     async def head(self, consensus: ObjectConsensus) -> Versioned | None:
-        """Read the head, and hold the law that it is no older than what anybody was told before the call."""
+        """Read the head, and hold the law that it is no older than any answer before the call."""
         known = self.newest
         head = await consensus.head(KEY)
         seqno = -1 if head is None else head.seqno
-        assert seqno >= known, f"the head was told to be {seqno} after {known} was"
+        assert seqno >= known, f"the head was {seqno} after an answer of {known}"
         self.newest = max(self.newest, seqno)
         return head
 
@@ -97,7 +97,7 @@ class World:
                 continue
 
     def check(self) -> None:
-        """Hold the laws: who was told "committed" is in the history once, who was told "no" is not."""
+        """Hold the laws: a committed mark is in the history once, a refused mark is not."""
         try:
             head = run_sync(ObjectConsensus(MemoryBlob(self.place)).head(KEY))
         except Determinate as error:
@@ -142,7 +142,7 @@ class NoMarker(ObjectConsensus):
 
 
 class Doubtless(ObjectConsensus):
-    """Planted: whoever finds that versions were truncated after its create takes its own for garbage."""
+    """Planted: a writer that finds versions truncated after its create takes its own for garbage."""
 
     async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
         try:

@@ -67,7 +67,7 @@ MARKS = (
 def figures(campaign: Campaign, name: str, least: int, minutes: float) -> list[str]:
     """Return the figures of a campaign, each with its goal and whether it is met.
 
-    Speeds are told beside their goals and never judged: a machine's other work takes its share of processor time, too.
+    Speeds are shown beside their goals and never judged: a machine's other work takes its share of processor time.
     """
     n = campaign.histories
     acknowledged, points = campaign.acknowledged / n, campaign.io_points / n
@@ -166,7 +166,7 @@ def test_a_seed_that_is_asked_for_is_the_only_one(monkeypatch) -> None:
 
 
 def test_a_failing_history_says_how_to_replay_it() -> None:
-    """Damage: whoever reads the failure cannot make it happen again."""
+    """Damage: an engineer that reads the failure cannot make it happen again."""
 
     def fail(_: object) -> None:
         raise AssertionError("planted")

@@ -1,7 +1,7 @@
 """Processes of two versions over one shard: the older ones refuse by name what newer ones wrote, and change nothing.
 
-What an upgrade does to those that still run: somebody of the next format appends, from then on whoever knows only this
-format cannot go on, whatever it has open; and whoever knows the next one reads everything, old and new.
+What an upgrade does to processes that still run: a process of the next format appends.  From then on a process that
+knows only this format cannot go on, whatever it has open; one that knows the next format reads everything.
 
 Source: craft page "reliability" (F11: version skew); design page "persist" (refuse state from a future format).
 """

@@ -67,5 +67,5 @@ def test_every_history_of_small_sources_keeps_every_law(record_property) -> None
 
 @pytest.mark.parametrize("model", [Model(SmallWorld, {"a": append, "c": compact}, 1, 1), FED], ids=str)
 def test_a_state_is_the_same_whenever_it_is_come_to(model: Model) -> None:
-    """Damage: states are told apart by where objects lie in memory: equal ones are all searched, others left out."""
+    """Damage: the search compares addresses in memory: it repeats equal states, and leaves others out."""
     assert model.search().states == model.search().states

@@ -69,7 +69,7 @@ def test_a_history_is_a_function_of_its_seed() -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_breaks_a_law(bug: Bug, record_property) -> None:
-    """Damage: the simulation is blind to a mistake that somebody will make."""
+    """Damage: the simulation is blind to a mistake that an engineer will make."""
     found = None
     with bug.planted():
         for seed in range(SEEDS_MAX):

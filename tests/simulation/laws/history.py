@@ -1,11 +1,11 @@
 """What the outside saw of some shards: what was asked, what was answered, what was read; and the laws about that.
 
 Written from the design page "persist", never from its code: this file knows updates, times, epochs and answers, and
-neither states nor diffs nor seqnos.  An *attempt* is one request to append; its first update carries a row that nobody
-ever retracts, its *marker*, so a read tells by itself which attempts are in it.  The laws, each checked as soon as it
+neither states nor diffs nor seqnos.  An *attempt* is one request to append; its first update carries a row that is
+never retracted, its *marker*, so a read shows by itself which attempts are in it.  The laws, each checked as soon as it
 can be broken:
 
-- P1: two reads of one shard at one time are equal, whoever reads, whatever happened in between.
+- P1: two reads of one shard at one time are equal, by any two readers, whatever happened in between.
 - P3: what was acknowledged before a read began is in it, at times up to the read's.
 - P6: an attempt is in a read whole and once or not at all; a refused one never is; of the attempts that share a
   ``purpose`` (a transaction's token) at most one ever is.
@@ -13,7 +13,7 @@ can be broken:
 - fence: what was asked under an epoch after a newer one was admitted never is in a read; along a shard's times the
   epochs of its attempts never go back.
 - bounds: attempts of one shard are at disjoint times.
-- holds: a time that somebody holds can be read.
+- holds: a time that a reader holds can be read.
 
 Trap: an answer that never came says nothing; such an attempt may be in reads or not, but the same in all of them.
 """
@@ -39,7 +39,7 @@ class Update(NamedTuple):
 
 
 class Answer(Enum):
-    """What the one who asked was told."""
+    """The answer that the caller received."""
 
     NONE = "nothing"
     YES = "it is durable"
@@ -59,7 +59,7 @@ class Attempt:
     answer: Answer = Answer.NONE
 
     def marker(self, shard: str) -> Update:
-        """Return the update that tells whether this attempt is in a read of ``shard``."""
+        """Return the update that shows whether this attempt is in a read of ``shard``."""
         return self.updates[shard][0]
 
 
@@ -80,7 +80,7 @@ class History:
         self._by_shard: dict[str, list[Attempt]] = {}
         self._purposes: dict[str, tuple[int, int]] = {}  # acknowledged: when, and at which time
         self._read: dict[tuple[str, int], Content] = {}
-        self._presence: dict[Attempt, tuple[str, bool]] = {}  # attempt of several shards: who saw it first, and how
+        self._presence: dict[Attempt, tuple[str, bool]] = {}  # of several shards: the first reader, and what it saw
         self._admitted: dict[str, list[tuple[int, int]]] = {}  # shard: when, and which epoch
 
     def tick(self) -> int:
@@ -140,7 +140,7 @@ class History:
         if known != content:  # said only when it is broken: showing takes longer than comparing
             raise LawBrokenError("P1", f"{shard} at {time} was {_show(known)}, and is {_show(content)}")
         negative = [row for row, count in content.items() if count < 0]
-        require("negative", not negative, f"{shard} at {time} holds {negative[:3]} less than no times")
+        require("negative", not negative, f"{shard} at {time} has a negative count of {negative[:3]}")
         if shard in self._by_shard:
             self._check_attempts(shard, time, content, began)
 

@@ -1,15 +1,15 @@
 """What the stores themselves see: every version of every shard as it is committed, every object as it goes.
 
-These doubles stand where the real stores would, below the simulated I/O, and hold what really happens (whoever was told
-what) against the laws that the design page "persist" states about durable things:
+These doubles stand where the real stores would, below the simulated I/O, and hold what really happens (whatever the
+callers learn of it) against the laws that the design page "persist" states about durable things:
 
 - P2: since, upper, epoch and walltime of a shard never go back, and its seqnos have no gaps.
-- P5g: a part outlives the last version that named it by the grace period, as far as clocks agree, whoever reads it.
-- lease: nobody is dropped before a whole lease has passed, on the shard's own clock, since the shard heard of it.
+- P5g: a part outlives the last version that named it by the grace period, as far as clocks agree, read or not.
+- lease: no reader is dropped before a whole lease has passed, on the shard's own clock, since the shard heard of it.
 - swept: a part that a committed transaction names is there until its table names it.
 - P5: what a version names (its newest rollup, its parts) is in Blob when it is committed, and stays there as long as
   the newest version names it.
-- fence: whoever appends does so under an epoch that is not older than any admitted before.
+- fence: every append has an epoch that is not older than any admitted before.
 - rollup: a rollup holds exactly the state at its seqno.
 - holds: since is not beyond any reader's, critical or leased; P5 holds for the versions that leases hold, too.
 
@@ -63,7 +63,7 @@ class WatchedPlaces:
         self._promised: set[str] = set()  # parts that the newest version of a log names for a table
         self.now_ms: Callable[[], int] = int
         self.grace_ms = 0
-        """How long a part that no newest version names any more is there at least."""
+        """How long a part that the newest version no longer names is there at least."""
         self.logs: frozenset[str] = frozenset()
         """The shards whose records name parts of others."""
 
@@ -167,7 +167,7 @@ class WatchedPlaces:
             self._returned.add(name)
 
     def check_unnamed(self, key: str, name: str) -> None:
-        """Check that an object which a reader did not find is not named any more."""
+        """Check that an object which a reader did not find is no longer named."""
         require("P5", name not in _objects(self.states[key][-1]), f"{key} names {name}, which is not in Blob")
 
     def truncated(self, key: str, before: int) -> None:
@@ -181,7 +181,7 @@ class WatchedPlaces:
         require("holds", first <= max(held, before), f"{key} begins at version {first}; {held} is held")
 
     def check_collected(self, key: str) -> None:
-        """Check, when all is collected, that nothing is there which versions once named and none names any more.
+        """Check, when all is collected, that no object is left that versions once named and none names now.
 
         What was written anew after it was deleted, by a request that was long thought lost and asked again, is a leak.
         """

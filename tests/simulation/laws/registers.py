@@ -44,7 +44,7 @@ class RegisterHistory:
         require("register", not twice, f"{twice} are there twice: {words}")
         lost = [word for word in self._acknowledged[:acknowledged] if word not in words]
         require("register", not lost, f"{lost} were acknowledged and are lost: {words}")
-        require("register", set(words) <= self._asked, f"nobody asked for {sorted(set(words) - self._asked)}")
+        require("register", set(words) <= self._asked, f"no user added {sorted(set(words) - self._asked)}")
         short, long = sorted((words, self._longest), key=len)
         require("register", long[: len(short)] == short, f"{words} and {self._longest} are no versions of one register")
         require("register", len(words) >= longest, f"{words} is older than what was read before, {longest} words")

@@ -6,13 +6,13 @@ own messages and endpoints' own rows; of the code it uses the reading handles.  
 - P1: a collection at a readable time is what it was when it was looked at before.
 - R1, R2, R3: a source at each time is exactly what the first messages of each partition come to, each of them once,
   and only ever more of them; what cannot be decoded is an error until upstream takes it back.
-- R4: upstream is told to forget only what is durable here (`may_forget`).
+- R4: upstream may forget only what is durable here (`may_forget`).
 - T: what a commit of tables acknowledged is in all its tables from its time on; no attempt is there twice, or in part.
 - K2: a view at each readable time is its definition over its inputs at that time, but for what others wrote (K3);
   rows that its definition has no answer for are errors then, and its inputs' errors are its own.
 - K3: what others wrote into a view is withdrawn by the view's next append.
 - closed: what was dropped can neither be read nor written, but for what a lease still holds.
-- M2: an endpoint is its collection at its checkpoint; M1, M3, M4: it was told nothing that the protocol forbids.
+- M2: an endpoint is its collection at its checkpoint; M1, M3, M4: no call to it broke the protocol.
 - wait: there an endpoint's collection has no errors, unless the good rows are to go on in spite of them.
 - read: an answer is the collection at its time; what has errors then is refused, with the time since when it has them.
 
@@ -59,7 +59,7 @@ from worlds.outside import FickleUpstream, Place
 Collectable: TypeAlias = Table | Source | View
 
 FOREIGN: Final = 1_000_000
-"""Numbers from here on occur only in rows that somebody else wrote into a view."""
+"""Numbers from here on occur only in rows that a foreign writer wrote into a view."""
 
 
 @dataclass
@@ -204,7 +204,7 @@ class Observer:
             machine = self._client._machine(shard)
             there = await machine.open(create=False)
             state = machine.state
-            held = any(not hold.since.empty for hold in state.criticals.values())  # a lease lets go by itself
+            held = any(not hold.since.empty for hold in state.criticals.values())  # a lease ends by itself
             closed = not there or state.tombstone or (state.upper.empty and bool(state.criticals) and not held)
             require("closed", closed, f"shard {shard} was dropped, and is open")
         for view in (view for view in catalog.of_kind(View) if view.name not in excused):
@@ -301,7 +301,7 @@ class Observer:
             if before != content:
                 raise LawBrokenError("P1", f"{shard} at {time} was {_shown(before)}, and is {_shown(content)}")
             less = [row for row, count in content.items() if count < 0]
-            require("negative", not less, f"{shard} at {time} holds {less[:3]} less than no times")
+            require("negative", not less, f"{shard} at {time} has a negative count of {less[:3]}")
 
     # ---- sources -----------------------------------------------------------------------------------------------------
 
@@ -340,7 +340,7 @@ class Observer:
         return await RecordShard(machine, None, self._client.blob).contents() if there else ()
 
     async def may_forget(self, shard: str, resume: Offsets) -> None:
-        """R4: what upstream is told to forget is durable in ``shard``."""
+        """R4: what upstream may forget is durable in ``shard``."""
         item = next(
             (i for i in (await self.catalog()).items.values() if isinstance(i, Source) and i.shard == shard), None
         )
@@ -366,7 +366,7 @@ class Observer:
                 for table, rows in attempt.rows.items()
                 if table in tables
                 for row, diff in rows
-                if deletes[table, row] < 2 or diff > 0  # who of two deleted it does not show
+                if deletes[table, row] < 2 or diff > 0  # which of two transactions deleted it does not show
             ]
             found = [
                 (table, time, row, diff)
@@ -377,7 +377,7 @@ class Observer:
             times = {time for _, time, _, _ in found}
             wanted, told = len(asked), attempt.time
             if (times and min(times) <= since) or (told is not None and told <= since):
-                continue  # times up to since are not told apart any more, and what was deleted by then is gone
+                continue  # reads no longer separate times up to since, and what was deleted by then is gone
             require("T", len(times) <= 1, f"{attempt.token} is there at {sorted(times)}")
             require("T", len(found) in {0, wanted}, f"{attempt.token} is there in part: {found[:3]}")
             if told is not None and all(told < now.upper for now in tables.values()):  # else it is not applied yet
@@ -477,7 +477,7 @@ def _own(content: Counter[Row]) -> Counter[Row]:
 
 
 def foreign(row: Row) -> bool:
-    """Tell whether somebody else wrote this row into a view."""
+    """Return whether a foreign writer wrote this row into a view."""
     return any(isinstance(value, int) and value >= FOREIGN for value in row)
 
 

@@ -1,7 +1,7 @@
 """Bugs that are planted to prove that the simulation sees them.  None of them is in the package.
 
 Each replaces a function of persist, or of a caller, by a wrong one while a context is entered: each is a mistake that
-somebody once made (craft page "reliability", B2 and the list of saboteurs), wrong as quietly as it can be.
+was once made (craft page "reliability", B2 and the list of saboteurs), wrong as quietly as it can be.
 
 Trap: these know persist's private names on purpose; when one of them goes, the bug must be planted anew, not dropped.
 """
@@ -86,7 +86,7 @@ def append_without_upper_check(before: ShardState, request: Append) -> tuple[Sha
     return state.append(before, replace(request, expected=before.upper, new=moved, staged=staged))
 
 
-@bug("after an unknown outcome nobody looks for the token: what landed is reported as refused", *APPEND)
+@bug("after an unknown outcome the writer does not look for the token: what landed is reported as refused", *APPEND)
 def witness_lost(before: ShardState, request: Append) -> tuple[ShardState, AppendOutcome]:
     """Forget whose appends are in the shard."""
     after, answer = state.append(replace(before, writers={}), request)
@@ -202,7 +202,7 @@ async def upper_off_by_one(self: ReadHandle, time: int, *, timeout_s: float | No
 _wait_beyond = ReadHandle.wait_beyond
 
 
-@bug("a batch that begins before the listen's frontier is told whole", (read, "contents"))
+@bug("a batch that begins before the listen's frontier is emitted whole", (read, "contents"))
 def listen_repeats(*arguments: Any, **options: Any) -> Any:
     """Read one time too early."""
     now, schema, lower, *rest = arguments

@@ -49,7 +49,7 @@ def late_token_taken_for_new(_: str) -> float:
 # ---- sweeps ----------------------------------------------------------------------------------------------------------
 
 
-@bug("a sweep asks nobody what is committed and not applied", (keepers, "held_by_transactions"))
+@bug("a sweep does not look for what is committed and not applied", (keepers, "held_by_transactions"))
 async def nothing_is_held(_client: PersistClient, _mark_ms: int) -> frozenset[str]:
     """Hold nothing."""
     return frozenset()

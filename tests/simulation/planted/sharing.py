@@ -19,7 +19,7 @@ from strandline.persist.together.transactions import Transactions
 
 @bug("two appends of one handle keep their tokens in one place", (WriteHandle, "request"))
 def one_name_for_all(self: WriteHandle, *arguments: Any, **options: Any) -> Any:
-    """Take the handle's own name, whoever uses it now."""
+    """Take the handle's own name, even if another append uses it now."""
     self._idle = [f"w-{self.shard}-{self.epoch}"]
     return _request(self, *arguments, **options)
 

@@ -72,7 +72,7 @@ async def stopped_in_silence(self: Any) -> None:
 # ---- the transition --------------------------------------------------------------------------------------------------
 
 
-@bug("nobody looks whether the pour is done already", (stream, "pour"))
+@bug("a pour does not look whether it is done already", (stream, "pour"))
 def pour_without_witness(state: ShardState, request: Pour) -> tuple[ShardState, Outcome]:
     """Forget whose pours are in the shard."""
     after, answer = unsealed.pour(replace(state, writers={}), request)
@@ -122,7 +122,7 @@ async def wrong_parts_discarded(self: Any, index: int, upper: Frontier) -> None:
 # ---- names and several collections -----------------------------------------------------------------------------------
 
 
-@bug("who loses the race for a name keeps the shard that it made up", (Names, "create_or_load"))
+@bug("the loser of a race for a name keeps the shard that it made up", (Names, "create_or_load"))
 async def name_race_lost(self: Names, name: str, *, codec: str, schema: str) -> Named:
     """Do not look what the register says."""
     known = (await self._read()).names.get(name)

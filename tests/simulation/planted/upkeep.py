@@ -42,14 +42,14 @@ def lease_overlooked(now: ShardState) -> Frontier:
     return join((now.since, meet(hold.since for hold in now.criticals.values())))
 
 
-@bug("a reader whose lease was lost is told at its beat that all is well", (lease, "downgrade_leased"))
+@bug("a beat of a reader whose lease was lost succeeds", (lease, "downgrade_leased"))
 def lost_lease_kept(before: ShardState, reader: str, since: Frontier, *others: Any) -> Any:
     """Believe in the hold."""
     after, answer = holds.downgrade_leased(before, reader, since, *others)
     return after, Downgraded(since) if answer is None else answer
 
 
-@bug("a beat lets go of versions whose parts are still being read", (Lease, "downgrade"))
+@bug("a beat releases versions whose parts are still being read", (Lease, "downgrade"))
 async def version_let_go(self: Lease, since: Frontier, *deadline: Any) -> Frontier:
     """Hold the newest version, whatever was handed out."""
     out, self._out = self._out, Counter()
@@ -82,7 +82,7 @@ _merge = RecordMerger.merge
 
 @bug("a merge moves times one too far", (RecordMerger, "merge"))
 async def merge_one_too_far(self: RecordMerger, contents: Any, request: Any) -> Any:
-    """Take since for the first time that may be told apart from others."""
+    """Take since for the first time that stays separate from others."""
     return await _merge_again(self, contents, request, lambda time, since: max(time, since + 1))
 
 
@@ -115,7 +115,7 @@ _rewritten = Compactor._rewritten
 
 @bug("what a merge has taken the place of is deleted at once", (Compactor, "carry_out"))
 async def inputs_deleted_at_once(self: Compactor, plan: Any) -> Any:
-    """Look at nobody's hold."""
+    """Look at no hold."""
     outcome = await _carry_out(self, plan)
     if isinstance(outcome, Merged):
         for batch in plan.inputs:
@@ -128,7 +128,7 @@ async def inputs_deleted_at_once(self: Compactor, plan: Any) -> Any:
 _carry_out = Compactor.carry_out
 
 
-@bug("what fails after a commit is told to whoever committed", (Upkeep, "_try"))
+@bug("a failure after a commit is raised to the committer", (Upkeep, "_try"))
 async def upkeep_told(self: Upkeep, name: str, job: Any) -> None:
     """Keep only what the stores say to yourself."""
     with suppress(StoreError, Unavailable):
@@ -144,7 +144,7 @@ def collected_under_readers(now: ShardState) -> int:
     return now.seqno
 
 
-@bug("a part that dead versions name counts as dead, whoever else names it", (Collector, "_dead"))
+@bug("a part that dead versions name counts as dead, even if a live version names it", (Collector, "_dead"))
 async def dead_though_alive(self: Collector, kept: Rollup) -> Any:
     """Do not subtract what is alive."""
     dead = await _dead(self, kept)
@@ -172,7 +172,7 @@ async def truncated_beyond_rollup(self: Collector, to: int | None) -> Any:
 _collect = Collector._collect
 
 
-@bug("a sweep takes for leaked what somebody is about to append", (Collector, "_leaked"))
+@bug("a sweep takes for leaked what a writer is about to append", (Collector, "_leaked"))
 async def swept_too_young(self: Collector, held: Any = None) -> Any:
     """Look at no age."""
     keys, mark = await _leaked(self, held)
@@ -215,7 +215,7 @@ async def listing_trusted(self: Machine, head: Any) -> Any:
     return now
 
 
-@bug("rollups of one seqno have one name, whoever writes them", (Machine, "_rollup_key"))
+@bug("rollups of one seqno have one name, even by two writers", (Machine, "_rollup_key"))
 def key_reborn(self: Machine, seqno: int) -> str:
     """Give a name twice."""
     return f"{rollups_prefix(self.shard)}{seqno}-r"

@@ -1,6 +1,6 @@
 """Bugs that are planted in the rooms above persist, to prove that the world of the whole system sees them.
 
-As in `planted.bugs`: each is a mistake that somebody once made or could make, wrong as quietly as it can be, and lives
+As in `planted.bugs`: each is a mistake that was once made or could be made, wrong as quietly as it can be, and lives
 only while its context is entered.
 
 Trap: these know the rooms' private names on purpose; when one of them goes, the bug must be planted anew, not dropped.
@@ -62,7 +62,7 @@ def binding_read_twice(self: Remap, lower: Frontier, upper: Frontier) -> tuple[S
 _tick_source = Ingestion.tick
 
 
-@bug("upstream is told to forget what is bound, before it is durable", (Ingestion, "tick"))
+@bug("what is bound is committed upstream before it is durable", (Ingestion, "tick"))
 async def forgotten_too_early(self: Ingestion, time: int) -> Any:
     """Commit at the binding."""
     ticked = await _tick_source(self, time)
@@ -115,7 +115,7 @@ async def appended_from_memory(self: Ingestion) -> Stepped:
 _step_source = Ingestion.step
 
 
-@bug("errors are told without where they are, so that none can be taken back", (Ingestion, "_stage"))
+@bug("errors are staged without their position, so that none can be taken back", (Ingestion, "_stage"))
 async def errors_unlocated(self: Ingestion, slices: Any, lower: Frontier, upper: Frontier, *, again: bool) -> Any:
     """Read once."""
     return await self._read(slices, lower, upper, locate=False)
@@ -216,7 +216,7 @@ async def errors_since_now(engine: Any, handle: Any, time: int) -> int:
     return time
 
 
-@bug("an input that nobody told of counts as unchanged", (stepping, "_changes"))
+@bug("an input without a notice counts as unchanged", (stepping, "_changes"))
 def change_missed(reader: Any, lower: int, upper: int) -> int:
     """See none."""
     return 0
@@ -240,7 +240,7 @@ async def one_table_written(changes: Any, engine: Any, time: int) -> Any:
     return dict(list(writes.items())[:1])
 
 
-@bug("nobody looks whether what is deleted is there", (tables, "_refuse_absent"))
+@bug("a delete does not look whether its rows are there", (tables, "_refuse_absent"))
 async def absent_deleted(*_: Any) -> None:
     """Refuse nothing."""
 
@@ -338,14 +338,14 @@ async def never_opened_again(self: Core) -> None:
     """Leave it for the next environment."""
 
 
-@bug("a problem that is over is still told", (Problems, "note"))
+@bug("a problem that is over is still reported", (Problems, "note"))
 def problem_kept(self: Problems, name: str, problem: str) -> None:
     """Only add."""
     if problem:
         self[name] = problem
 
 
-@bug("what stands still without a problem of its own is not told", (core_module, "standing"))
+@bug("what stands still without a problem of its own is not reported", (core_module, "standing"))
 def silence(*_: object) -> dict[str, str]:
     """Say nothing."""
     return {}

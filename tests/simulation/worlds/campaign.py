@@ -24,7 +24,7 @@ SEED: Final = "STRANDLINE_SIM_SEED"
 RUNS: Final = "STRANDLINE_SIM_RUNS"
 
 ASKED_FOR: Final = bool(os.environ.get(SEED))
-"""Whether somebody wants to see certain histories again, and nothing else."""
+"""Whether the caller wants to see certain histories again, and nothing else."""
 
 SITES: Final = {
     "blob.get": READ,
@@ -45,7 +45,7 @@ SLICE: Final = 250
 
 
 def seeds(base: int, runs: int) -> range:
-    """Return the seeds of a campaign that begins at ``base`` and makes ``runs`` histories, unless told otherwise."""
+    """Return the seeds of a campaign that begins at ``base`` and makes ``runs`` histories; variables override both."""
     first, many = os.environ.get(SEED), os.environ.get(RUNS)
     if many:
         runs = int(many)
@@ -113,7 +113,7 @@ def wage(these: range, populate: Populate) -> Campaign:
 def deal(these: range, make: Callable[[range], T]) -> Iterator[T]:
     """Have all processors ``make`` slices of the seeds ``these``; give what came of each, in the order of the seeds.
 
-    A history depends on its seed alone, so who makes it does not matter.  ``make`` must be picklable, and what it
+    A history depends on its seed alone, so any processor may make it.  ``make`` must be picklable, and what it
     raises ends the whole.
     """
     return spread(make, [these[at : at + SLICE] for at in range(0, len(these), SLICE)])

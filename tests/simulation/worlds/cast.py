@@ -1,4 +1,4 @@
-"""Who takes part in a history of the world of persist: a few of all users there are, chosen by the seed."""
+"""The users in a history of the world of persist: a few of all that exist, chosen by the seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CAST: Final[dict[str, tuple[int, Life]]] = {
     "x2": (1, sweep),
     "k1": (5, turn_clocks),
 }
-"""Each user, and in one of how many histories it takes part: who needs much I/O is there less often."""
+"""Each user, and in one of how many histories it takes part: a user with much I/O takes part less often."""
 NEEDED: Final = ("w1", "w1", "w1", "l1", "l1", "l1", "c1")
 """One of these is always there: in every history something is appended."""
 

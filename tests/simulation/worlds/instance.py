@@ -214,7 +214,7 @@ class Instance:
         return world.choose("k", 3), world.choose("v", 4), world.number()
 
     def _held(self, table: str) -> Row | None:
-        """Return a row that was acknowledged in ``table``, that nobody has deleted as far as is known."""
+        """Return a row that was acknowledged in ``table``, and that no known transaction has deleted."""
         attempts = self.world.observer.attempts
         gone = {row for a in attempts for row, diff in a.rows.get(table, ()) if diff < 0}
         if self.world.choose("deleted before", 4) == 0:

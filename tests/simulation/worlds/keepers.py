@@ -1,4 +1,4 @@
-"""Who looks after the shards of the world of persist: compactors and collectors; and who troubles them: clocks."""
+"""The users that maintain the shards of the world of persist: compactors, collectors, and one that sets clocks."""
 
 from __future__ import annotations
 

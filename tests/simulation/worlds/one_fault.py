@@ -1,7 +1,8 @@
 """One fault, everywhere: each fate at each I/O point of small scenarios, each late effect at each later moment.
 
 The scenarios run alone and in fair weather but for that one fault, so that every run is short and all of them can be
-made.  Whoever crashes begins anew with its name only.  All laws of the scenario's world are checked, as in campaigns.
+made.  A user that crashes begins anew with its name only.  All laws of the scenario's world are checked, as in
+campaigns.
 
 Source: craft page "reliability" (S3, crash completeness).
 """
@@ -39,7 +40,7 @@ CUTS: Final = 3
 class Tried:
     """What came of one scenario: its I/O points, how many pairs of point and fate there are and were met, its runs.
 
-    ``broken`` is what the last of the runs broke, told as it would be; the search ends there.
+    ``broken`` is the law that the last run broke, as a failure reports it; the search ends there.
     """
 
     points: int

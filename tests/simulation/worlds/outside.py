@@ -1,8 +1,8 @@
 """What lies outside the world of the whole system: upstreams that forget, endpoints of two kinds, weather over stores.
 
-All of it survives every crash of those who use it.  Each call is an I/O point of the simulation, so it may be lost, be
-late, or be done without its caller's learning of it; what callers get then is `Unavailable`, as the contracts of
-readers and drivers say.
+All of it survives every crash of its users.  Each call is an I/O point of the simulation, so it may be lost, be late,
+or take effect while its caller gets no answer; callers get `Unavailable` then, as the contracts of readers and drivers
+say.
 
 Source: craft page "reliability" (3.1: F2 outages, F13 upstreams, F14 endpoints); design pages "sources", "materialize".
 """
@@ -105,7 +105,7 @@ class FickleUpstream(Upstream):
         return found
 
     def lose(self) -> None:
-        """Forget everything, whether it was told that it may or not: what was not read can never be read."""
+        """Forget everything, committed or not: what was not read can never be read."""
         self.lost = super().frontier
         self.forgotten = self.forgotten.join(self.lost)
 
@@ -159,7 +159,7 @@ class SimReader:
 
 @dataclass
 class Place:
-    """What is durable at an endpoint, and what it found wrong with what it was told (``broken``).
+    """What is durable at an endpoint, and which calls broke the protocol (``broken``).
 
     ``tables``: rows by resource and key.  ``fences`` and ``checkpoints``: by task, of those that keep their own.
     ``staged``, ``applied``: transactions by name, of those that leave the commit to the runtime's log.  ``owners``:
@@ -177,14 +177,14 @@ class Place:
     broken: list[str] = field(default_factory=list)
 
     def store(self, binding: Binding, rows: Sequence[Row]) -> None:
-        """Keep and drop rows as told."""
+        """Store and delete rows as the driver asks."""
         table = self.tables.setdefault(binding.resource, {})
         for given in rows:
             row = dict(given)
             exists, delete = row.pop(EXISTS), row.pop(DELETE)
             key = key_of(binding, row)
             if exists != (key in table):
-                self.broken.append(f"{binding.resource!r} was told exists = {exists} of key {key}")
+                self.broken.append(f"{binding.resource!r} received exists = {exists} for key {key}")
             if delete:
                 table.pop(key, None)
             else:

@@ -35,7 +35,7 @@ TRIES_MAX: Final = 50
 
 
 class Stage(World):
-    """A world in which a script is performed; ``choose`` is told when the script is over."""
+    """A world in which a script is performed; ``choose`` is notified when the script is over."""
 
     def __init__(self, choose: OneFault, script: Script, patience: int) -> None:
         super().__init__(choose)
@@ -73,7 +73,7 @@ class Stage(World):
 
 
 class Performer(Instance):
-    """Whoever performs acts; the last of them sees everything catch up."""
+    """An instance that performs acts; the last one sees everything catch up."""
 
     def __init__(self, world: Stage, name: str, acts: Sequence[Act]) -> None:
         super().__init__(world, name, world.script.defined, 0)
@@ -96,9 +96,7 @@ class Performer(Instance):
         try:
             await self._perform(core)
         except FencedError:
-            require(
-                "fence", stage.taking_over and self.name == "first", f"{self.name} is fenced, and nobody else wrote"
-            )
+            require("fence", stage.taking_over and self.name == "first", f"{self.name} is fenced by no other writer")
             stage.marks["fenced"] += 1
         finally:
             await self._close(core)
@@ -145,7 +143,7 @@ Act: TypeAlias = Callable[[Performer, Core], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Script:
-    """What is performed: what is defined beforehand, the acts, and those of whoever takes over meanwhile.
+    """What is performed: what is defined beforehand, the acts, and those of an instance that takes over meanwhile.
 
     ``upkeep``: batches are merged and moved to objects as soon as that can be.
     """

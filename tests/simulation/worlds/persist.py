@@ -63,7 +63,7 @@ TABLES: Final = ("t1", "t2")
 """Appended to by transactions only."""
 SHARDS: Final = (PLAIN, RECORDS, TRANSACTIONS, *TABLES)
 LEASED: Final = (PLAIN, *TABLES)
-"""Shards whose since may be moved: nobody of this world looks for old times in them."""
+"""Shards whose since may be moved: no user of this world reads old times in them."""
 REGISTER: Final = "register/words"
 
 CALM_AFTER: Final = (80, 200, 400)
@@ -78,7 +78,7 @@ SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
 SWEPT: Final = (PLAIN, RECORDS)
 """Shards whose parts nothing else ever names."""
 GRACES_MS: Final = (None, 0, 0, 20, 3_600_000, 86_400_000)
-"""How long parts outlive the last version that names them; None: nobody collects but who is there for it."""
+"""How long parts outlive the last version that names them; None: only the collectors delete them."""
 LEAKED_AFTER_MS: Final = (3_600_000, 3_600_000, 86_400_000)
 """After how long a part that nothing names is leaked; a writer that pauses for longer is refused, and stages anew."""
 LEASES_MS: Final = (50, 1_000, 900_000)
@@ -108,7 +108,7 @@ FOCI: Final = (
 AFTERWARDS_MS: Final = 2 * 86_400_000
 COLLECTIONS_MAX: Final = 3
 ACKNOWLEDGED_MIN: Final = 2
-"""W1: in every run somebody's task is done, or the run says nothing."""
+"""W1: in every run the tasks of some users are done, or the run shows nothing."""
 assert max(CALM_AFTER) < STEPS_MAX
 
 
@@ -155,7 +155,7 @@ class World:
         self.leaked_after_ms = LEAKED_AFTER_MS[-1]
         self.places.now_ms = lambda: self.simulation.now_ms
         self.places.logs = frozenset({TRANSACTIONS})
-        self.tidied = True  # whether it is looked, after the end, that nothing lies there that nobody names
+        self.tidied = True  # whether the run checks, after the end, that no object is left that no state names
         self.patience = patience
         self._seen: dict[tuple[PersistClient, str], ShardState] = {}
 
@@ -250,12 +250,12 @@ class World:
         return self.newest_epoch
 
     def purpose(self, name: str) -> str:
-        """Return a purpose that nobody else has."""
+        """Return a purpose that no other attempt has."""
         self.serial += 1
         return f"{name}.{self.serial}"
 
     def row(self, purpose: str, time: int) -> bytes:
-        """Return a row that nobody else writes."""
+        """Return a row that no other attempt writes."""
         self.serial += 1
         return f"{purpose}/{self.serial}@{time}".encode()
 
@@ -321,7 +321,7 @@ class World:
             await collector.collect()
 
     async def held(self, handle: ReadHandle) -> None:
-        """Check that a reader which was just told that it holds is known to the shard, or is told that it is not.
+        """Check that the shard knows a reader whose beat just succeeded, or that the next beat reports the loss.
 
         A lease may be lost right after the beat, in the upkeep that its commit made due: then the next beat says so.
         """
@@ -331,7 +331,7 @@ class World:
             if lease._reader in handle.state.leased or handle.state.since.empty:
                 return
             await handle.beat()
-        told = f"{lease._reader} was told that it holds {handle.state.shard}, which does not know it"
+        told = f"a beat of {lease._reader} said that it holds {handle.state.shard}, which does not know it"
         raise LawBrokenError("holds", told)
 
     async def updates(self, client: PersistClient, handle: ReadHandle, contents: Contents) -> list[Update]:
@@ -401,7 +401,7 @@ class World:
 
     async def _tidy_up(self) -> None:
         """Collect until there is nothing to collect, long after everything: what is left is named."""
-        self.places.grace_ms = 0  # and nobody reads any more
+        self.places.grace_ms = 0  # no reader is left
         clock = SimClock(self.simulation, AFTERWARDS_MS)
         client = PersistClient(clock, self.ids, self.places.blob, self.places.consensus, grace_ms=0)
         for shard in SWEPT:
@@ -423,7 +423,7 @@ class World:
             self.places.check_no_garbage(shard)
 
     def unapplied(self) -> bool:
-        """Tell whether some table lags behind the transactions, so that whoever opens them has work to do first."""
+        """Return whether some table lags behind the transactions, so that opening them has work to do first."""
         uppers = [states[-1]["upper"] for shard, states in self.places.states.items() if shard in TABLES]
         return bool(uppers) and min(uppers) < self.places.states[TRANSACTIONS][-1]["upper"]
 

@@ -1,4 +1,4 @@
-"""Who reads the shards of the world of persist: readers, listeners, holders of since by name or by lease."""
+"""The users that read the shards of the world of persist: readers, listeners, holders of since by name or by lease."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTENS_MAX: Final = 4
 
 
 def _process(world: World, name: str) -> PersistClient:
-    """Return a process to read in: a new one, or one where somebody else reads or writes."""
+    """Return a process to read in: a new one, or one where another user reads or writes."""
     others = [process for process in ("w1", "c1", "r1") if process in world.processes]
     if others and world.choose("whose process", 2):
         return world.processes[world.one_of("process", others)]
@@ -131,13 +131,13 @@ async def _hold(world: World, client: PersistClient, name: str, reader: str) -> 
             if (await world.refresh(shard)).since <= Frontier(held):
                 continue  # not yet complete there
             if Frontier(held) < await handle.downgrade(Frontier(held)):
-                continue  # somebody else who has the hold moved it on
-            # Or somebody else has the hold, and we are fenced.
+                continue  # another holder of the same name moved it on
+            # Or another holder took the hold over, and we are fenced.
             world.history.unreadable(PLAIN, held, str(error))
 
 
 async def lease(world: World, name: str) -> None:
-    """Hold a shard by a lease, let go of more and more, and insist on reading what is held while the lease lasts."""
+    """Hold a shard by a lease, release more and more, and insist on reading what is held while the lease lasts."""
     client = world.client(name)
     await _look(world, LEASED, partial(_lease, world, client), "lease: lost", "lease: unanswered")
 

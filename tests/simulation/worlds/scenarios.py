@@ -1,7 +1,7 @@
 """Small jobs of one user, each of which shows one thing that persist does, from the first open to the last read.
 
-They are run alone, with one fault at a time (`one_fault.py`): whoever crashes begins anew with its name only.
-What is done twice for want of an answer is done under the same token, or told by what is there.
+They are run alone, with one fault at a time (`one_fault.py`): a user that crashes begins anew with its name only.
+A call that is repeated for want of an answer has the same token, or the state shows that it was done.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def take_over(world: World, name: str) -> None:
 
 
 async def hold_and_let_go(world: World, name: str) -> None:
-    """Hold since, let go of some times, read what is held, take the hold over, let go of it for good."""
+    """Hold since, release some times, read what is held, take the hold over, release it for good."""
 
     async def do(client: PersistClient) -> None:
         await _append_all(world, name, await _writer(world, client), 2, inline=True)
@@ -79,7 +79,7 @@ async def hold_and_let_go(world: World, name: str) -> None:
 
 
 async def lease_and_listen(world: World, name: str) -> None:
-    """Read under a lease, listen to what is appended, let go of what was told, give the lease up."""
+    """Read under a lease, listen to what is appended, release the times received, give the lease up."""
 
     async def do(client: PersistClient) -> None:
         writer = await _writer(world, client)
@@ -107,7 +107,7 @@ async def lease_and_listen(world: World, name: str) -> None:
 
 
 async def compact_and_reopen(world: World, name: str) -> None:
-    """Append batches, let go of the first times, merge all into one; open the shard anew and read it."""
+    """Append batches, release the first times, merge all into one; open the shard anew and read it."""
     world.inline_part_bytes = 0
 
     async def do(client: PersistClient) -> None:
@@ -181,7 +181,7 @@ async def _persevere(world: World, name: str, do: Callable[[PersistClient], Coro
             return await until_answered(lambda: do(world.client(name)))
         except FencedError:
             continue
-    raise AssertionError(f"{name} is fenced again and again, and nobody else is there")
+    raise AssertionError(f"{name} is fenced again and again, and there is no other writer")
 
 
 async def _writer(world: World, client: PersistClient) -> WriteHandle:

@@ -1,9 +1,9 @@
 """What worlds share that are so small that all their histories can be made: users who sit at open handles, and models.
 
-The users begin with their handles open, so that no I/O is spent on that; whoever crashes opens anew, which is one step.
+The users begin with their handles open, so that no I/O is spent on that; a user that crashes opens anew in one step.
 Time stands still and waiting takes no step: an actor that is left alone for any while is one of the orders anyway (so
-nobody is paused, either).  An answer that is lost is an effect that comes late at the next step, so it needs no fate of
-its own.
+no user is paused, either).  An answer that is lost is an effect that comes late at the next step, so it needs no fate
+of its own.
 
 Source: craft page "reliability" (S8: small-model exhaustion).
 """
@@ -72,7 +72,7 @@ class Seated(Generic[S]):
     done: Counter[str]
     operations: int
     begun = False
-    """Whether I/O is simulated: not while somebody opens."""
+    """Whether I/O is simulated: not while a user opens."""
 
     def furnish(self, blob: Blob, consensus: Consensus) -> None:
         """Let ``blob`` and ``consensus`` be what is durable."""
@@ -102,7 +102,7 @@ class Seated(Generic[S]):
         return PersistClient(_Still(), ids, blob, consensus, merger(blob), rollup_every=ROLLUP_EVERY, grace_ms=0)
 
     def store(self, which: int) -> Blob | Consensus:
-        """Return a store itself while somebody opens, else the simulated one."""
+        """Return a store itself while a user opens, else the simulated one."""
         return self._simulated[which] if self.begun else self._plain[which]
 
     async def _live(self, do: Doing[S], seat: S, incarnation: int) -> None:
@@ -144,7 +144,7 @@ class Room(Seated[S]):
         self.furnish(*self.places)
 
     def fresh_epoch(self) -> int:
-        """Begin a new generation: whoever opens under it fences all older ones."""
+        """Begin a new generation: a user that opens under it fences all older ones."""
         self.generation += 1
         return self.generation
 
@@ -189,7 +189,7 @@ class Room(Seated[S]):
 
 
 class _Told(MemoryConsensus):
-    """A Consensus that tells which key has a new version."""
+    """A Consensus that reports each key with a new version."""
 
     def __init__(self, versions: dict[str, list[Versioned]], told: Callable[[str], None]) -> None:
         super().__init__(versions)
@@ -204,7 +204,7 @@ class _Told(MemoryConsensus):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Who there is, how often each does its thing, and how many faults a history meets at most."""
+    """The users, how often each does its task, and how many faults a history meets at most."""
 
     world: Callable[[Choose, Arrived, Mapping[str, Doing[Any]], int], Small]
     users: Mapping[str, Doing[Any]]
@@ -229,7 +229,7 @@ def search(model: Model) -> tuple[str, int, int, int, float]:
 
 
 class _Still(HandClock):
-    """A clock that does not even move when somebody sleeps."""
+    """A clock that does not even move when a user sleeps."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait for nothing."""

@@ -1,6 +1,6 @@
 """A world so small that all its histories can be made: one shard, a few users who do a few things each.
 
-Whoever crashes does again under the same token what it does not know to be done.  What small worlds have in common:
+A user that crashes repeats, under the same token, each call of unknown outcome.  What small worlds have in common:
 `seats.py`.
 
 Source: craft page "reliability" (S8: 2 writers, 1 compactor and collector, 1 reader, LATE included).
@@ -44,7 +44,7 @@ class Seat:
 
 
 class SmallWorld(World, Seated[Seat]):
-    """One run of ``users``, each of whom does its thing ``operations`` times; see `World`."""
+    """One run of ``users``, each of which does its task ``operations`` times; see `World`."""
 
     def __init__(self, choose: Choose, arrived: Arrived, users: Mapping[str, Doing[Seat]], operations: int) -> None:
         super().__init__(choose, fates=FATES, arrived=lambda: arrived(self.key()))
@@ -116,7 +116,7 @@ async def append(world: SmallWorld, seat: Seat) -> None:
         attempt = world.asked.get((purpose, lower)) or world.history.ask(
             purpose, {PLAIN: updates}, lower, lower + 1, EPOCH
         )
-        world.asked[purpose, lower] = attempt  # whoever crashes and asks again asks for the same
+        world.asked[purpose, lower] = attempt  # a user that crashes repeats the same request
         outcome = await seat.writer.compare_and_append(staged, Frontier(lower), Frontier(lower + 1), token=purpose)
         if isinstance(outcome, Appended):
             world.history.tell_purpose(purpose, as_time(outcome.upper) - 1)

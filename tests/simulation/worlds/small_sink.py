@@ -1,7 +1,7 @@
 """A small world of compute: one input, and the stage of a view over it that several incarnations write, one at a time.
 
-One incarnation steps; another one takes over while it does, or steps under the same epoch; whoever crashes begins anew
-under a newer one.  Meanwhile the input may go on.  At each commit the view is held against its definition at every
+One incarnation steps; another one takes over while it does, or steps under the same epoch; one that crashes begins
+anew under a newer one.  Meanwhile the input may go on.  At each commit the view is held against its definition at every
 readable time; in the end one that knows nothing must bring it to where the input is.
 
 Source: craft page "reliability" (S8); design page "compute" (the sink; laws K1 to K4).
@@ -68,7 +68,7 @@ class Seat:
 
 
 class SinkWorld(Room[Seat]):
-    """One run of ``users``, each of whom does its thing ``operations`` times."""
+    """One run of ``users``, each of which does its task ``operations`` times."""
 
     def __init__(self, choose: Choose, arrived: Arrived, users: Mapping[str, Doing[Seat]], operations: int) -> None:
         super().__init__(choose, arrived, operations, _opened())
@@ -188,7 +188,7 @@ async def write(client: PersistClient, writer: WriteHandle, number: int, token: 
     request = StageRequest(INPUT, MESSAGES, lower, time + 1, writer.stage_prefix(), inline_bytes_max=writer.inline_room)
     staged = await ListEngine(client.blob).stage(updates(MESSAGES, named), request)
     outcome = await writer.compare_and_append([staged], Frontier(lower), Frontier(time + 1), token=token)
-    assert isinstance(outcome, Appended), f"nobody else writes the input: {outcome}"
+    assert isinstance(outcome, Appended), f"the input has no other writer: {outcome}"
 
 
 async def step_to(run: StageRun, upper: Frontier) -> None:

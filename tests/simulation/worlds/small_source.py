@@ -1,8 +1,8 @@
-"""A small world of sources: one upstream, which forgets what it is told to forget, and those who ingest it.
+"""A small world of sources: one upstream, which deletes messages as soon as it may, and its ingesters.
 
-Some ingest under one epoch, side by side; another one takes over under a newer one; whoever crashes begins anew.
-Meanwhile messages come, and the remap lets go of its past as the data become durable.  At each commit the source is
-held against upstream's own messages; in the end one that knows nothing must get all of them, once.
+Some ingest under one epoch, side by side; another one takes over under a newer one; an ingester that crashes begins
+anew.  Meanwhile messages come, and the remap releases its past as the data become durable.  At each commit the source
+is held against upstream's own messages; in the end one that knows nothing must get all of them, once.
 
 Source: craft page "reliability" (S8); design page "sources" (laws R1 to R4).
 """
@@ -69,7 +69,7 @@ class Seat:
 
 
 class SourceWorld(Room[Seat]):
-    """One run of ``users``, each of whom does its thing ``operations`` times."""
+    """One run of ``users``, each of which does its task ``operations`` times."""
 
     def __init__(self, choose: Choose, arrived: Arrived, users: Mapping[str, Doing[Seat]], operations: int) -> None:
         super().__init__(choose, arrived, operations, _opened())
@@ -86,7 +86,7 @@ class SourceWorld(Room[Seat]):
         self.seat(users, seats)
 
     async def sit(self, name: str) -> Seat:
-        """Open anew: who ingests under a newer epoch."""
+        """Open anew: an ingester under a newer epoch."""
         do = self._users[name]
         seat = Seat(name, self.process(name, ListEngine), self.fresh_epoch() if do in INGESTING else EPOCH)
         await self._open_for(seat, do)
@@ -144,7 +144,7 @@ class SourceWorld(Room[Seat]):
             require("R2", found == wanted, f"the source at {time} is {dict(found)}; {dict(wanted)} is bound")
 
     async def may_forget(self, resume: Offsets) -> None:
-        """R4: what upstream is told to forget is durable here."""
+        """R4: what upstream may forget is durable here."""
         if self._data is None:
             self._data = await self._observer.reader(DATA, MESSAGES, "source")
         assert self._data is not None

@@ -1,14 +1,14 @@
 """The world of streams: clients that call without waiting, on streams of their own, a shared one, several at once.
 
-One seed is one history.  Each client is a process with a line of calls: it writes, seals, lets go of the past, awaits
-some of its calls and not others, and awaits them again when nobody answers.  Others write two collections together,
-each time by a token.  Readers read whatever is complete.  Whoever crashes comes back with its name and its task only.
+One seed is one history.  Each client is a process with a queue of calls: it writes, seals, releases the past, awaits
+some of its calls and not others, and awaits them again when no answer comes.  Others write two collections together,
+each time by a token.  Readers read whatever is complete.  A client that crashes restarts with its name and task only.
 
 The laws are those of `laws.history` (P1, P3, P6, atomic; no bounds: streams may write at any unsealed time), and:
 
 - order: of the calls of one incarnation, if one took effect then so did every earlier one that was not refused.
-- refused: a write is refused only at a time that was asked to be sealed before it was called, or by somebody else.
-- told: a refusal is told to who awaits its call, else to who stops the client.
+- refused: a write is refused only at a time that was asked to be sealed before the call, or that another client seals.
+- told: a refusal reaches the caller that awaits its call, else the caller that stops the client.
 - L1: every history ends.
 
 Source: design page "persist" (the stream client), craft page "reliability" (3.1).
@@ -70,9 +70,9 @@ LATEST: Final = 10**6
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """A call and what was noted of it; ``sealed``: what anybody had asked to be sealed there before.
+    """A call and what was noted of it; ``sealed``: the time up to which clients had asked to seal there before.
 
-    ``told``: whether its refusal was heard by who awaited it.
+    ``told``: whether the caller that awaited it received its refusal.
     """
 
     call: Call
@@ -107,7 +107,7 @@ class StreamWorld:
         return PersistClient(SimClock(self.simulation), self.ids, blob, consensus, rollup_every=4)
 
     def value(self, purpose: str) -> bytes:
-        """Return a value that nobody else writes; one in four is too large to be kept inline."""
+        """Return a value that no other client writes; one in four is too large to be kept inline."""
         self.serial += 1
         large = self.choose("large", 4) == 0
         return f"{purpose}/{self.serial}".encode().ljust(20_000 if large else 1, b".")
@@ -176,7 +176,7 @@ class StreamWorld:
         return self.history.acknowledged
 
 
-# ---- who uses them ---------------------------------------------------------------------------------------------------
+# ---- their users -----------------------------------------------------------------------------------------------------
 
 
 async def call(world: StreamWorld, name: str, incarnation: int) -> None:
@@ -238,11 +238,11 @@ async def _stopped(client: StreamClient, line: list[Asked]) -> None:
     except InvalidUsage:
         told = True
     untold = any(asked.call.refusal is not None and not asked.told for asked in line)
-    require("told", told == untold, f"who stopped was told of a refusal: {told}; there was one to tell: {untold}")
+    require("told", told == untold, f"stopping raised a refusal: {told}; there was one to raise: {untold}")
 
 
 def _note(world: StreamWorld, line: list[Asked], name: str) -> None:
-    """Note every answer that is known now, whoever awaited it."""
+    """Note every answer that is known now, whichever caller awaited it."""
     for asked in line:
         if asked.attempt is None or not asked.call.done or asked.attempt.answer is not Answer.NONE:
             continue
@@ -254,7 +254,7 @@ def _note(world: StreamWorld, line: list[Asked], name: str) -> None:
         world.marks["write: refused"] += 1
         own = asked.collection == name
         late = asked.attempt.lower < asked.sealed
-        require("refused", late or not own, f"{asked.attempt.purpose} was refused, and nobody had sealed its time")
+        require("refused", late or not own, f"{asked.attempt.purpose} was refused, and its time was not sealed")
 
 
 async def write_together(world: StreamWorld, name: str) -> None:

@@ -120,7 +120,7 @@ class World:
         self.places = {name: Place() for name in PLACES}
         self.ids = SimIds()
         self.marks: Counter[str] = Counter()
-        self.busy = {"outside"}  # who still does what an environment has to bear
+        self.busy = {"outside"}  # the actors that still do what an environment has to bear
         self.pending: dict[str, Attempt] = {}  # by instance: what it does not know to be committed
         self.processes = 0
         self.serial = 0

@@ -21,12 +21,12 @@ LOOKS: Final = (2, 3)
 FENCED_MAX: Final = 12
 """How often a user is fenced before it leaves the others in peace: two whose opening takes long fence each other."""
 PARTNERS: Final = {"w2": "w1", "l2": "l1", "c2": "c1", "p1": "c1"}
-"""In whose process somebody may live."""
+"""The partner in whose process a user may live."""
 IDLE_S: Final = (0, 0.02, 2, 1_000)
-"""How long somebody does nothing: up to longer than any lease."""
+"""How long an idle user pauses: up to longer than any lease."""
 
 DAYS_S: Final = (2, 5_000, 50_000, 100_000)
-"""How long somebody who sleeps sleeps: up to longer than what is staged and forgotten is kept."""
+"""How long a sleeping user sleeps: up to longer than leaked parts are kept."""
 
 Work: TypeAlias = Callable[[World, PersistClient, str, int], Coroutine[Any, Any, None]]
 
@@ -34,7 +34,7 @@ Work: TypeAlias = Callable[[World, PersistClient, str, int], Coroutine[Any, Any,
 async def under_epochs(work: Work, world: World, name: str) -> None:
     """Do ``work`` under an epoch; when fenced, stop, or do it under a newer one.
 
-    Who has a partner may live in its process, and under its epoch: then they share their handles.
+    A user with a partner may live in its process, and under its epoch: then they share their handles.
     """
     partner = PARTNERS.get(name, "")
     if partner in world.epochs and world.choose("partner", 2):
@@ -43,7 +43,7 @@ async def under_epochs(work: Work, world: World, name: str) -> None:
         client, epoch = world.client(name), world.epoch()
     world.epochs[name] = epoch
     fenced = 0
-    while True:  # two who fence each other do not do so for ever: the one who gives up first leaves the other in peace
+    while True:  # two users that fence each other do not do so for ever: the first that gives up ends it
         try:
             await until_answered(lambda epoch=epoch: work(world, client, name, epoch))
             return

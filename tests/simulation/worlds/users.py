@@ -1,7 +1,7 @@
-"""Who changes the shards of the world of persist: writers, record keepers, committers, appliers, adders of words.
+"""The users that change the shards of the world of persist: writers, record keepers, committers, appliers, adders.
 
-Each is a coroutine that does its task with the public handles and notes what it asked and what it was told.  All treat
-answers as the design page "persist" tells callers to: a refused batch is discarded, one of unknown fate is left alone,
+Each is a coroutine that does its task with the public handles and notes its calls and their answers.  All treat
+answers as the design page "persist" asks callers to: a refused batch is discarded, one of unknown fate is left alone,
 a fenced writer stops or comes back under a newer epoch.
 """
 
@@ -43,7 +43,7 @@ async def write(world: World, client: PersistClient, name: str, epoch: int) -> N
                 for batch in batches
             ]
         except UNANSWERED:
-            continue  # nobody knows of these objects
+            continue  # no state names these objects
         if staged and world.choose("dawdle", 8) == 0:
             await client.clock.sleep(world.one_of("dawdle", (*DAWDLES_S, *DAYS_S)))
         attempt = world.history.ask(purpose, {PLAIN: [u for b in batches for u in b]}, lower, upper, epoch)
@@ -72,7 +72,7 @@ def _updates(world: World, purpose: str, lower: int, upper: int, mine: list[byte
 async def append(
     world: World, client: PersistClient, writer: WriteHandle, staged: Sequence[Staged], attempt: Attempt
 ) -> AppendOutcome | None:
-    """Append, and do with the batches what the answer asks for; None: nobody knows."""
+    """Append, and do with the batches what the answer asks for; None: the outcome is unknown."""
     try:
         outcome = await writer.compare_and_append(staged, Frontier(attempt.lower), Frontier(attempt.upper))
     except Indeterminate:
@@ -89,7 +89,7 @@ async def append(
     except Unavailable:
         outcome = UpperMismatch(Frontier(attempt.lower))  # none of its tries happened: refused like any other
         world.marks["append: unavailable"] += 1
-    except OSError:  # of no store: whoever is told this, and nothing of doubt, takes it for a failure
+    except OSError:  # of no store: a caller that gets this error, and no doubt, takes it for a failure
         outcome = UpperMismatch(Frontier(attempt.lower))
     world.marks[f"append: {type(outcome).__name__}"] += 1
     if isinstance(outcome, Fenced):  # what was forgotten may be there all the same: its batches are left alone
@@ -152,7 +152,7 @@ async def keep_records(world: World, client: PersistClient, name: str, epoch: in
 
 
 async def commit(world: World, client: PersistClient, name: str, epoch: int) -> None:
-    """Commit this user's transactions over both tables, each exactly once: the token tells what is done."""
+    """Commit this user's transactions over both tables, each exactly once: the token shows what is done."""
     world.marks["open: not all applied"] += world.unapplied()
     transactions = await world.shared(client, (TRANSACTIONS, epoch), lambda: open_transactions(client, epoch))
     writers = {shard: await transactions.register(shard, SCHEMA.ddl) for shard in TABLES}
@@ -195,7 +195,7 @@ async def _commit(
         world.marks["commit: too late"] += too_late(error)
         if not (too_old(error) or too_late(error)):
             raise
-        return too_late(error)  # then nobody knows any more whether an earlier attempt was committed
+        return too_late(error)  # then no record shows whether an earlier attempt was committed
     finally:
         world.observed.look(transactions, "upper", transactions.upper)
     match outcome:

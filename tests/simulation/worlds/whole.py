@@ -7,7 +7,7 @@ upstreams go back for a while, endpoints and stores are out for longer than pers
 that are not theirs.  Each I/O meets one of the kernel's fates.
 
 When the faults are over, whichever instance is left ticks `CATCH_UP_TICKS` more times: then nothing may stand still and
-no problem may be left, without anybody's help.
+no problem may be left, without an operator's help.
 
 Source: issue "a world for the whole system"; craft page "reliability" (3.1).
 """
@@ -74,7 +74,7 @@ def play(seed: int) -> World:
 
 
 def populate(world: World) -> None:
-    """Choose what this history is like, and start who takes part in it."""
+    """Choose what this history is like, and start the actors in it."""
     world.choose_limits()
     world.instances = 1 + world.choose("instances", 2)
     for upstream in world.upstreams.values():
@@ -180,7 +180,7 @@ def come(world: World, upstream: FickleUpstream) -> None:
 
 
 async def vandal(world: World) -> None:
-    """Write rows into views that are none of theirs, under the epoch of whoever writes there."""
+    """Write foreign rows into views, under the epoch of their present writer."""
     clock = SimClock(world.simulation)
     client = world.client(clock)
     while not world.simulation.calm:
