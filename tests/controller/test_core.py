@@ -157,7 +157,7 @@ def test_a_claim_that_landed_unreported_is_released_too(config: Config) -> None:
 
 @pytest.mark.parametrize("config", SETTINGS)
 def test_a_process_is_not_locked_out_by_itself_however_long_a_store_was_away(config: Config) -> None:
-    """Damage: a process that failed to release the location finds itself its holder, until the process ends."""
+    """Damage: a process that failed to release the location cannot open it again until the process ends."""
     place = Place()
     place.ill(LATER, Outcome.REFUSED)
     with pytest.raises((StoreError, Unavailable)):
