@@ -197,7 +197,7 @@ def test_an_old_python_is_refused_in_one_sentence(machine: Machine) -> None:
 
 
 def test_an_interrupted_installation_is_done_again(machine: Machine) -> None:
-    """Half an environment that counts as whole fails in ways that nobody can explain."""
+    """Damage: half an environment that counts as whole fails in ways that no message explains."""
     (machine.root / ".venv" / ".locked").unlink()
     calls = machine.root / "calls"
     pip = f'echo "$@" >>"{calls}"; test ! -e "{machine.root}/broken"'
