@@ -196,7 +196,7 @@ def test_the_check_sees_a_planted_stale_name(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "`persist/shard/machine.py`, src/strandline/client.py, `shard/state.py`, `fsm.py`",
+        "`persist/shard/machine.py`, src/strandline/client/environment.py, `shard/state.py`, `fsm.py`",
         "rooms: `persist/handles/` and `tests/simulation/`, a directory `tables/` of a project",
         "`strandline.open`, `strandline.errors.ConfigError`, `materialize.feed.Feed`, `trace.due`, `persist.shard`",
         "`Engine.stage`, inherited `Engine.merge`, assigned `Core.board`, `ReadHandle.snapshot(time)`",

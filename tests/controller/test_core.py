@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from strandline.client import Environment, Transaction
+from strandline.client.access import Access
 from strandline.controller import core as core_module
 from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
@@ -92,7 +93,7 @@ class Place:
     def asking(self, mode: Mode) -> Environment:
         """Open it as a program does."""
         assembly, loop = self.assembly(), LoopThread()
-        return Environment(loop.run(Core.open(assembly, Config(), mode)), assembly, loop)
+        return Environment(Access(loop.run(Core.open(assembly, Config(), mode)), assembly, loop))
 
     def open(self, config: Config = SETTINGS[0]) -> Core:
         """Open it for writing."""
@@ -208,7 +209,7 @@ def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
     assembly, loop = place.assembly(), LoopThread()
     core = loop.run(Core.open(assembly, Config(), Mode.FULL))
     core.require_writing().instance.tasks.update(cast("dict[str, Materialization]", tasks))
-    env = Environment(core, assembly, loop)
+    env = Environment(Access(core, assembly, loop))
     with pytest.raises(Unavailable, match="endpoint is gone"):
         env.close()
     assert [task.closed for task in tasks.values()] == [1, 1]
@@ -306,21 +307,20 @@ def test_a_damaged_list_of_problems_stops_no_tick() -> None:
 def test_a_transaction_of_unknown_outcome_is_not_committed_again_without_a_token() -> None:
     """Damage: a commit that had landed is made a second time, and every row is there twice."""
 
-    class Doubtful:
-        _core = None
-
-        def _run(self, call: object) -> int:
-            raise Indeterminate("the answer was lost")
-
     class Committing:
         @staticmethod
         def commit(changes: object, token: str | None) -> None:
             return None
 
-    env = cast("Environment", Doubtful())
-    env._core = cast("Core", Committing)
+    class Doubtful:
+        core = Committing
+
+        def run(self, call: object) -> int:
+            raise Indeterminate("the answer was lost")
+
+    access = cast("Access", Doubtful())
     for token, again in ((None, "it is not known whether"), ("mine", "the answer was lost")):
-        transaction = Transaction(env, token)
+        transaction = Transaction(access, token)
         transaction._changes.append(cast("Any", None))
         with pytest.raises(Indeterminate):
             transaction.commit()

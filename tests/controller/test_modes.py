@@ -11,6 +11,7 @@ import pytest
 
 import strandline
 from strandline.client import Environment
+from strandline.client.access import Access
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import AsOfError, ConfigError, CorruptionError, DefinitionError, InvalidUsage
@@ -75,7 +76,7 @@ def test_an_independent_environment_makes_no_change_and_no_connection(filled, mo
         assembly = replace(assembly, blob=Refusing(assembly.blob), consensus=Refusing(assembly.consensus))
         loop = LoopThread()
         core = loop.run(Core.open(assembly, Config(), Mode.INDEPENDENT))
-        with Environment(core, assembly, loop) as env:
+        with Environment(Access(core, assembly, loop)) as env:
             assert totals(env) == [("a", 1), ("b", 2)]
             assert env.verify("totals").ok
             assert env.status()["mode"] == "independent"
@@ -123,7 +124,7 @@ def test_a_reader_holds_what_it_reads_until_its_frames_are_gone(filled):
     """Damage: garbage is collected under a frame in use, or never because of one that is not."""
     with filled.open(read_only=True) as env:
         frame = env.query("SELECT * FROM totals")
-        (hold,) = env._holds
+        (hold,) = env._access._holds
         assert len(leases(env, "totals")) == 1
         derived = frame.where("n > 1").select("k")
         del frame

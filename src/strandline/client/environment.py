@@ -1,25 +1,21 @@
-"""The environment as programs use it: plain calls, over one event loop in one thread.
-
-`open` is the door.  Every call is synchronous and returns when what it says is true; calls from several threads take
-turns.
+"""The open environment: definitions, writes, ticks, reads.
 
 Source: design page "the public face" (Python).
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from strandline.algebra.excerpt import within
-from strandline.algebra.schema import Schema
+from strandline.client.access import Access
+from strandline.client.reading import Collection
+from strandline.client.writing import Data, Transaction, change
 from strandline.compute.explain import Explanation
 from strandline.controller.asking import backfill, housekeeping, inquiry
 from strandline.controller.asking.holding import Hold
@@ -27,193 +23,30 @@ from strandline.controller.asking.inquiry import Verification
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
-from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.project import Project
 from strandline.controller.language import arguments, statements
 from strandline.controller.location.catalog import Item, Materialization, View
-from strandline.controller.location.config import config_from
-from strandline.engine.sql.edits import Edit
 from strandline.errors import (
     AsOfError,
-    CollectionError,
-    DefinitionError,
-    Determinate,
     InvalidUsage,
-    Position,
-    Unavailable,
 )
 from strandline.frontier.antichain import MINIMUM, Frontier
-from strandline.instance.tables import Change, OpenTable, Statement
 from strandline.materialize.runtime import Status
-from strandline.persist.handles.definite import read_definitely
-from strandline.persist.handles.plane import Rows
-from strandline.persist.shard.holds import BEAT_MS
-from strandline.wiring.assemble import SparkAssembly, assemble
-from strandline.wiring.loop import LoopThread
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-Data: TypeAlias = "DataFrame | pa.Table | Sequence[Mapping[str, Any]]"
-T = TypeVar("T")
-
-MERGE_EVERY_S: Final = 5.0
-"""How often large merges that are due are carried out, beside whatever else goes on."""
-
-
-def open(  # noqa: A001  # the public name is `strandline.open`
-    location: str,
-    *,
-    spark: SparkSession | None = None,
-    consensus: str | None = None,
-    read_only: bool = False,
-    config: Mapping[str, Any] | None = None,
-    mode: str | None = None,
-) -> Environment:
-    """Open the environment at ``location`` and return it; a context manager.
-
-    Args:
-        location: where collections are kept: ``file:///path``, ``memory://`` or ``s3://bucket/prefix``.
-        spark: a session to work beside (its conf is not changed); None builds one from ``config["spark"]``.
-        consensus: None (SQLite inside a file location, a bucket's own conditional puts), ``sqlite:///path``,
-            ``postgresql://…`` or ``object-store``; or a reference (``env:NAME``).
-        read_only: take nothing over, write no data: ``mode="read"``.
-        config: see `strandline.controller.location.config.Config`.
-        mode: ``full`` (the default), ``read`` (leases and notices, no data) or ``independent`` (no write, no connection
-            and no hold: no other process sees it); see `strandline.controller.location.config.Mode`.
-
-    Raises:
-        ConfigError: the location is not writable, is held by another environment (named), or Java is missing or too
-            old.
-    """
-    arguments.text(location, "location")
-    if consensus is not None:
-        arguments.text(consensus, "consensus")
-    if spark is not None and not hasattr(spark, "newSession"):
-        arguments.refuse("spark", "a SparkSession", spark)
-    if config is not None:
-        arguments.instance(config, Mapping, "config", "a mapping of settings")
-    settings, wanted = config_from(config), arguments.opening(mode, read_only=read_only)
-    assembly = assemble(location, spark=spark, consensus=consensus, config=settings, mode=wanted)
-    loop = LoopThread()
-    try:
-        core = loop.run(Core.open(assembly, settings, wanted))
-    except BaseException:
-        loop.stop()
-        assembly.close()
-        raise
-    loop.repeat(assembly.clock, BEAT_MS / 1000, core.beat)
-    loop.repeat(assembly.clock, MERGE_EVERY_S, core.merge)
-    return Environment(core, assembly, loop)
-
-
-@dataclass(frozen=True)
-class Collection:
-    """A table, source or view at the moment it was asked for; its readings are Spark DataFrames."""
-
-    name: str
-    schema: Schema
-    since: int | None
-    upper: int | None
-    _env: Environment
-
-    def snapshot(self, as_of: int | None = None) -> DataFrame:
-        """Return the contents at ``as_of`` (default: the latest complete time)."""
-        return self._env._snapshot(self.name, arguments.maybe_time(as_of, "as_of"))
-
-    def changes(self, lower: int, upper: int) -> DataFrame:
-        """Return the updates with ``lower <= time < upper``: the columns, ``__time`` and ``__diff``.
-
-        Raises `AsOfError` where they are no longer known, or not yet; `InvalidUsage` if ``lower > upper``.
-        """
-        return self._env._changes(self.name, *arguments.window(lower, upper))
-
-
-class Transaction:
-    """Several tables, one timestamp, all or nothing: committed when the block ends without an error.
-
-    It sees the tables as they were before it: neither its reads nor its deletes see its own inserts.  If another writer
-    commits meanwhile, the transaction repeats its reads, so the caller handles no conflict.  A row to delete that does
-    not exist, or no longer exists, fails the whole transaction.
-    """
-
-    def __init__(self, env: Environment, token: str | None) -> None:
-        self._env = env
-        self._token = arguments.token(token)
-        self._changes: list[Change | Statement] = []
-        self._committed = False
-        self._doubtful = False
-        self.timestamp: int | None = None
-        """The commit's time, once the block has ended; None if it changed nothing."""
-
-    def insert(self, table: str, rows: Data) -> None:
-        """Insert ``rows`` into ``table`` when the transaction commits."""
-        self._add(self._env._change(table, rows, deletes=False))
-
-    def delete(self, table: str, rows: Data) -> None:
-        """Delete ``rows`` from ``table`` when the transaction commits; each must be there, as often as it is given."""
-        self._add(self._env._change(table, rows, deletes=True))
-
-    def execute(self, sql: str | statements.Statement) -> None:
-        """Do an INSERT, UPDATE or DELETE when the transaction commits.
-
-        Raises `DefinitionError` with a position where the text is wrong, `InvalidUsage` if it is another statement.
-        """
-        match statement := arguments.statement(sql):
-            case statements.Insert():
-                self._add(self._env._inserting(statement))
-            case statements.Delete() | statements.Update():
-                self._add(self._env._editing(statement))
-            case other:
-                raise InvalidUsage(
-                    f"{type(other).__name__} cannot be part of a transaction: it may INSERT, UPDATE, DELETE"
-                )
-
-    def commit(self) -> int | None:
-        """Commit what was gathered, and return its time (None: it is nothing); durable when it returns.
-
-        After a commit that failed, the caller may call it again.  Without a token that is refused if the outcome is
-        not known, since no store could separate the first attempt from the second.
-        """
-        self._refuse_committed()
-        if self._changes:
-            try:
-                self.timestamp = self._env._run(self._env._core.commit(self._changes, self._token))
-            except (Determinate, Unavailable, InvalidUsage, DefinitionError, AsOfError, CollectionError):
-                raise  # it has not happened
-            except BaseException:
-                self._doubtful = self._token is None
-                raise
-        self._committed = True
-        return self.timestamp
-
-    def _add(self, change: Change | Statement) -> None:
-        self._refuse_committed()
-        self._changes.append(change)
-
-    def _refuse_committed(self) -> None:
-        if self._committed:
-            raise InvalidUsage("this transaction is committed; begin another one")
-        if self._doubtful:
-            raise InvalidUsage(
-                "it is not known whether this transaction was committed, and it has no token to ask by; read what its "
-                "tables hold, and begin another one (with a token, a transaction can be committed again safely)"
-            )
+    from pyspark.sql import DataFrame
 
 
 class Environment:
     """Definitions, writes, ticks, reads.  Opened by `strandline.open`; close it, or use it as a context."""
 
-    def __init__(self, core: Core, assembly: SparkAssembly, loop: LoopThread) -> None:
-        self._core = core
-        self._assembly = assembly
-        self._loop = loop
-        self._checks = SelfCheck(core)
-        self._turn = threading.RLock()
-        self._closed = False
-        self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._core = access.core
+        self._run = access.run
+        self._checks = SelfCheck(access.core)
 
     def __enter__(self) -> Self:
         return self
@@ -226,18 +59,7 @@ class Environment:
 
         Raises what an endpoint or a store raises; it is closed all the same.
         """
-        with self._turn:
-            if self._closed:
-                return
-            self._closed = True
-            for hold in list(self._holds):
-                hold.close()
-            try:
-                self._loop.quiet()
-                self._loop.run(self._core.close())
-            finally:
-                self._loop.stop()
-                self._assembly.close()
+        self._access.close()
 
     # ---- definitions and writes --------------------------------------------------------------------------------------
 
@@ -281,16 +103,16 @@ class Environment:
 
         The same ``token`` twice is one commit; one that ends in ``@`` and milliseconds expires (docs/streams.md).
         """
-        change = self._change(table, rows, deletes=False)
-        return self._run(self._core.commit([change], arguments.token(token)))
+        wanted = change(self._access, table, rows, deletes=False)
+        return self._run(self._core.commit([wanted], arguments.token(token)))
 
     def delete(self, table: str, rows: Data, token: str | None = None) -> int:
         """Delete ``rows`` and return the commit timestamp.
 
         A row that is not there fails the whole call (`InvalidUsage`).
         """
-        change = self._change(table, rows, deletes=True)
-        return self._run(self._core.commit([change], arguments.token(token)))
+        wanted = change(self._access, table, rows, deletes=True)
+        return self._run(self._core.commit([wanted], arguments.token(token)))
 
     @contextmanager
     def transaction(self, token: str | None = None) -> Iterator[Transaction]:
@@ -301,7 +123,7 @@ class Environment:
 
     def begin(self, token: str | None = None) -> Transaction:
         """Return a transaction for a caller that cannot use `transaction`; nothing happens before its `commit`."""
-        return Transaction(self, token)
+        return Transaction(self._access, token)
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
@@ -322,7 +144,7 @@ class Environment:
         Raises `AsOfError` naming a view that is not, at the end of the tick in which ``timeout`` seconds have passed
         (None: of the first one that moved none).
         """
-        self._refuse_closed()
+        self._access.refuse_closed()
         arguments.time(ts, "ts")
         arguments.seconds(timeout, "timeout")
         pause_s, waited = self._core.config.tick_ms / 1000, 0.0
@@ -344,7 +166,7 @@ class Environment:
         Raises `DefinitionError` with a position where the text is wrong, `AsOfError` if the time cannot be read.
         """
         text, time, hold = arguments.query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
-        return self._hand_out(self._run(inquiry.query(self._core, text, time, hold)).rows, hold)
+        return self._access.hand_out(self._run(inquiry.query(self._core, text, time, hold)).rows, hold)
 
     def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
@@ -369,7 +191,7 @@ class Environment:
         async def look() -> Collection:
             reader = await self._core.reader(name)
             state = await reader.refresh()
-            return Collection(reader.name, reader.schema, state.since.at, state.upper.at, self)
+            return Collection(reader.name, reader.schema, state.since.at, state.upper.at, self._access)
 
         return self._run(look())
 
@@ -415,7 +237,7 @@ class Environment:
 
     def progress(self) -> dict[str, Any]:
         """Return what this environment has done since it was opened (`controller.asking.progress`)."""
-        with self._turn:
+        with self._access.turn:
             return progress(self._core)
 
     def watch(self, call: Callable[[Status], None]) -> None:
@@ -469,21 +291,6 @@ class Environment:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Make a call, with the definitions as they are now."""
-        with self._turn:
-            try:
-                self._refuse_closed()
-                self._loop.run(self._core.look())
-            except BaseException:
-                call.close()  # it has not begun
-                raise
-            return self._loop.run(call)
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise InvalidUsage("this environment is closed")
-
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""
         found = self._run(inquiry.verify(self._core, name, as_of))
@@ -491,97 +298,14 @@ class Environment:
         state = self._run(inquiry.verify_state(self._core, name)) if found.ok and as_of is None else []
         return next((stage for stage in state if not stage.ok), found)
 
-    def _snapshot(self, name: str, as_of: int | None) -> DataFrame:
-        hold = Hold()
-
-        async def read() -> Any:
-            reader = await self._core.holding_reader(name)
-            time = as_of if as_of is not None else await inquiry.latest([reader])
-            return await self._core.engine.multiset(
-                await inquiry.snapshot(self._core, reader, time, hold), reader.schema
-            )
-
-        return self._hand_out(self._run(read()), hold)
-
-    def _changes(self, name: str, lower: int, upper: int) -> DataFrame:
-        hold = Hold()
-
-        async def read() -> Any:
-            reader = await self._core.holding_reader(name)
-            whole = Frontier(lower) == reader.state.since
-            plan = partial(reader.history, upper) if whole else partial(reader.changes, lower, upper)
-            contents, rows = await read_definitely(self._core.engine, reader, plan)
-            hold.take(reader, contents)
-            await inquiry.refuse_changes(self._core, reader, lower, upper)
-            return rows
-
-        return self._hand_out(self._run(read()), hold)
-
-    def _hand_out(self, rows: Rows, hold: Hold) -> DataFrame:
-        """Return rows as a caller's frame; their parts are held until nothing uses it, or this is closed."""
-        self._holds.add(hold)
-        loop = self._loop
-        return self._assembly.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
-
-    def _change(self, name: str, rows: Data, *, deletes: bool) -> Change:
-        table = self._table(name)
-        diff = -1 if deletes else 1
-        if arguments.is_spark(rows):
-            frame = self._assembly.engine.given(cast("DataFrame", rows), table.schema, diff=diff)
-            return Change(table, frame, deletes, None)
-        listed = arguments.arrow(rows, table.name, table.schema.names)
-        frame = self._run(self._core.engine.local(listed, table.schema, time=0, diff=diff))
-        return Change(table, frame, deletes, listed.num_rows)
-
-    def _inserting(self, s: statements.Insert) -> Statement:
-        table = self._table(s.table, s.at)
-        for name, at in s.columns:
-            _require_column(table, name, at)
-        columns = tuple(name for name, _ in s.columns) or table.schema.names
-        engine = self._assembly.engine
-        with within(s.query.start):
-            reads = inquiry.relations_of(self._core, s.query.text)
-
-        async def read(as_of: int) -> Rows:
-            hold = Hold()
-            with within(s.query.start):
-                found = await inquiry.query(self._core, s.query.text, as_of, hold)
-                return engine.inserted(self._hand_out(found.rows, hold), columns, table.schema)
-
-        return Statement(table, read, inquiry.collections_of(self._core, reads), deletes=False)
-
-    def _editing(self, s: statements.Delete | statements.Update) -> Statement:
-        table = self._table(s.table, s.at)
-        values = {}
-        for each in () if isinstance(s, statements.Delete) else s.assignments:
-            _require_column(table, each.column, each.at)
-            values[each.column.lower()] = each.value
-        edit = Edit(s.alias, s.where, values)
-        engine = self._assembly.engine
-        reads = inquiry.edit_reads(self._core, table.name, edit)
-
-        async def read(as_of: int) -> Rows:
-            hold = Hold()
-            _, relations = await inquiry.relations_at(self._core, reads, as_of, hold)
-            rows = await engine.edited(table.name.lower(), edit, relations)
-            return engine.from_dataframe(self._hand_out(rows, hold))
-
-        return Statement(table, read, inquiry.collections_of(self._core, reads), deletes=True)
-
-    def _table(self, name: str, at: Position | None = None) -> OpenTable:
-        """Return the table called ``name``, which stands at ``at`` of a statement."""
-        self._refuse_closed()
-        with within(at):
-            return self._core.table(arguments.text(name, "the table's name"))
-
     def _pause(self, seconds: float) -> None:
-        self._run(self._assembly.clock.sleep(seconds))
+        self._run(self._access.assembly.clock.sleep(seconds))
 
     def _timed(self, call: Callable[[], object]) -> float:
         """Make a call and return how many seconds it took; none where the clock was set back meanwhile."""
-        begun = self._assembly.clock.now_ms()
+        begun = self._access.assembly.clock.now_ms()
         call()
-        return max(0, self._assembly.clock.now_ms() - begun) / 1000
+        return max(0, self._access.assembly.clock.now_ms() - begun) / 1000
 
     def _uppers(self) -> dict[str, Frontier]:
         """Return how far each view has come; one that could not be opened has not begun, as far as is known here."""
@@ -592,9 +316,3 @@ class Environment:
 
     def _behind(self, ts: int) -> list[str]:
         return sorted(name for name, upper in self._uppers().items() if upper <= Frontier(ts))
-
-
-def _require_column(table: OpenTable, name: str, at: Position) -> None:
-    if name.lower() not in {known.lower() for known in table.schema.names}:
-        known = ", ".join(table.schema.names)
-        raise DefinitionError(f"table {table.name!r} has no column {name!r}; it has {known}", at)

@@ -1,0 +1,13 @@
+"""The environment as programs use it: plain calls, over one event loop in one thread.
+
+Every call is synchronous and returns when what it says is true; calls from several threads take turns.
+
+Source: design page "the public face" (Python).
+"""
+
+from strandline.client.environment import Environment
+from strandline.client.opening import open  # noqa: A004  # the public name is `strandline.open`
+from strandline.client.reading import Collection
+from strandline.client.writing import Transaction
+
+__all__ = ["Collection", "Environment", "Transaction", "open"]

@@ -1,0 +1,72 @@
+"""Access: how plain calls reach the core, one at a time, and what they hand out.
+
+Source: design page "the public face" (Python).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from strandline.controller.asking.holding import Hold
+from strandline.controller.core import Core
+from strandline.errors import InvalidUsage
+from strandline.persist.handles.plane import Rows
+from strandline.wiring.assemble import SparkAssembly
+from strandline.wiring.loop import LoopThread
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+T = TypeVar("T")
+
+
+class Access:
+    """The core of one open environment, for calls from any thread."""
+
+    def __init__(self, core: Core, assembly: SparkAssembly, loop: LoopThread) -> None:
+        self.core = core
+        self.assembly = assembly
+        self.turn = threading.RLock()
+        self._loop = loop
+        self._closed = False
+        self._holds: weakref.WeakSet[Hold] = weakref.WeakSet()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make a call, with the definitions as they are now.  Raises `InvalidUsage` if the environment is closed."""
+        with self.turn:
+            try:
+                self.refuse_closed()
+                self._loop.run(self.core.look())
+            except BaseException:
+                call.close()  # it has not begun
+                raise
+            return self._loop.run(call)
+
+    def refuse_closed(self) -> None:
+        """Raise `InvalidUsage` if the environment is closed."""
+        if self._closed:
+            raise InvalidUsage("this environment is closed")
+
+    def hand_out(self, rows: Rows, hold: Hold) -> DataFrame:
+        """Return rows as a caller's frame; their parts are held until nothing uses it, or this is closed."""
+        self._holds.add(hold)
+        loop = self._loop
+        return self.assembly.engine.hand_out(rows, hold.check, lambda: loop.soon(hold.give_back))
+
+    def close(self) -> None:
+        """Close the core, and release all that was opened for it; once.  Raises what an endpoint or a store raises."""
+        with self.turn:
+            if self._closed:
+                return
+            self._closed = True
+            for hold in list(self._holds):
+                hold.close()
+            try:
+                self._loop.quiet()
+                self._loop.run(self.core.close())
+            finally:
+                self._loop.stop()
+                self.assembly.close()

@@ -1,0 +1,168 @@
+"""Transactions: what a program changes in tables, gathered and committed at one time.
+
+Source: design page "the public face" (insert, delete, transaction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import pyarrow as pa
+
+from strandline.algebra.excerpt import within
+from strandline.client.access import Access
+from strandline.controller.asking import inquiry
+from strandline.controller.asking.holding import Hold
+from strandline.controller.language import arguments, statements
+from strandline.engine.sql.edits import Edit
+from strandline.errors import (
+    AsOfError,
+    CollectionError,
+    DefinitionError,
+    Determinate,
+    InvalidUsage,
+    Position,
+    Unavailable,
+)
+from strandline.instance.tables import Change, OpenTable, Statement
+from strandline.persist.handles.plane import Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Data: TypeAlias = "DataFrame | pa.Table | Sequence[Mapping[str, Any]]"
+
+
+class Transaction:
+    """Several tables, one timestamp, all or nothing: committed when the block ends without an error.
+
+    It sees the tables as they were before it: neither its reads nor its deletes see its own inserts.  If another writer
+    commits meanwhile, the transaction repeats its reads, so the caller handles no conflict.  A row to delete that does
+    not exist, or no longer exists, fails the whole transaction.
+    """
+
+    def __init__(self, access: Access, token: str | None) -> None:
+        self._access = access
+        self._token = arguments.token(token)
+        self._changes: list[Change | Statement] = []
+        self._committed = False
+        self._doubtful = False
+        self.timestamp: int | None = None
+        """The commit's time, once the block has ended; None if it changed nothing."""
+
+    def insert(self, table: str, rows: Data) -> None:
+        """Insert ``rows`` into ``table`` when the transaction commits."""
+        self._add(change(self._access, table, rows, deletes=False))
+
+    def delete(self, table: str, rows: Data) -> None:
+        """Delete ``rows`` from ``table`` when the transaction commits; each must be there, as often as it is given."""
+        self._add(change(self._access, table, rows, deletes=True))
+
+    def execute(self, sql: str | statements.Statement) -> None:
+        """Do an INSERT, UPDATE or DELETE when the transaction commits.
+
+        Raises `DefinitionError` with a position where the text is wrong, `InvalidUsage` if it is another statement.
+        """
+        match statement := arguments.statement(sql):
+            case statements.Insert():
+                self._add(_inserting(self._access, statement))
+            case statements.Delete() | statements.Update():
+                self._add(_editing(self._access, statement))
+            case other:
+                raise InvalidUsage(
+                    f"{type(other).__name__} cannot be part of a transaction: it may INSERT, UPDATE, DELETE"
+                )
+
+    def commit(self) -> int | None:
+        """Commit what was gathered, and return its time (None: it is nothing); durable when it returns.
+
+        After a commit that failed, the caller may call it again.  Without a token that is refused if the outcome is
+        not known, since no store could separate the first attempt from the second.
+        """
+        self._refuse_committed()
+        if self._changes:
+            try:
+                self.timestamp = self._access.run(self._access.core.commit(self._changes, self._token))
+            except (Determinate, Unavailable, InvalidUsage, DefinitionError, AsOfError, CollectionError):
+                raise  # it has not happened
+            except BaseException:
+                self._doubtful = self._token is None
+                raise
+        self._committed = True
+        return self.timestamp
+
+    def _add(self, change: Change | Statement) -> None:
+        self._refuse_committed()
+        self._changes.append(change)
+
+    def _refuse_committed(self) -> None:
+        if self._committed:
+            raise InvalidUsage("this transaction is committed; begin another one")
+        if self._doubtful:
+            raise InvalidUsage(
+                "it is not known whether this transaction was committed, and it has no token to ask by; read what its "
+                "tables hold, and begin another one (with a token, a transaction can be committed again safely)"
+            )
+
+
+def change(access: Access, name: str, rows: Data, *, deletes: bool) -> Change:
+    """Return rows to insert into a table, or to delete from it."""
+    table = _table(access, name)
+    diff = -1 if deletes else 1
+    if arguments.is_spark(rows):
+        frame = access.assembly.engine.given(cast("DataFrame", rows), table.schema, diff=diff)
+        return Change(table, frame, deletes, None)
+    listed = arguments.arrow(rows, table.name, table.schema.names)
+    frame = access.run(access.core.engine.local(listed, table.schema, time=0, diff=diff))
+    return Change(table, frame, deletes, listed.num_rows)
+
+
+def _inserting(access: Access, s: statements.Insert) -> Statement:
+    table = _table(access, s.table, s.at)
+    for name, at in s.columns:
+        _require_column(table, name, at)
+    columns = tuple(name for name, _ in s.columns) or table.schema.names
+    engine = access.assembly.engine
+    with within(s.query.start):
+        reads = inquiry.relations_of(access.core, s.query.text)
+
+    async def read(as_of: int) -> Rows:
+        hold = Hold()
+        with within(s.query.start):
+            found = await inquiry.query(access.core, s.query.text, as_of, hold)
+            return engine.inserted(access.hand_out(found.rows, hold), columns, table.schema)
+
+    return Statement(table, read, inquiry.collections_of(access.core, reads), deletes=False)
+
+
+def _editing(access: Access, s: statements.Delete | statements.Update) -> Statement:
+    table = _table(access, s.table, s.at)
+    values = {}
+    for each in () if isinstance(s, statements.Delete) else s.assignments:
+        _require_column(table, each.column, each.at)
+        values[each.column.lower()] = each.value
+    edit = Edit(s.alias, s.where, values)
+    engine = access.assembly.engine
+    reads = inquiry.edit_reads(access.core, table.name, edit)
+
+    async def read(as_of: int) -> Rows:
+        hold = Hold()
+        _, relations = await inquiry.relations_at(access.core, reads, as_of, hold)
+        rows = await engine.edited(table.name.lower(), edit, relations)
+        return engine.from_dataframe(access.hand_out(rows, hold))
+
+    return Statement(table, read, inquiry.collections_of(access.core, reads), deletes=True)
+
+
+def _table(access: Access, name: str, at: Position | None = None) -> OpenTable:
+    """Return the table called ``name``, which stands at ``at`` of a statement."""
+    access.refuse_closed()
+    with within(at):
+        return access.core.table(arguments.text(name, "the table's name"))
+
+
+def _require_column(table: OpenTable, name: str, at: Position) -> None:
+    if name.lower() not in {known.lower() for known in table.schema.names}:
+        known = ", ".join(table.schema.names)
+        raise DefinitionError(f"table {table.name!r} has no column {name!r}; it has {known}", at)
