@@ -33,7 +33,7 @@ def test_the_settings_that_are_shown_are_read(text: str, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("text", SUITES)
 def test_the_suite_that_is_shown_runs(text: str, tmp_path: Path) -> None:
-    """Damage: whoever writes a store of their own cannot find out whether it is one."""
+    """Damage: the author of a store cannot find out whether it keeps the contract."""
     (tmp_path / "test_mine.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "test_mine.py"],

@@ -153,6 +153,25 @@ def test_what_documents_and_docstrings_name_is_there() -> None:
     assert sorted(found) == []
 
 
+def rooms_of(text: str) -> set[str]:
+    """Return the rooms and inner rooms that the table of floors in ``text`` names."""
+    rows = [line for line in text.partition("## The floors")[2].partition("\n## ")[0].splitlines() if line[:3] == "| `"]
+    return set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*)`", " ".join(rows)))
+
+
+def rooms() -> set[str]:
+    """Return the package's rooms, and the rooms in them."""
+    packages = {path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py")} - {"."}
+    return packages | {path.stem for path in PACKAGE.glob("*.py") if path.stem.strip("_") == path.stem}
+
+
+def test_the_map_has_every_room() -> None:
+    """A room that the map leaves out is found by accident, and gathers what does not belong there."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert sorted(rooms() - rooms_of(text)) == []
+    assert rooms_of(text.replace("`compute/sink`", "")) < rooms_of(text), "a check that sees nothing"
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -132,7 +132,7 @@ def test_a_locked_duckdb_file_is_a_problem_of_its_materialization_alone(place, m
         ("json", '{"id":1}\n', '{"id":2}\n{"id":\n{"id":3}\n', 2),
     ],
 )
-def test_a_malformed_row_is_told_by_status_and_the_other_rows_flow(place, kind, good, bad, line):
+def test_a_malformed_row_is_reported_by_status_and_the_other_rows_flow(place, kind, good, bad, line):
     """One bad row would stop a source, or be lost without a word."""
     options = f"path 'in/*.{kind}', settle '0', on_error 'continue'"
     place.write(
@@ -154,7 +154,7 @@ def test_a_malformed_row_is_told_by_status_and_the_other_rows_flow(place, kind, 
     assert f"s: b.{kind}, line {line}: " in place.run("status").out
 
 
-def test_asking_where_nothing_was_stored_is_told_so(tmp_path, alone):
+def test_status_and_fsck_say_that_nothing_was_stored(tmp_path, alone):
     """A mistyped location would be made, and look healthy."""
     (tmp_path / "strandline.yml").write_text("location: data\n")
     for command in ("status", "fsck"):

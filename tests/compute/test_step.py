@@ -12,10 +12,10 @@ from strandline.testing.simulation.kernel import run_sync
 
 def let_go(shop: Workshop, since: int) -> None:
     """Give up the input's times before ``since``."""
-    run_sync(run_sync(shop.client.since("t", "somebody", 1)).downgrade(Frontier(since)))
+    run_sync(run_sync(shop.client.since("t", "reader", 1)).downgrade(Frontier(since)))
 
 
-def test_a_step_whose_input_has_let_go_of_what_it_needs_says_so_and_appends_nothing() -> None:
+def test_a_step_whose_input_has_released_what_it_needs_says_so_and_appends_nothing() -> None:
     """Damage: all that an input holds looks new to a view that stood still, and is added to it once more."""
     shop = Workshop()
     run = shop.copy("v")
@@ -29,7 +29,7 @@ def test_a_step_whose_input_has_let_go_of_what_it_needs_says_so_and_appends_noth
 
 
 def test_one_step_below_where_it_goes_on_is_all_that_a_step_needs() -> None:
-    """Damage: inputs keep more of their past than anybody needs; or a step goes wrong."""
+    """Damage: inputs keep more of their past than any step needs; or a step goes wrong."""
     shop = Workshop()
     run = shop.copy("v")
     shop.write(("a", 1), ("gone", 1))

@@ -1,4 +1,4 @@
-"""The core of an environment without Spark: taking a location and letting go of it, when stores and endpoints fail."""
+"""The core of an environment without Spark: taking a location and releasing it, when stores and endpoints fail."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Place:
 
     @property
     def holder(self) -> Holder | None:
-        """Who holds it."""
+        """The present holder."""
         catalogs = CatalogStore(Register(KEY, self.clock, CountingIds("look"), self.consensus))
         return run_sync(catalogs.read()).holder
 
@@ -115,7 +115,7 @@ def define(core: Core, name: str) -> str:
 
 
 class Away:
-    """A register that nobody reaches."""
+    """A register that no call reaches."""
 
     async def update(self, change: object) -> None:
         """Fail."""
@@ -146,8 +146,8 @@ def test_what_failed_to_open_lets_go_of_the_location(config: Config, outcome: Ou
 
 
 @pytest.mark.parametrize("config", SETTINGS)
-def test_a_claim_that_landed_unreported_is_let_go_of_as_well(config: Config) -> None:
-    """Damage: nobody holds the location, and nobody may take it."""
+def test_a_claim_that_landed_unreported_is_released_too(config: Config) -> None:
+    """Damage: no process holds the location, and none may take it."""
     place = Place()
     run_sync(place.open(config).close())
     place.ill(range(64), Outcome.DONE_UNREPORTED)
@@ -158,13 +158,13 @@ def test_a_claim_that_landed_unreported_is_let_go_of_as_well(config: Config) -> 
 
 @pytest.mark.parametrize("config", SETTINGS)
 def test_a_process_is_not_locked_out_by_itself_however_long_a_store_was_away(config: Config) -> None:
-    """Damage: who could not say that it lets go is told that it lives, until the process is ended."""
+    """Damage: a process that failed to release the location cannot open it again until the process ends."""
     place = Place()
     place.ill(LATER, Outcome.REFUSED)
     with pytest.raises((StoreError, Unavailable)):
         place.open(config)
     place.well()
-    assert place.holder is not None, "it could not let go"
+    assert place.holder is not None, "it could not release the location"
     core = place.open(config)
     place.ill(ALWAYS, Outcome.REFUSED)
     with pytest.raises((StoreError, Unavailable)):
@@ -185,7 +185,7 @@ def test_an_interrupt_while_it_opens_lets_go_of_the_location(monkeypatch: pytest
         await asyncio.Event().wait()
 
     monkeypatch.setattr(core_module, "open_transactions", hangs)
-    asyncio.run_coroutine_threadsafe(Core.open(assembly, Config(), Mode.FULL), loop._loop)  # nobody waits for it
+    asyncio.run_coroutine_threadsafe(Core.open(assembly, Config(), Mode.FULL), loop._loop)  # no caller waits for it
     assert waits.wait(10)
     assert place.holder is not None
     loop.stop()
@@ -218,7 +218,7 @@ def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.READ, Mode.INDEPENDENT])
-def test_whoever_reads_sees_what_was_defined_dropped_and_taken_over_since(mode: Mode) -> None:
+def test_a_reader_sees_what_was_defined_dropped_and_taken_over_since(mode: Mode) -> None:
     """Damage: a dashboard shows a view that was dropped and made anew as it was, for ever, and calls it complete."""
     place = Place()
     core = place.open()
@@ -246,7 +246,7 @@ def test_whoever_reads_sees_what_was_defined_dropped_and_taken_over_since(mode: 
 
 
 @pytest.mark.parametrize("mode", [Mode.READ, Mode.INDEPENDENT])
-def test_problems_are_told_to_whoever_asks_also_when_the_writer_has_ended(
+def test_every_process_reads_the_problems_even_after_the_writer_has_ended(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: `status` shows that all is well, whatever is wrong, because it is another process that knows."""
@@ -272,7 +272,7 @@ def test_problems_are_told_to_whoever_asks_also_when_the_writer_has_ended(
 
 
 def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
-    """Damage: what is told for people alone stops the work."""
+    """Damage: a report that only operators read stops the work."""
     place = Place()
     core = place.open()
     run_sync(core.tick())
@@ -332,7 +332,7 @@ def test_a_transaction_of_unknown_outcome_is_not_committed_again_without_a_token
 def test_waiting_for_views_ends_in_time_however_long_ticks_take(
     tick_s: int, ticks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage: who waits at most ten seconds waits for ten minutes, or for an hour because a clock was set."""
+    """Damage: a caller that waits at most ten seconds waits for ten minutes, or for an hour after a clock was set."""
     place, done = Place(), []
     with place.asking(Mode.FULL) as env:
 
@@ -400,7 +400,7 @@ def test_what_a_clock_ahead_has_bound_is_followed_at_once_under_a_right_clock(mo
     ],
 )
 def test_a_secret_in_a_definition_is_refused_and_neither_shown_nor_stored(statement) -> None:
-    """Damage: a password lies in the catalog, in every copy of it, and on the screen of whoever looks."""
+    """Damage: a password lies in the catalog, in every copy of it, and on the screen of every reader."""
     place = Place()
     core = place.open()
     create = {CreateSource: definitions.create_source, CreateMaterialization: definitions.create_materialization}

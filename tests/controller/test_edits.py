@@ -95,7 +95,7 @@ def test_delete_and_update_act_on_the_table_that_is_named(place: Place) -> None:
 def test_a_statement_changes_exactly_what_it_says(
     filled: Environment, statement: str, left: list[tuple[Any, ...]]
 ) -> None:
-    """Else rows are lost, or set to what nobody wrote."""
+    """Damage: rows are lost, or set to values that no statement wrote."""
     filled.execute(statement)
 
     assert contents(filled) == sorted(left, key=repr)

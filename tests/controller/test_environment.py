@@ -164,7 +164,7 @@ def test_bad_definitions_name_the_place_and_the_candidates_and_change_nothing(pl
 
 
 def test_a_second_environment_is_refused_and_a_reader_is_not(place: Place, rows: Rows) -> None:
-    """Else two writers would fight, or nobody could look while one runs."""
+    """Damage: two writers fight, or no reader can look while one runs."""
     with place.open() as env:
         _shop(env)
         env.tick()
@@ -226,7 +226,7 @@ def test_definitions_depend_on_views_and_drop_in_order(place: Place, rows: Rows)
         assert env.verify("sales").ok
 
 
-def test_what_is_dropped_is_closed_and_let_go_of_but_for_what_others_use(place: Place, rows: Rows) -> None:
+def test_what_is_dropped_is_closed_and_released_but_for_what_others_use(place: Place, rows: Rows) -> None:
     """Else every collection that was ever dropped would be kept, and paid for; or a view would lose its stage."""
     with place.open() as env:
         _shop(env)

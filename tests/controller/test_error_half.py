@@ -111,7 +111,7 @@ def test_what_is_a_function_of_the_rows_is_an_error_and_no_exception(place: Plac
         assert env.verify("single").ok
 
 
-def test_a_withdrawn_row_is_evaluated_by_nobody(place: Place, rows: Rows) -> None:
+def test_a_withdrawn_row_is_never_evaluated(place: Place, rows: Rows) -> None:
     """Damage: a view that is made, repaired or asked after a bad row was deleted fails on that row for ever."""
     with place.open() as env:
         env.execute("CREATE TABLE t (id INT, n INT)")

@@ -32,7 +32,7 @@ FAILURES = [Determinate("No space left on device"), CorruptionError("part p is d
 
 @dataclass
 class Failing:
-    """An ingestion that raises what it is told to, else does nothing."""
+    """An ingestion that raises the planted error, else does nothing."""
 
     error: Exception | None = None
     ticks: int = 0
@@ -217,7 +217,7 @@ def test_what_could_not_be_closed_is_closed_by_the_next_tick(core: Core, monkeyp
 def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage: an endpoint grows stale, and only who knows what it reads can find out why.
+    """Damage: an endpoint grows stale, and only an operator that knows what it reads can find out why.
 
     Found by the world of the whole system.
     """
@@ -279,7 +279,7 @@ def test_a_session_that_a_newer_environment_fenced_off_ends_the_tick(
 def test_a_table_that_could_not_be_opened_says_why_it_cannot_be_written(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage: whoever inserts gets a KeyError, which says neither what is wrong nor that it passes.
+    """Damage: the caller of an insert gets a KeyError, which says neither what is wrong nor that it passes.
 
     Found by single faults in scripts over whole environments.
     """

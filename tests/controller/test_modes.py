@@ -63,12 +63,12 @@ def totals(env):
 
 
 def test_an_independent_environment_makes_no_change_and_no_connection(filled, monkeypatch):
-    """Damage: who was to be invisible takes a lease, wakes the writer, or fences it."""
+    """Damage: a process that must be invisible takes a lease, wakes the writer, or fences it."""
 
     def connects(*_):
         raise AssertionError("it connects")
 
-    with filled.open():  # somebody writes, and serves
+    with filled.open():  # a writer, which serves notices
         monkeypatch.setattr(push.PushClient, "connect", connects)
         monkeypatch.setattr(push.PushServer, "serve", connects)
         location = f"file://{filled.root}"
@@ -88,7 +88,7 @@ def test_an_independent_environment_makes_no_change_and_no_connection(filled, mo
 
 
 def test_an_independent_environment_leaves_no_trace(filled):
-    """Damage: an audit leaves files of its own user there, and the writer cannot open its database any more."""
+    """Damage: an audit leaves files of its own user there, and the writer can no longer open its database."""
     before = traces(filled.root)
     with filled.open(mode="independent") as env:
         assert totals(env) == [("a", 1), ("b", 2)]
@@ -140,7 +140,7 @@ def test_a_reader_holds_what_it_reads_until_its_frames_are_gone(filled):
 
 
 def test_a_frame_whose_environment_is_closed_is_refused(filled):
-    """Damage: a frame goes on reading what nobody holds any more, until one day it fails in the middle of a job."""
+    """Damage: a frame goes on reading what is no longer held, until one day it fails in the middle of a job."""
     with filled.open(read_only=True) as env:
         frames = [env.query("SELECT * FROM totals"), env.collection("totals").snapshot()]
         frames.append(frames[0].where("n > 0"))
@@ -152,8 +152,8 @@ def test_a_frame_whose_environment_is_closed_is_refused(filled):
             frame.where("n > 1")
 
 
-def test_a_frame_whose_parts_are_collected_under_it_is_told_so(filled):
-    """Damage: whoever holds nothing gets fewer rows, or an error of Spark's that says nothing."""
+def test_a_frame_whose_parts_were_deleted_is_refused(filled):
+    """Damage: a reader without a hold gets fewer rows, or an error of Spark's that says nothing."""
     with filled.open() as env:
         env.insert("orders", filled.spark.range(3).selectExpr("repeat(uuid(), 9000) AS k", "CAST(id AS INT) AS n"))
     with filled.open(mode="independent") as env:
@@ -163,12 +163,12 @@ def test_a_frame_whose_parts_are_collected_under_it_is_told_so(filled):
         for use in (frame.collect, frame.where("n > 1").toArrow, frame.select("n").toPandas):
             with pytest.raises(AsOfError, match="collected meanwhile"):
                 use()
-        with pytest.raises(CorruptionError, match="is missing"):  # nobody merged anything: it is lost
+        with pytest.raises(CorruptionError, match="is missing"):  # no merge replaced it: it is lost
             env.query("SELECT * FROM orders")
 
 
 def test_another_process_reads_while_this_one_writes(filled):
-    """Damage: whoever reads stops whoever writes, or the other way round."""
+    """Damage: a reader stops the writer, or the other way round."""
     with filled.open() as env:
         for mode in ("read", "independent"):
             command = [sys.executable, "-c", OTHER, f"file://{filled.root}", mode]
@@ -205,7 +205,7 @@ def test_a_reader_answers_for_the_view_that_there_is(filled, mode):
 
 
 def test_modes_that_contradict_each_other_are_refused(filled):
-    """Damage: whoever asks for a reader gets a writer."""
+    """Damage: a caller that asks for a reader gets a writer."""
     with pytest.raises(InvalidUsage, match="contradict"):
         filled.open(read_only=True, mode="full")
     with pytest.raises(InvalidUsage, match="there is no mode 'writer'; there are full, read, independent"):
@@ -214,8 +214,8 @@ def test_modes_that_contradict_each_other_are_refused(filled):
         filled.open(config={"cache_bytes": -1})
 
 
-def test_status_tells_what_the_writer_met(filled):
-    """Damage: a store that fails every other time looks healthy to whoever asks."""
+def test_status_reports_what_the_writer_met(filled):
+    """Damage: a store that fails every other time looks healthy in `status`."""
     with filled.open() as writer:
         writer._core.client.metrics.retries += 7
         with filled.open(read_only=True) as reader:

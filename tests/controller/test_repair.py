@@ -1,4 +1,4 @@
-"""A view corrects itself: whoever tampers with its shards, whenever, the next step restores desired (law K3)."""
+"""A view corrects itself: after any foreign write to its shards, the next step restores desired (law K3)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_row_withdrawn_while_it_runs_comes_back_and_changes_of_the_same_step_a
 
 
 def test_a_row_planted_while_nothing_runs_is_gone_after_the_next_step(place: Place) -> None:
-    """Else what happened while nobody looked would be believed."""
+    """Damage: a foreign write while no process runs is taken for the view's own."""
     env = _start(place)
     sink = _runs(env)[-1].sink
     env.close()
@@ -73,7 +73,7 @@ def test_a_row_planted_while_nothing_runs_is_gone_after_the_next_step(place: Pla
 
 @pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
 def test_a_row_planted_in_an_internal_state_shard_heals_there_and_in_the_view(place: Place, *, running: bool) -> None:
-    """Else accumulators, which nobody reads, would poison every later result."""
+    """Damage: accumulators, which no user reads, make every later result wrong."""
     env = _start(place)
     sink = _runs(env)[0].sink
     row = {column.name: "Ghent" if column.type == "string" else 5 for column in sink.schema}

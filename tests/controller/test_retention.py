@@ -80,7 +80,7 @@ def test_since_follows_at_the_distance_of_the_policy(name: str) -> None:
 
 
 def test_internal_stages_and_remaps_keep_no_history() -> None:
-    """Damage: what nobody can ask for grows for ever."""
+    """Damage: a past that no reader can ask for grows for ever."""
     place = over_lists()
     core = open_core(place)
     go_on(core, place, 40)
@@ -104,8 +104,8 @@ def test_what_a_step_reads_does_not_grow_with_the_ticks_before_it() -> None:
     assert reads[-1] <= 1.2 * reads[3]
 
 
-def test_a_past_that_is_let_go_of_is_refused_with_since_and_policy() -> None:
-    """Damage: a reader is told that a time is gone, and not why, nor what is left."""
+def test_a_past_that_is_released_is_refused_with_since_and_policy() -> None:
+    """Damage: a reader's error says that a time is gone, and not why, nor what is left."""
     place = over_lists()
     core = open_core(place)
     go_on(core, place, 40)
@@ -177,7 +177,7 @@ class Failing(ListEngine):
 
 
 def test_a_view_that_stands_still_goes_on_from_where_it_stood_however_long_that_was() -> None:
-    """Damage: its inputs let go of what it has not read yet, and it goes on with wrong rows, or never."""
+    """Damage: its inputs release what it has not read yet, and it goes on with wrong rows, or never."""
     well, ill = over_lists(), over_lists()
     engine = Failing(ill.assembly.blob)
     ill = replace(ill, assembly=replace(ill.assembly, engine=engine))
@@ -196,7 +196,7 @@ def test_a_view_that_stands_still_goes_on_from_where_it_stood_however_long_that_
     assert cores[1].all_problems() == {}
     for name in ("totals", "matched", "highest"):
         assert contents(cores[1], name) == contents(cores[0], name)
-    assert state(cores[1], "items").since > stood, "what it needs no more is let go of"
+    assert state(cores[1], "items").since > stood, "what it no longer needs is released"
 
 
 def test_a_successor_takes_the_holds_over_and_since_goes_on() -> None:
@@ -237,7 +237,7 @@ def test_holds_are_not_moved_at_every_tick() -> None:
 
 
 def test_what_was_dropped_is_held_no_more() -> None:
-    """Damage: letting go of history fails at every tick once anything was dropped."""
+    """Damage: the release of history fails at every tick once anything was dropped."""
     place = over_lists()
     core = open_core(place, "0")
     done = go_on(core, place, 20)

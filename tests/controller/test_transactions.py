@@ -24,7 +24,7 @@ def registered(env) -> set[str]:
     return set(env._run(env._core.writing.transactions.shards()))
 
 
-def test_a_dropped_table_takes_part_no_more_also_if_whoever_dropped_it_died(place: Place, monkeypatch) -> None:
+def test_a_dropped_table_no_longer_takes_part_even_if_the_dropping_process_died(place: Place, monkeypatch) -> None:
     """Else every tick would write to every table that ever was."""
     with place.open() as env:
         env.execute("CREATE TABLE a (id INT)")
@@ -52,7 +52,7 @@ def test_a_dropped_table_takes_part_no_more_also_if_whoever_dropped_it_died(plac
 
 
 def test_a_view_over_two_tables_sees_no_half_of_what_several_threads_commit(place: Place) -> None:
-    """Else a report would show an order without its customer, for a moment that nobody can reproduce."""
+    """Damage: a report shows an order without its customer, for a moment that no engineer can reproduce."""
     with place.open() as env:
         env.execute("CREATE TABLE a (id INT)")
         env.execute("CREATE TABLE b (id INT)")

@@ -50,7 +50,7 @@ def test_a_consensus_beside_another_location_is_refused(spark, tmp_path):
 
 
 def test_a_location_may_move_with_all_that_is_in_it(spark, tmp_path):
-    """Damage: who copies a location to a larger disk has lost it."""
+    """Damage: an operator that copies a location to a larger disk has lost it."""
     made(spark, str(tmp_path / "data"), None)
     (tmp_path / "data").rename(tmp_path / "moved")
     assert tables(spark, str(tmp_path / "moved")) == ["orders"]

@@ -27,7 +27,7 @@ def done(tmp_path_factory):
 
 
 def test_three_views_and_three_tables_are_verified_after_a_kill(done):
-    """Whoever tries the two commands of the README would see it fail."""
+    """Damage: a new user that tries the two commands of the README sees them fail."""
     root, said = done
     assert said.returncode == 0, said.stderr
     found = json.loads(said.stdout)
@@ -48,7 +48,7 @@ def test_the_demo_says_where_it_is_and_how_far_it_is_come(done):
 
 
 def test_a_directory_that_is_in_use_is_refused(done):
-    """The demo would mix its files with somebody's own."""
+    """Damage: the demo mixes its files with the user's own."""
     root, _ = done
     said = run("--dir", str(root))
     assert said.returncode == 1

@@ -244,7 +244,7 @@ def test_a_truncated_part_is_refused(engine: SparkEngine, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("way", ["small", "bulk"])
 def test_a_flipped_byte_of_a_page_is_refused_when_it_is_read(engine: SparkEngine, tmp_path: Path, way: str) -> None:
-    """Damage: a bad disk changes a value and nobody learns of it."""
+    """Damage: a bad disk changes a value, and no error reports it."""
 
     async def body() -> None:
         written = [(i, f"value {i}", 1, 1) for i in range(100)]

@@ -1,4 +1,4 @@
-"""What the process that writes is doing is told, to itself and to others."""
+"""The writer reports what it is doing, in its own process and in others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Place:
 
 
 class Asked(PushClient):
-    """A connection to the process that writes, which has told its counters."""
+    """A connection to the process that writes, which has sent its counters."""
 
     def __init__(self, place: Place, counters: dict[str, int]) -> None:
         super().__init__(Path("nowhere"), place.clock, CountingIds("push"))
@@ -108,14 +108,14 @@ def test_status_counts_what_the_sinks_of_a_view_did() -> None:
         core.client.notifier = Asked(place, core._metrics())
         core.writing = None
         others = await inquiry.status(core)
-        assert others["collections"]["Ones"]["sink"] == told["Ones"]["sink"], "another process is told the same"
+        assert others["collections"]["Ones"]["sink"] == told["Ones"]["sink"], "another process reads the same"
         assert others["writer_persist"] == core.client.metrics.counts(), "and persist's counters are persist's alone"
 
     asyncio.run(body())
 
 
-def test_status_tells_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) -> None:
-    """Damage: a first sync of an hour cannot be told from one that hangs."""
+def test_status_shows_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) -> None:
+    """Damage: a first sync of an hour looks like one that hangs."""
 
     async def body() -> None:
         place = Place()
@@ -142,7 +142,7 @@ def test_status_tells_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) 
 
 
 def test_counters_of_many_views_do_not_break_the_connection() -> None:
-    """Damage: with a thousand views no process that reads is told of new versions any more."""
+    """Damage: with a thousand views readers no longer receive notices of new versions."""
     many = {f"sink/{'v' * 50}{n}/{field}": n for n in range(5_000) for field in ("rows", "appends")}
     told = live.told(many)
     assert 0 < sum(len(name) for name in told) <= live.TOLD_BYTES_MAX

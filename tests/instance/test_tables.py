@@ -1,4 +1,4 @@
-"""Tables without Spark: one timestamp over several, all or nothing, whoever commits in between."""
+"""Tables without Spark: one timestamp over several, all or nothing, even if other writers commit in between."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_transaction_over_two_tables_has_one_time_and_no_reader_sees_half(loca
 
 
 def test_deleting_what_is_not_there_fails_the_whole_and_names_the_row(location):
-    """Damage: half a transaction is done, or a row is there less than no times and every view of it fails."""
+    """Damage: half a transaction is done, or a row has a negative count and every view of it fails."""
     here = location.open()
     time = here.commit(here.change("accounts", "a"))
     with pytest.raises(InvalidUsage, match=r"'accounts': 1 row\(s\) to delete are not there, for example {'k': 'b'}"):
@@ -144,8 +144,8 @@ def test_an_absent_row_is_looked_for_among_its_likes_alone(location, monkeypatch
     assert looked == [2]
 
 
-def test_an_update_is_computed_anew_when_somebody_commits_in_between(location):
-    """Damage: of two UPDATEs of one row one is lost, or rows appear that nobody wrote."""
+def test_an_update_is_computed_anew_when_another_writer_commits_in_between(location):
+    """Damage: of two UPDATEs of one row one is lost, or rows appear that no statement wrote."""
     here, elsewhere = location.open(), location.open()
     here.commit(here.change("accounts", "a"))
     others = iter([("b", 1), ("a", -1)])
@@ -204,7 +204,7 @@ def test_the_same_token_is_one_commit_in_any_process_and_leaves_nothing_behind(l
     assert len([key for key in location.objects if key.startswith("accounts/parts/")]) == 1
 
 
-def test_times_follow_the_clock_and_whoever_was_faster(location):
+def test_times_follow_the_clock_and_faster_writers(location):
     """Damage: a commit's time is one that a reader took for complete."""
     here, elsewhere = location.open(), location.open()
     assert here.commit(here.change("accounts", "a")) == 1_000

@@ -1,4 +1,4 @@
-"""`strandline run` is killed with SIGKILL at random moments, again and again, and started again by nobody's hand.
+"""`strandline run` is killed with SIGKILL at random moments, again and again, and restarts without an operator.
 
 Every incarnation logs what it did (``run --json``).  Before each start the shards say what the one before left in
 flight: files that are bound to a time and not durable.  Exactly those records are read again, no others; and at the

@@ -34,7 +34,7 @@ PLACES = ["sqlite", "postgres", "objects"]
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> dict[str, dict[str, str]]:
-    """Return what the children are told of where the shard is."""
+    """Return the place of the shard, as it is passed to the children."""
     match request.param:
         case "postgres":
             server = request.getfixturevalue("postgres_server")
@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest) -> dict[str, dict[str, str]]:
 
 
 class Writers:
-    """The two processes, what they were told, and the shard."""
+    """The two processes, the answers that they got, and the shard."""
 
     def __init__(self, place: dict[str, dict[str, str]], root: Path) -> None:
         self.place = place

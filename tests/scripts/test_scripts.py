@@ -20,8 +20,8 @@ def test_a_script_is_answered_as_it_says(path: Path, place: object, request: pyt
         rewrite(path, answers)
     else:
         assert answers == [block.answer for block in said]
-    assert not place.plan, "an attempt whose fate the script tells was not made"  # type: ignore[attr-defined]
-    assert not place.clock.meanwhile, "nobody waited"  # type: ignore[attr-defined]
+    assert not place.plan, "an attempt whose fate the script gives was not made"  # type: ignore[attr-defined]
+    assert not place.clock.meanwhile, "no command waited"  # type: ignore[attr-defined]
 
 
 def test_scripts_are_not_lost() -> None:

@@ -1,11 +1,11 @@
 """An S3 of our own: moto's, made honest, in a process of its own.
 
 moto looks whether an object is there and then stores it, in two steps: with eight writers of one key and threads that
-switch often, two of them were told in 14 of 200 rounds that they had made it.  A server may not do that, so here a lock
-makes requests one after the other; each is a few microseconds of Python, which run one after the other anyway.  That
+switch often, two of them got an answer of success in 14 of 200 rounds.  A server may not do that, so here a lock runs
+requests one after the other; each is a few microseconds of Python, which run one after the other anyway.  That
 this is enough is a test (`tests/store/blob_kinds/test_objects.py`).
 
-    python s3_server.py      prints its port when it answers, and runs until it is told to stop or its parent is gone
+    python s3_server.py      prints its port when it answers, and runs until it gets SIGTERM or its parent is gone
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def one_at_a_time(application: Callable[[dict[str, Any], Any], Iterable[bytes]])
 
 
 def main() -> None:
-    """Serve until the process is told to stop."""
+    """Serve until the process gets a signal to stop."""
     from moto.server import create_backend_app
     from werkzeug.serving import make_server
 

@@ -246,7 +246,7 @@ def test_text_that_does_not_end_in_a_newline_settles_ten_times_as_long(place, te
 
 
 def test_with_settle_zero_every_visible_file_is_complete(tmp_path):
-    """Damage: those who rename files into place wait for nothing; a clock that is behind theirs stops them."""
+    """Damage: files that a writer renames into place wait for nothing; a clock behind the writer's stops them."""
     place = Directory(tmp_path, settle="0")
 
     async def body():
@@ -302,7 +302,7 @@ def test_only_some_waiting_files_are_named(place):
 
 @pytest.mark.parametrize("durable", [False, True], ids=["before it is durable", "after"])
 def test_a_file_that_changed_is_an_error_that_says_what_was_and_what_is(place, durable):
-    """Damage: the collection is not what is upstream, and nobody knows."""
+    """Damage: the collection differs from upstream, and no error reports it."""
 
     async def body():
         reader = await place.reader()
@@ -366,7 +366,7 @@ def test_a_vanished_file_is_an_error(place):
 
 
 def test_without_retain_a_durable_file_may_vanish_and_no_other(tmp_path):
-    """Damage: a directory that is cleaned up stops the source; or a file that was never read is missed by nobody."""
+    """Damage: a directory that is cleaned up stops the source; or no error reports a file that was never read."""
     place = Directory(tmp_path, retain="false")
 
     async def body():
@@ -639,7 +639,7 @@ def test_a_file_in_the_place_of_another_is_looked_into_though_size_and_time_are_
 
 
 def test_what_another_instance_numbered_with_other_content_is_seen(place):
-    """Damage: of two instances one believes its own checksum, and a changed file is never told."""
+    """Damage: of two instances one believes its own checksum, and never reports a changed file."""
     remembered = Remembered(place)
 
     async def body():

@@ -29,7 +29,7 @@ from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream, W
 
 
 class Crash(BaseException):
-    """The process ends here: nobody catches it."""
+    """The process ends here: no handler catches it."""
 
 
 class Fuse:
@@ -99,7 +99,7 @@ class World:
         return found
 
     async def remap(self):
-        """What is bound, as somebody sees it who writes nothing."""
+        """What is bound, as a process that writes nothing sees it."""
         client = self.client()
         if await client.reader("remap", SCHEMA, "remap") is None:
             return Remap()
@@ -134,7 +134,7 @@ def test_each_message_is_there_once_at_the_time_of_its_binding():
         assert await ingestion.tick(1000) == Advanced(Frontier(1001))
         assert await ingestion.step() == Advanced(Frontier(1001))
         world.upstream.produce("1", 20)
-        assert await ingestion.step() == Idle()  # nobody has bound it yet
+        assert await ingestion.step() == Idle()  # it is not bound yet
         await ingestion.tick(2000)
         await ingestion.catch_up()
         assert await world.updates() == {
@@ -202,7 +202,7 @@ def test_an_undecodable_message_is_located_and_the_others_flow():
     run(body)
 
 
-def test_upstream_is_told_of_the_predecessor_of_the_durable_upper():
+def test_the_predecessor_of_the_durable_upper_is_committed_upstream():
     """Law R4.  Damage: upstream forgets what a restart needs; or never forgets."""
 
     async def body(world):
@@ -220,7 +220,7 @@ def test_upstream_is_told_of_the_predecessor_of_the_durable_upper():
 
 
 def test_a_restart_reads_again_only_what_was_bound_and_not_durable():
-    """Damage: a restart reads the whole upstream again, or trusts that someone else wrote what nobody wrote."""
+    """Damage: a restart reads the whole upstream again, or takes for durable what no process wrote."""
 
     async def body(world):
         first = await world.open()
@@ -241,7 +241,7 @@ def test_a_restart_reads_again_only_what_was_bound_and_not_durable():
 
 
 def test_a_tick_whose_probe_fails_binds_nothing():
-    """Damage: the source says it is complete at a time at which nobody could see its upstream."""
+    """Damage: the source says it is complete at a time at which no process could see its upstream."""
 
     async def body(world):
         ingestion = await world.open()

@@ -1,4 +1,4 @@
-"""The remap collection: each time is bound once, whoever binds it."""
+"""The remap collection: each time is bound once, by whichever instance is first."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ bound = st.lists(st.tuples(st.integers(1, 3), st.dictionaries(st.sampled_from("a
 
 @given(bound, st.data())
 def test_a_remap_that_was_compacted_where_it_is_stored_resumes_where_it_was(mints, data):
-    """``compact(reclock(remap)) = reclock(compact(remap))``, also for who follows, and for who starts anew.
+    """``compact(reclock(remap)) = reclock(compact(remap))``, also for a follower, and for a new start.
 
     Damage: a message gets another time after a restart, or is read twice, or never.
     """

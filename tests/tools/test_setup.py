@@ -100,7 +100,7 @@ def java_home(machine: Machine, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_user_without_a_jdk_is_told_so_in_one_sentence(machine: Machine) -> None:
+def test_a_missing_jdk_is_reported_in_one_sentence(machine: Machine) -> None:
     """Spark's own complaint about a missing Java is a page of stack traces."""
     done = machine.setup("true")
     assert done.returncode == 1
@@ -110,7 +110,7 @@ def test_a_user_without_a_jdk_is_told_so_in_one_sentence(machine: Machine) -> No
     )
 
 
-def test_root_without_a_package_server_is_told_what_was_tried(machine: Machine) -> None:
+def test_without_a_package_server_root_sees_what_was_tried(machine: Machine) -> None:
     """An installation that fails must not go on and fail later in a stranger way."""
     script(machine.bin / "id", "echo 0")
     done = machine.setup("true")
@@ -197,7 +197,7 @@ def test_an_old_python_is_refused_in_one_sentence(machine: Machine) -> None:
 
 
 def test_an_interrupted_installation_is_done_again(machine: Machine) -> None:
-    """Half an environment that counts as whole fails in ways that nobody can explain."""
+    """Damage: half an environment that counts as whole fails in ways that no message explains."""
     (machine.root / ".venv" / ".locked").unlink()
     calls = machine.root / "calls"
     pip = f'echo "$@" >>"{calls}"; test ! -e "{machine.root}/broken"'

@@ -64,7 +64,7 @@ def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: Mo
     assert str(tally) == "1 passed, 2 failed, 1 skipped"
     assert tally.skips == ["a::waits: no PostgreSQL here"]
     assert tally.figures == ["FIGURE S1 7 5 pass", "FIGURE S2 7 >=9 miss", "FIGURE rate 7 >=9 told"]
-    assert tally.missed == ["FIGURE S2 7 >=9 miss"], "a speed is told: it fails nobody's run"
+    assert tally.missed == ["FIGURE S2 7 >=9 miss"], "a speed is shown: it fails no run"
 
 
 DIES = "def test_a(): pass\ndef test_b():\n    import os\n    os._exit(0)"

@@ -134,7 +134,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", HANGING)
 def test_a_test_that_hangs_fails_by_its_name_with_every_stack(told: dict[str, str], name: str) -> None:
-    """Damage: a mistake that makes something wait for ever looks like a slow machine, and no one is told where."""
+    """Damage: a mistake that makes something wait for ever looks like a slow machine, and no stack shows where."""
     assert "HungError" in told[name]
     assert "took longer than 0.3 s" in told[name]
     assert HANGING[name] in told[name]

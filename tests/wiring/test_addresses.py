@@ -23,7 +23,7 @@ BUCKET = ObjectLocation("s3://bucket/prefix", {})
 
 
 def test_a_location_is_files_memory_or_a_bucket(tmp_path: Path) -> None:
-    """Damage: collections are kept where nobody expects them."""
+    """Damage: collections are stored where no operator expects them."""
     assert location_of(str(tmp_path), {}) == location_of(tmp_path.as_uri(), {}) == InFiles(tmp_path)
     assert location_of("file:///with%20space", {}) == InFiles(Path("/with space"))
     assert location_of("memory://", {}) == InMemory()
@@ -123,6 +123,6 @@ def test_a_secret_is_a_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_options_of_an_object_store_need_one() -> None:
-    """Damage: somebody believes that a bucket is used, and all is on one disk."""
+    """Damage: the operator believes that a bucket is used, and all is on one disk."""
     with pytest.raises(ConfigError, match="storage"):
         location_of("memory://", {"region": "eu-west-1"})

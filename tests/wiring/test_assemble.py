@@ -41,7 +41,7 @@ def opened(text: str | None, location: str, storage: dict[str, str] | None = Non
 
 
 def test_without_a_text_the_location_has_its_own(tmp_path: Path) -> None:
-    """Damage: states go where nobody looks for them."""
+    """Damage: states go to a place where no operator looks for them."""
     assert opened(None, "memory://") is MemoryConsensus
     assert opened(None, str(tmp_path / "new" / "place")) is SQLiteConsensus
     assert (tmp_path / "new" / "place" / "consensus.db").exists()
@@ -73,7 +73,7 @@ def test_calls_run_together() -> None:
     met = asyncio.Barrier(3)
 
     async def call(number: int) -> int:
-        await met.wait()  # nobody passes until all have come
+        await met.wait()  # no call passes until all have come
         return number
 
     async def body() -> list[int]:
@@ -82,7 +82,7 @@ def test_calls_run_together() -> None:
     assert asyncio.run(body()) == [0, 1, 2]
 
 
-def test_what_nobody_finished_is_swept_when_a_location_is_opened(tmp_path: Path) -> None:
+def test_unfinished_files_are_swept_when_a_location_is_opened(tmp_path: Path) -> None:
     """Damage: what crashed writers left fills the disk."""
     leftover = tmp_path / "blob" / "s" / "part~0"
     leftover.parent.mkdir(parents=True)
@@ -90,13 +90,13 @@ def test_what_nobody_finished_is_swept_when_a_location_is_opened(tmp_path: Path)
     os.utime(leftover, (0, 0))
     with ExitStack() as stack:
         wiring._stores(location_of(str(tmp_path), {}), Mode.READ, stack)
-        assert leftover.exists(), "who only reads changes nothing"
+        assert leftover.exists(), "a reader changes nothing"
         wiring._stores(location_of(str(tmp_path), {}), Mode.FULL, stack)
     assert not leftover.exists()
 
 
 def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: whoever tries again until Java is installed ends for want of file descriptors, and fills the disk."""
+    """Damage: a caller that tries again until Java is installed runs out of file descriptors, and fills the disk."""
     closed: list[Path] = []
     monkeypatch.setattr(SQLiteConsensus, "close", lambda consensus: closed.append(consensus._path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

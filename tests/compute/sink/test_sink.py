@@ -28,7 +28,7 @@ def shop() -> Workshop:
 
 
 class Suspends:
-    """Awaited once: whoever drives the coroutine decides what comes of it."""
+    """Awaited once: the driver of the coroutine decides its outcome."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         yield self

@@ -263,7 +263,7 @@ def test_options_are_checked_by_what_the_driver_says_it_takes(options: dict[str,
         driver(HandClock(), "duckdb", options)
 
 
-def test_the_options_that_are_told_are_those_that_are_taken(tmp_path: Path) -> None:
+def test_the_options_that_are_listed_are_those_that_are_taken(tmp_path: Path) -> None:
     """Damage: `strandline driver spec` prints options that CREATE MATERIALIZATION refuses."""
     spec = spec_of("duckdb")
     taken = driver(HandClock(), "duckdb", dict.fromkeys(spec.config_schema["properties"], str(tmp_path / "f")))

@@ -1,4 +1,4 @@
-"""The self-check: a wrong rule is found while the view runs, told, and survived, without an operator."""
+"""The self-check: a wrong rule is found while the view runs, reported, and survived, without an operator."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_references_stay_references_and_their_files_are_seen_from_the_project(tm
     ],
 )
 def test_a_file_that_cannot_be_understood_is_named(tmp_path, files, said):
-    """Whoever wrote it would have to search all files."""
+    """Damage: its author has to search all files."""
     with pytest.raises(DefinitionError, match=said):
         load(write(tmp_path, **files))
 

@@ -1,4 +1,4 @@
-"""The catalog is one value, which only who knows all of it changes."""
+"""The catalog is one value, which only a process that knows all of it changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_catalog_of_a_newer_format_is_neither_read_nor_written_back() -> None:
     assert run_sync(register.read()) == body
 
 
-def test_what_no_item_keeps_any_more_is_dropped_and_nothing_else() -> None:
+def test_what_no_item_keeps_is_dropped_and_nothing_else() -> None:
     """Damage: a view loses the stage that it shares with one that was dropped; or a stage is kept for ever."""
     one = View("one", (), "s-1", "", (), {"joined": "s-9"}, {})
     two = View("two", (), "s-2", "", (), {"joined": "s-9"}, {})

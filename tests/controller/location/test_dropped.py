@@ -28,7 +28,7 @@ async def _fails(self: PersistClient, shard: str, epoch: int) -> None:
     raise Determinate("there is no disk")
 
 
-def test_what_was_dropped_is_closed_by_the_next_if_whoever_dropped_it_died(place: Place, monkeypatch) -> None:
+def test_what_was_dropped_is_closed_by_the_next_environment_if_the_first_one_died(place: Place, monkeypatch) -> None:
     """Else what died with it would be kept, and paid for, and no command would name it."""
     with place.open() as env:
         env.execute("CREATE TABLE t (id INT)")
@@ -46,7 +46,7 @@ def test_what_was_dropped_is_closed_by_the_next_if_whoever_dropped_it_died(place
 
 
 def test_what_cannot_be_closed_yet_is_a_problem_until_it_is(place: Place, monkeypatch) -> None:
-    """Else a DROP would fail that was done, or nobody would be told of what it left behind."""
+    """Damage: a DROP that was done fails, or no problem reports what it left behind."""
     with place.open() as env:
         env.execute("CREATE TABLE t (id INT)")
         shard = env._core.catalog.items["t"].shard

@@ -1,4 +1,4 @@
-"""Who may write a location: the living holder, or whoever succeeds a dead one of the same deployment."""
+"""The process that may write a location: the living holder, or a successor of a dead one in the same deployment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _claim(deployment: str = "d", *, take_over: bool = False) -> Claim:
 
 
 def test_a_free_location_is_taken() -> None:
-    """Else nobody could ever begin."""
+    """Damage: no process can ever begin."""
     assert admit(Catalog(), _claim(), Host()) == Holder("d", HERE, OURS, 5000, 9, True, BOOT)
 
 
@@ -59,7 +59,7 @@ def test_a_living_holder_is_not_succeeded_and_is_named() -> None:
 
 
 def test_a_dead_holder_of_the_same_deployment_is_succeeded_without_an_operator() -> None:
-    """Else a crashed process would need somebody at night."""
+    """Damage: after a crash at night nothing goes on until an operator comes."""
     assert admit(_held(), _claim(), Host()).pid == OURS
 
 
@@ -81,7 +81,7 @@ def test_a_holder_on_another_host_is_succeeded_by_its_own_deployment_only() -> N
         admit(_held(host=ELSEWHERE, deployment="other"), _claim(), Host())
 
 
-def test_take_over_succeeds_anybody() -> None:
+def test_take_over_succeeds_any_holder() -> None:
     """Else an operator could not act."""
     assert admit(_held(), _claim(take_over=True), Host({OURS: 5000, 7: 1000})).pid == OURS
     assert admit(_held(reentrant=False), _claim(take_over=True), Host()).pid == OURS
@@ -94,7 +94,7 @@ def test_a_holder_that_is_not_reentrant_waits_for_an_operator() -> None:
 
 
 def test_an_operator_releases_a_dead_holder_or_one_of_another_host_and_never_a_living_one() -> None:
-    """Else nobody could start again what waits for an operator, or a release would stop work that goes on."""
+    """Damage: no operator can restart a location that waits for one, or a release stops work that goes on."""
     for dead in (_held(reentrant=False), _held(host=ELSEWHERE, reentrant=False)):
         free = released(dead, Host())
         assert free.holder is None

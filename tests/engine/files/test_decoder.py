@@ -96,7 +96,7 @@ def test_a_good_csv_file_is_its_rows(decode):
 
 
 def test_bad_csv_rows_have_file_line_reason_and_text_and_the_others_flow(decode):
-    """Damage: one bad row stops a pipeline, or nobody can find it."""
+    """Damage: one bad row stops a pipeline, or no error locates it."""
     good, errors = decode({"a.csv": "k,v\n1,a\nx,b\n2\n3,c,d\n\n4,e\n"})
     assert good == {(1, "a", 7): 1, (4, "e", 7): 1}
     assert errors == [
@@ -243,7 +243,7 @@ def test_json_lines_are_read_by_name(decode):
 
 
 def test_bad_json_lines_have_file_line_reason_and_text(decode):
-    """Damage: one bad line stops a pipeline, or nobody can find it."""
+    """Damage: one bad line stops a pipeline, or no error locates it."""
     text = '{"k":1}\n{"k":"x","v":"a"}\n{"k":\nnull\n{"k":2.5}\n17\n{"k":"x","v":"a"}\n{"k":3}\n'
     good, errors = decode({"a.json": text}, form=JSON)
     assert {k for k, _, _ in good} >= {1, 3}
@@ -446,7 +446,7 @@ def test_empty_files_are_no_rows(decode):
 
 
 def test_a_type_that_csv_cannot_hold_is_refused_by_name(decode):
-    """Damage: every row of the column is an error that nobody understands."""
+    """Damage: every row of the column is an error that no user understands."""
     with pytest.raises(DefinitionError, match="'a'"):
         decode({"a.csv": "a\n1\n"}, Schema((Column("a", "array<int>"),)))
 

@@ -1,4 +1,4 @@
-"""What Spark and the machine fail with is told in our words, and by them everybody knows whose move it is."""
+"""Failures of Spark and of the machine are raised as our errors, and their types say what the caller must do."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_whose_move_it_is_follows_from_what_failed(error: Exception, ours: type[
     assert "\n" not in str(found)
 
 
-def test_a_bug_is_told_as_what_it_is() -> None:
-    """Damage: a mistake of ours is tried again for ever, and nobody sees where it is."""
+def test_a_bug_is_not_translated() -> None:
+    """Damage: a mistake of ours is tried again for ever, and no traceback shows where it is."""
     assert told(TypeError("an int is no str")) is None

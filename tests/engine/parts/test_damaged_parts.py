@@ -1,7 +1,7 @@
 """A damaged Parquet part is refused, or what was damaged in it does not show: never does a read give other rows.
 
 Every part here is read through Spark as people read: all of it, one column, by a filter that Spark pushes into the
-file, by one on another column, only counted.  Parts differ in who wrote them and in what guards their bytes: executors
+file, by one on another column, only counted.  Parts differ in their writer and in what guards their bytes: executors
 or this process, with a sidecar or without one (as in an object store).  Where there is one, `fsck` finds every damage.
 
 Source: craft page "reliability" (3.6); design page "persist" (everything at rest is checked).
@@ -87,7 +87,7 @@ class Written:
         assert self.pages_end < len(self.whole) - footer + 1
 
     def is_found(self) -> bool:
-        """Tell whether whoever reads every byte (fsck) finds that something is wrong."""
+        """Return whether a read of every byte (fsck) finds that something is wrong."""
         try:
             asyncio.run(self.engine.verify(contents(self.staged, schema=SCHEMA)))
         except CorruptionError:
@@ -173,7 +173,7 @@ def damage_parts(spark: SparkSession, root: Path, count: int, record_property, s
 
 
 def test_a_damaged_part_never_gives_other_rows(spark, tmp_path, record_property) -> None:
-    """Damage: a disk that rots changes values, or makes a filter skip rows, and nobody learns of it."""
+    """Damage: a disk that rots changes values, or makes a filter skip rows, and no error reports it."""
     damage_parts(spark, tmp_path, DAMAGES, record_property, "spark")
 
 

@@ -62,7 +62,7 @@ def test_net_changes_are_added_up_over_times(engine: SparkEngine, way: str) -> N
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_times_are_told_apart_where_they_are_asked_for(engine: SparkEngine, way: str) -> None:
+def test_times_are_kept_apart_where_they_are_asked_for(engine: SparkEngine, way: str) -> None:
     """Damage: an endpoint of deltas gets a later change before an earlier one, or never learns of a row that went."""
 
     async def body() -> None:
@@ -120,7 +120,7 @@ def test_a_reader_that_stops_leaves_nothing_behind(engine: SparkEngine, monkeypa
     asyncio.run(body())
 
 
-def test_what_spark_finds_wrong_is_told_in_our_words(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_spark_are_raised_as_ours(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: an endpoint's problem is a page of a JVM's stack, or the task takes a failed job for the end."""
 
     async def body() -> None:

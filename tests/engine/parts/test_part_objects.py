@@ -43,7 +43,7 @@ def test_a_part_is_described_checked_and_loaded(location: ObjectLocation) -> Non
     assert parts.uri("s/1") == "s3a://bucket/x/s/1"
 
 
-def test_many_parts_are_checked_in_their_order_and_one_that_is_missing_is_told(location: ObjectLocation) -> None:
+def test_many_parts_are_checked_in_their_order_and_a_missing_one_is_reported(location: ObjectLocation) -> None:
     """Damage: a plan mixes up the parts' times; or a missing part among many is overlooked."""
     parts = ObjectParts(location, "")
     written = [parts.write(f"s/many/{number}", parquet(1 + number)) for number in range(REQUESTS_MAX + 3)]

@@ -1,4 +1,4 @@
-"""Spark is told about one bucket, and brings the jars that fit it."""
+"""Spark is configured for one bucket, and loads the jars that fit it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_jars_fit_the_hadoop_that_spark_bundles() -> None:
     assert bundled.exists()
 
 
-def test_whoever_brings_jars_is_not_given_others() -> None:
+def test_a_session_with_its_own_jars_gets_no_others() -> None:
     """Damage: a cluster without a way to Maven cannot start, though it has all it needs."""
     for name in s3a.JARS:
         assert s3a.jars({name: "mine"}) == {name: "mine"}
@@ -33,7 +33,7 @@ def test_whoever_brings_jars_is_not_given_others() -> None:
 
 
 def test_only_the_locations_bucket_is_configured() -> None:
-    """Damage: our credentials are tried on somebody else's bucket, or theirs on ours."""
+    """Damage: our credentials are sent to another owner's bucket, or theirs to ours."""
     options = {"endpoint": "http://127.0.0.1:9", "access_key_id": "id", "secret_access_key": "key"}
     settings = s3a.bucket_settings(ObjectLocation("s3://bucket/p", options))
     assert all(name.startswith("fs.s3a.bucket.bucket.") for name in settings)
@@ -44,6 +44,6 @@ def test_only_the_locations_bucket_is_configured() -> None:
 
 @pytest.mark.spark
 def test_a_session_without_s3a_is_refused_with_the_jars_that_it_needs(spark: SparkSession) -> None:
-    """Damage: opening a bucket beside a session of one's own ends in the name of a class that nobody has heard of."""
+    """Damage: opening a bucket beside a session of one's own ends in the name of an unknown Java class."""
     with pytest.raises(ConfigError, match="org.apache.hadoop:hadoop-aws"):
         s3a.prepare(adopt(spark), ObjectLocation("s3://bucket/p", {}))

@@ -74,7 +74,7 @@ def test_floats_are_equal_to_so_many_significant_digits(
 
 @pytest.mark.parametrize("distributed", [False, True], ids=["arrow", "spark"])
 def test_a_row_that_is_there_very_often_is_not_laid_out_at_once(engine: SparkEngine, distributed: bool) -> None:
-    """Damage: one row with a count of millions takes all memory of whoever reads it, or a count beyond an int fails."""
+    """Damage: one row with a count of millions takes all memory of its reader, or a count beyond an int fails."""
     often = 2**33
     assert often > 2**31 > copies.BLOCK
 

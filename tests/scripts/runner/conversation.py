@@ -11,7 +11,7 @@ A block is a command, perhaps rows below it, ``----``, and the answer; a blank l
     release r1 7 | beat r1       let go of times before 7 | show that it is there
     leave r1                     give the lease up
     later 60                     the clock moves on, by seconds
-    overdue w1                   drop the leased readers that nobody has heard of
+    overdue w1                   drop the leased readers whose beats are overdue
     refresh w1                   what this handle sees after fetching
     read r1 3 | again r1         what a reader is given to read; reading it (again); done r1 gives it back
     listen l1 0 | next l1        follow the shard from there | what is new since
@@ -19,12 +19,12 @@ A block is a command, perhaps rows below it, ``----``, and the answer; a blank l
     rollup w1                    write a rollup now
     gc k1 to=9                   collect what only versions before that name   (without to: all that is dead)
     sweep k1                     delete what was leaked
-    finalize k1                  delete what nobody can read or write any more
+    finalize k1                  delete what can no longer be read or written
     evolve w1 `k` string, ...    give the shard another schema
     stored                       how many parts lie in Blob
     shard | batches | rollups | snapshot 3 | versions     what a fresh process sees
     fates lost late done         what becomes of the next attempts to change something
-    meanwhile | <command>        what somebody does while the next one waits
+    meanwhile | <command>        what another user does while the next one waits
     land                         everything late happens
     truncate                     versions before the newest rollup, and older rollups, are collected
 
