@@ -7,7 +7,7 @@ The floors are those of ARCHITECTURE.md.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -75,6 +75,21 @@ TIED = {
     "confluent_kafka": CLIENTS,
     "deltalake": CLIENTS,
 }
+
+
+#: What a person may choose between: only the wiring names these, beside each other and what measures and tests them.
+CONCRETE = (
+    "store.blob_kinds",
+    "store.consensus_kinds",
+    "engine.spark",
+    "engine.session.s3a",
+    "engine.parts.part_objects",
+    "engine.files",
+    "sources.files",
+    "sources.local_folder",
+    "materialize.drivers",
+)
+CHOOSES = ("wiring", "bench", "testing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +182,21 @@ def misplaced(imports: list[Import]) -> list[str]:
     return faults
 
 
+def _within(module: str, rooms: Iterable[str]) -> bool:
+    return any(f"{module}.".startswith(f"{room}.") for room in rooms)
+
+
+def chosen(imports: list[Import]) -> list[str]:
+    """Return the imports of a concrete kind by a module that must not know which kinds there are."""
+    faults = []
+    for each in imports:
+        if not _within(each.inside or "", CONCRETE) or _within(each.importer, (*CONCRETE, *CHOOSES)):
+            continue
+        if each.importer.partition(".")[0] != (each.inside or "").partition(".")[0]:
+            faults.append(f"{each.importer} imports {each.imported}")
+    return faults
+
+
 def circle(imports: list[Import]) -> list[str]:
     """Return the modules of one import circle, or nothing."""
     graph: dict[str, set[str]] = {}
@@ -244,6 +274,18 @@ def test_the_check_sees_a_planted_circle() -> None:
     ring = [Import("a", "strandline.b"), Import("b", "strandline.c"), Import("c", "strandline.a")]
     assert set(circle(ring)) == {"a", "b", "c"}
     assert circle(ring[:2]) == []
+
+
+def test_only_the_wiring_names_concrete_kinds() -> None:
+    """A store or driver that other rooms know by name cannot be replaced, nor another one added in one place."""
+    assert chosen(all_imports()) == []
+
+
+def test_the_check_sees_a_planted_concrete_kind() -> None:
+    """A check that sees nothing would let every room choose its own store."""
+    text = "from strandline.store.consensus_kinds.sqlite import SQLiteConsensus"
+    assert len(chosen(list(imports_of("controller.core", text, frozenset())))) == 1
+    assert chosen(list(imports_of("wiring.assemble", text, frozenset()))) == []
 
 
 @pytest.mark.parametrize("text", ["import pyspark", "from pyspark.sql import functions", "import duckdb"])

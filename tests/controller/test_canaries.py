@@ -11,9 +11,9 @@ from postgres_server import PostgresServer
 from s3_server import S3Server
 from strandline.cli import main
 from strandline.controller.defining.project import load
-from strandline.controller.location.addresses import location_of
 from strandline.errors import StrandlineError
 from strandline.store.blob_kinds.objects import ObjectBlob, ObjectLocation
+from strandline.wiring.addresses import location_of
 
 CANARY = "canary-4711"
 NUMBERS = itertools.count()

@@ -38,26 +38,7 @@ from strandline.testing.contracts.driver_contract import (
     zombie_everywhere,
 )
 from strandline.testing.doubles import HandClock
-from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver, MemorySession, StagingSession
-
-
-class Memory:
-    """An endpoint in memory whose sessions are of one kind."""
-
-    fences = True
-
-    def __init__(self, session: type[MemorySession]) -> None:
-        self._endpoint = Endpoint()
-        self._session = session
-
-    def driver(self) -> MemoryDriver:
-        return MemoryDriver(self._endpoint, self._session)
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return self._endpoint.rows(table)
-
-    def checkpoint(self, name: str) -> Checkpoint | None:
-        return None
+from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
 
 
 class File:
@@ -145,10 +126,10 @@ def test_acknowledge_that_applies_again_is_caught() -> None:
 
     class Planted(StagingSession):
         def acknowledge(self) -> Acknowledged:
-            self._endpoint.applied.clear()
+            self.endpoint.applied.clear()
             return super().acknowledge()
 
-    caught(crash_everywhere(lambda: Memory(Planted)))
+    caught(crash_everywhere(lambda: MemoryEndpoint(Planted)))
 
 
 def test_a_fence_that_is_read_but_not_compared_is_caught(
@@ -227,7 +208,7 @@ def test_a_replay_that_is_longer_than_the_first_attempt_is_caught(monkeypatch: p
         return due(self, upper)
 
     monkeypatch.setattr(states.Machine, "due", longer)
-    caught(crash_everywhere(lambda: Memory(KeyValueSession)))
+    caught(crash_everywhere(lambda: MemoryEndpoint(KeyValueSession)))
 
 
 def test_an_open_that_does_not_fence_is_caught(
@@ -242,5 +223,5 @@ def test_the_scenarios_pass_without_a_defect(files: Callable[..., MakeEndpoint])
     """Damage: the tests above show nothing, because everything fails."""
     asyncio.run(follow(files(DuckDBSession)()))
     asyncio.run(zombie_everywhere(files(DuckDBSession)))
-    asyncio.run(crash_everywhere(lambda: Memory(StagingSession)))
-    asyncio.run(crash_everywhere(lambda: Memory(KeyValueSession)))
+    asyncio.run(crash_everywhere(lambda: MemoryEndpoint(StagingSession)))
+    asyncio.run(crash_everywhere(lambda: MemoryEndpoint(KeyValueSession)))

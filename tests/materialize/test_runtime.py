@@ -24,7 +24,7 @@ from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.messages import Flush, Loaded, Request, Response, Store
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, MaterializationSpec
 from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Counts, Materialization, Moving, Status
 from strandline.materialize.spool import Spool
 from strandline.store.memory import MemoryConsensus
@@ -38,27 +38,16 @@ from strandline.testing.contracts.driver_contract import (
     row,
 )
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver, MemorySession, StagingSession
+from strandline.testing.endpoints import (
+    Endpoint,
+    KeyValueSession,
+    MemoryDriver,
+    MemoryEndpoint,
+    MemorySession,
+    StagingSession,
+)
 from strandline.testing.feed import ListFeed
 from strandline.testing.simulation.crashes import CrashPlan
-
-
-class MemoryEndpoint:
-    """An endpoint that keeps no checkpoint."""
-
-    def __init__(self, session: type[MemorySession], *, fences: bool) -> None:
-        self.fences = fences
-        self._endpoint = Endpoint()
-        self._session = session
-
-    def driver(self) -> MemoryDriver:
-        return MemoryDriver(self._endpoint, self._session)
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        return self._endpoint.rows(table)
-
-    def checkpoint(self, name: str) -> Checkpoint | None:
-        return None
 
 
 class TestKeyValue(DriverContract):
@@ -70,7 +59,7 @@ class TestKeyValue(DriverContract):
 class TestStaging(DriverContract):
     @pytest.fixture
     def make_endpoint(self) -> MakeEndpoint:
-        return partial(MemoryEndpoint, StagingSession, fences=True)
+        return partial(MemoryEndpoint, StagingSession)
 
 
 CRASHES = st.lists(st.builds(CrashPlan, st.integers(1, 60), after=st.booleans()), max_size=8)
@@ -80,14 +69,14 @@ CRASHES = st.lists(st.builds(CrashPlan, st.integers(1, 60), after=st.booleans())
 @given(CRASHES)
 def test_any_sequence_of_crashes_loses_nothing(session: type[MemorySession], plans: list[CrashPlan]) -> None:
     """Damage: the leftovers of one recovery break the next one (law M2)."""
-    world = World(MemoryEndpoint(session, fences=True))
+    world = World(MemoryEndpoint(session))
     for plan in plans:
         asyncio.run(crash_once(world, CrashPlan(plan._at, after=plan._after)))
 
 
 def world_of(session: type[MemorySession] = KeyValueSession) -> World:
     """Return a world whose endpoint is in memory."""
-    return World(MemoryEndpoint(session, fences=True))
+    return World(MemoryEndpoint(session))
 
 
 def test_status_shows_the_position_and_the_counts() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 import pytest
 
-from strandline.testing.simulation.kernel import CHANGE, READ, WAIT, Fate
-from worlds.campaign import deal, seeds
+from strandline.testing.simulation.kernel import CHANGE, READ, WAIT
+from worlds.campaign import Tally, deal, seeds
 from worlds.outside import AT_ONCE
 from worlds.system import STEPS_MAX
 from worlds.whole import play
@@ -68,57 +67,35 @@ MARKS: Final = (
 """What instances meet: each must come up, or the laws were not tried where it matters."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """What some histories amount to."""
+@dataclass
+class Whole(Tally):
+    """What some histories of the whole system amount to."""
 
-    histories: int = 0
-    acknowledged: int = 0
-    io_points: int = 0
     checked: int = 0
-    steps_max: int = 0
-    cpu_seconds: float = 0.0
-    traces: set[str] = field(default_factory=set)
-    reached: set[tuple[str, Fate]] = field(default_factory=set)
-    marks: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Tally) -> None:
+    def join(self, other: Self) -> None:
         """Count the histories of ``other`` too."""
-        self.histories += other.histories
-        self.acknowledged += other.acknowledged
-        self.io_points += other.io_points
+        super().join(other)
         self.checked += other.checked
-        self.steps_max = max(self.steps_max, other.steps_max)
-        self.cpu_seconds += other.cpu_seconds
-        self.traces |= other.traces
-        self.reached |= other.reached
-        self.marks += other.marks
 
 
-def make(these: range) -> Tally:
+def make(these: range) -> Whole:
     """Make the histories of ``these`` seeds.  Raises whatever one of them breaks, with its seed in a note."""
-    tally = Tally()
+    tally = Whole()
     begun = time.process_time()
     for seed in these:
         world = play(seed)
-        simulation = world.simulation
-        tally.histories += 1
-        tally.acknowledged += world.acknowledged
-        tally.io_points += len(simulation.trace)
+        tally.count(world, POSSIBLE)
         tally.checked += world.observer.checked
-        tally.steps_max = max(tally.steps_max, simulation.steps)
-        tally.traces.add(simulation.trace_hash())
-        tally.reached |= simulation.coverage() & POSSIBLE
-        tally.marks += world.marks
     tally.cpu_seconds = time.process_time() - begun
     return tally
 
 
 def hold(record_property, name: str, base: int, histories: int) -> None:
     """Make a campaign, record its figures, and insist on their goals."""
-    these, begun, whole = seeds(base, histories), time.monotonic(), Tally()
+    these, begun, whole = seeds(base, histories), time.monotonic(), Whole()
     for tally in deal(these, make):
-        whole.add(tally)
+        whole.join(tally)
     minutes = (time.monotonic() - begun) / 60
     n = whole.histories
     assert n == len(these)

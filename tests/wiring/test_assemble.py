@@ -14,7 +14,6 @@ import pytest
 
 from postgres_server import PostgresServer
 from s3_server import S3Server
-from strandline.controller.location.addresses import consensus_of, location_of
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import ConfigError
 from strandline.store.consensus import Committed
@@ -24,6 +23,7 @@ from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.consensus_contract import step
 from strandline.wiring import assemble as wiring
+from strandline.wiring.addresses import consensus_of, location_of
 
 NUMBERS = itertools.count()
 

@@ -10,6 +10,7 @@ Source: design page "materialize" (the four patterns, 2 and 3).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,35 +36,44 @@ from strandline.materialize.protocol.messages import (
 )
 from strandline.materialize.protocol.spec import canonical
 from strandline.materialize.protocol.state import StateUpdate
-from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
 
 Row = dict[str, Any]
 
 
 @dataclass
 class Endpoint:
-    """The endpoint's durable data: rows by table and key; staged transactions by name; the names applied."""
+    """The endpoint's durable data: rows by table and key; staged transactions by name; the names applied.
+
+    ``commits``: how often rows became visible.
+    """
 
     tables: dict[str, dict[str, Row]] = field(default_factory=dict)
     staged: dict[str, list[Store]] = field(default_factory=dict)
-    applied: list[str] = field(default_factory=list)
+    applied: set[str] = field(default_factory=set)
+    commits: int = 0
 
     def rows(self, table: str) -> list[Row]:
         """Return the rows of a table."""
         return list(self.tables.get(table, {}).values())
 
-    def store(self, binding: Binding, message: Store) -> None:
-        """Store and delete rows.  Raises `CorruptionError` if a row's `EXISTS` is wrong."""
+    def store(self, binding: Binding, rows: Sequence[Row]) -> None:
+        """Store and delete rows; `wrong` is called if a row's `EXISTS` is."""
         table = self.tables.setdefault(binding.resource, {})
-        for row in message.rows.to_pylist():
+        for given in rows:
+            row = dict(given)
             exists, delete = row.pop(EXISTS), row.pop(DELETE)
             key = key_of(binding, row)
             if exists != (key in table):
-                raise CorruptionError(f"{binding.resource!r}: the runtime said exists = {exists} of key {key}")
+                self.wrong(f"{binding.resource!r}: the runtime said exists = {exists} of key {key}")
             if delete:
-                del table[key]
+                table.pop(key, None)
             else:
                 table[key] = row
+
+    def wrong(self, what: str) -> None:
+        """Raise `CorruptionError`: the runtime does not know what is stored."""
+        raise CorruptionError(what)
 
 
 def key_of(binding: Binding, row: Row) -> str:
@@ -100,13 +110,35 @@ class MemoryDriver:
         return self._session(self._endpoint)
 
 
+class MemoryEndpoint:
+    """An endpoint whose sessions are of one kind, for the driver contract; it keeps no checkpoint."""
+
+    def __init__(self, session: type[MemorySession], *, fences: bool = True) -> None:
+        self.fences = fences
+        self._endpoint = Endpoint()
+        self._session = session
+
+    def driver(self) -> MemoryDriver:
+        """Return one more driver to the endpoint."""
+        return MemoryDriver(self._endpoint, self._session)
+
+    def rows(self, table: str) -> list[Row]:
+        """Return the rows of a table."""
+        return self._endpoint.rows(table)
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """Return None: the runtime's log keeps it."""
+        return None
+
+
 class MemorySession:
     """The common part of the two sessions: the grammar, and Loads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._bindings: tuple[Binding, ...] = ()
-        self._state: dict[str, Any] = {}
+        self.endpoint = endpoint
+        self.name = ""
+        self.bindings: tuple[Binding, ...] = ()
+        self.state: dict[str, Any] = {}
         self._said = Conversation()
         self._answers: deque[Response] = deque()
 
@@ -114,8 +146,8 @@ class MemorySession:
         """Check the grammar, process the message, and answer."""
         self._said = self._said.then(message)
         if isinstance(message, Open):
-            self._bindings, self._state = message.spec.bindings, dict(message.state)
-        for answer in self.answers(message):
+            self.bindings, self.state, self.name = message.spec.bindings, dict(message.state), message.spec.name
+        for answer in await self.ask(message):
             self._said = self._said.then(answer)
             self._answers.append(answer)
 
@@ -127,14 +159,18 @@ class MemorySession:
         """Forget the conversation."""
         self._answers.clear()
 
+    async def ask(self, message: Request) -> list[Response]:
+        """Have the endpoint process ``message``, and return the answers."""
+        return self.answers(message)
+
     def answers(self, message: Request) -> list[Response]:
         """Process ``message`` and return the answers."""
         raise NotImplementedError
 
     def loaded(self, message: Load) -> list[Response]:
         """Return the stored rows with the requested keys."""
-        binding = self._bindings[message.binding]
-        table = self._endpoint.tables.get(binding.resource, {})
+        binding = self.bindings[message.binding]
+        table = self.endpoint.tables.get(binding.resource, {})
         keys = [key_of(binding, row) for row in message.keys.to_pylist()]
         places = [row for row, key in enumerate(keys) if key in table]
         # The runtime uses only the key columns.
@@ -156,7 +192,8 @@ class KeyValueSession(MemorySession):
             case Flush():
                 return [Flushed()]
             case Store(binding):
-                self._endpoint.store(self._bindings[binding], message)
+                self.endpoint.store(self.bindings[binding], message.rows.to_pylist())
+                self.endpoint.commits += 1
                 return []
             case StartCommit():
                 return [StartedCommit()]
@@ -184,23 +221,24 @@ class StagingSession(MemorySession):
                 self._stores.append(message)
                 return []
             case StartCommit():
-                name = f"stage-{len(self._endpoint.staged)}"
-                self._endpoint.staged[name], self._stores = self._stores, []
-                self._state = {"staged": name}
-                return [StartedCommit(StateUpdate(self._state))]
+                name = f"{self.name}-{len(self.endpoint.staged)}"
+                self.endpoint.staged[name], self._stores = self._stores, []
+                self.state = {"staged": name}
+                return [StartedCommit(StateUpdate(self.state))]
 
     def acknowledge(self) -> Acknowledged:
         """Apply what the log has committed, unless it is applied already."""
-        name = self._state.get("staged")
+        name = self.state.get("staged")
         if name is None:
             return Acknowledged()
-        if name not in self._endpoint.applied:
+        if name not in self.endpoint.applied:
             self.apply_staged(name)
-            self._endpoint.applied.append(name)
-        self._state = {}
+            self.endpoint.applied.add(name)
+            self.endpoint.commits += 1
+        self.state = {}
         return Acknowledged(StateUpdate({"staged": None}, merge_patch=True))
 
     def apply_staged(self, name: str) -> None:
         """Store the rows that were staged under ``name``."""
-        for store in self._endpoint.staged[name]:
-            self._endpoint.store(self._bindings[store.binding], store)
+        for store in self.endpoint.staged[name]:
+            self.endpoint.store(self.bindings[store.binding], store.rows.to_pylist())

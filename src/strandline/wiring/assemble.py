@@ -26,16 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from strandline.controller.assembly import Assembly
-from strandline.controller.location import addresses as places
-from strandline.controller.location.addresses import (
-    ConsensusPlace,
-    InFiles,
-    InMemory,
-    InObjectStore,
-    InPostgres,
-    InSQLite,
-    Location,
-)
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses
 from strandline.engine.files.decoder import SparkFiles
@@ -59,6 +49,16 @@ from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.consensus_kinds.sqlite_reader import SQLiteReader
 from strandline.store.memory import MemoryConsensus
 from strandline.store.system import SystemClock, SystemIds
+from strandline.wiring import addresses
+from strandline.wiring.addresses import (
+    ConsensusPlace,
+    InFiles,
+    InMemory,
+    InObjectStore,
+    InPostgres,
+    InSQLite,
+    Location,
+)
 from strandline.wiring.connectors import FileConnectors
 from strandline.wiring.endpoints import driver
 from strandline.wiring.loop import at_once
@@ -91,8 +91,8 @@ def assemble(
     Raises `ConfigError`, one sentence: the location or consensus is not of a known kind, is not there or cannot be
     used; Java is missing or too old.  `Unavailable`: a store does not answer.
     """
-    where = places.location_of(location, config.storage)
-    place = places.consensus_of(consensus, where)
+    where = addresses.location_of(location, config.storage)
+    place = addresses.consensus_of(consensus, where)
     with ExitStack() as opened:  # what was opened is closed again, if the rest cannot be
         blob, parts = _stores(where, mode, opened)
         store = _agreed(place, where, blob, mode, opened)
@@ -186,7 +186,7 @@ def _writable(root: Path) -> Path:
 
 def _agreed(place: ConsensusPlace, where: Location, blob: Blob, mode: Mode, opened: ExitStack) -> Consensus:
     """Return the location's consensus, once it is known to be the one that ``blob`` belongs to."""
-    clock, names = SystemClock(), (places.told(where), places.consensus_told(place, where))
+    clock, names = SystemClock(), (addresses.told(where), addresses.consensus_told(place, where))
     mark = at_once(read_mark(blob, clock))
     try:
         store = _consensus(place, where, mode, opened, existing=mode is not Mode.FULL or mark is not None)

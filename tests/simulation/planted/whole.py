@@ -290,14 +290,14 @@ def checkpoint_too_far(self: Checkpoint, state_keys: Any, upper: int) -> Checkpo
     return _advance_checkpoint(self, state_keys, upper + 1)
 
 
-@bug("a staged transaction is applied whenever it is acknowledged", (StagedSession, "_apply"))
+@bug("a staged transaction is applied whenever it is acknowledged", (StagedSession, "acknowledge"))
 def applied_twice(self: StagedSession) -> Any:
     """Forget which were."""
     self.place.applied.discard(self.state.get("staged", ""))
     return _apply_staged(self)
 
 
-_apply_staged = StagedSession._apply
+_apply_staged = StagedSession.acknowledge
 
 # ---- environment -----------------------------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
-from strandline.testing.simulation.kernel import CHANGE, READ, WAIT, Fate
-from worlds.persist import Populate, World, play
+from strandline.testing.simulation.kernel import CHANGE, READ, WAIT, Fate, Simulation
+from worlds.persist import Populate, play
 from worlds.processors import spread
 
 T = TypeVar("T")
@@ -54,52 +54,81 @@ def seeds(base: int, runs: int) -> range:
     return range(int(first), int(first) + runs) if first else range(base, base + runs)
 
 
-@dataclass(slots=True)
-class Campaign:
-    """What some histories amount to."""
+class Played(Protocol):
+    """A world after one history."""
+
+    simulation: Simulation
+    marks: Counter[str]
+
+    @property
+    def acknowledged(self) -> int:
+        """How many commits were acknowledged."""
+        ...
+
+    @property
+    def io_points(self) -> int:
+        """How many calls were made to what is outside."""
+        ...
+
+
+@dataclass
+class Tally:
+    """What some histories of any world amount to."""
 
     histories: int = 0
     acknowledged: int = 0
     io_points: int = 0
-    reads: int = 0
-    rollups: int = 0
     steps_max: int = 0
     cpu_seconds: float = 0.0
     traces: set[str] = field(default_factory=set)
     reached: set[tuple[str, Fate]] = field(default_factory=set)
     marks: Counter[str] = field(default_factory=Counter)
 
-    def make(self, these: Iterable[int], populate: Populate) -> Campaign:
-        """Make the histories of ``these`` seeds.  Raises whatever one of them breaks, with its seed in a note."""
-        begun = time.process_time()
-        for seed in these:
-            self._add(play(seed, populate))
-        self.cpu_seconds += time.process_time() - begun
-        return self
+    def count(self, world: Played, possible: frozenset[tuple[str, Fate]]) -> None:
+        """Count one history; ``possible`` are the fates that it is to reach."""
+        self.histories += 1
+        self.acknowledged += world.acknowledged
+        self.io_points += world.io_points
+        self.steps_max = max(self.steps_max, world.simulation.steps)
+        self.traces.add(world.simulation.trace_hash())
+        self.reached |= world.simulation.coverage() & possible
+        self.marks += world.marks
 
-    def join(self, other: Campaign) -> None:
+    def join(self, other: Self) -> None:
         """Count the histories of ``other`` too."""
         self.histories += other.histories
         self.acknowledged += other.acknowledged
         self.io_points += other.io_points
-        self.reads += other.reads
-        self.rollups += other.rollups
         self.steps_max = max(self.steps_max, other.steps_max)
         self.cpu_seconds += other.cpu_seconds
         self.traces |= other.traces
         self.reached |= other.reached
         self.marks += other.marks
 
-    def _add(self, world: World) -> None:
-        self.histories += 1
-        self.acknowledged += world.acknowledged
-        self.io_points += world.io_points
-        self.reads += world.history.reads
-        self.rollups += world.places.rollups_named
-        self.steps_max = max(self.steps_max, world.simulation.steps)
-        self.traces.add(world.simulation.trace_hash())
-        self.reached |= world.simulation.coverage() & POSSIBLE
-        self.marks += world.marks
+
+@dataclass
+class Campaign(Tally):
+    """What some histories of persist amount to."""
+
+    reads: int = 0
+    rollups: int = 0
+
+    def make(self, these: Iterable[int], populate: Populate) -> Campaign:
+        """Make the histories of ``these`` seeds.  Raises whatever one of them breaks, with its seed in a note."""
+        begun = time.process_time()
+        for seed in these:
+            world = play(seed, populate)
+            self.count(world, POSSIBLE)
+            self.reads += world.history.reads
+            self.rollups += world.places.rollups_named
+        self.cpu_seconds += time.process_time() - begun
+        return self
+
+    def join(self, other: Self) -> None:
+        """Count the histories of ``other`` too."""
+        super().join(other)
+        self.reads += other.reads
+        self.rollups += other.rollups
 
 
 def wage(these: range, populate: Populate) -> Campaign:

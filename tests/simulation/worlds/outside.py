@@ -9,7 +9,7 @@ Source: craft page "reliability" (3.1: F2 outages, F13 upstreams, F14 endpoints)
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -18,17 +18,13 @@ import pyarrow as pa
 
 from strandline.errors import Determinate, FencedError, StoreError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.materialize.driver import Applied, Constraint, ConstraintKind, DriverSpec, Validated
-from strandline.materialize.protocol.grammar import Conversation
+from strandline.materialize.driver import Applied
 from strandline.materialize.protocol.messages import (
-    DELETE,
-    EXISTS,
     Acknowledge,
     Acknowledged,
     Flush,
     Flushed,
     Load,
-    Loaded,
     Open,
     Opened,
     Request,
@@ -37,13 +33,18 @@ from strandline.materialize.protocol.messages import (
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
 from strandline.persist.handles.plane import Rows
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.blob import Blob
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
-from strandline.testing.endpoints import key_of
+from strandline.testing.endpoints import (
+    Endpoint,
+    KeyValueSession,
+    MemoryDriver,
+    MemorySession,
+    StagingSession,
+)
 from strandline.testing.lists.list_source import ListReader, Upstream, Withdrawn, undecodable
 from strandline.testing.simulation.kernel import CHANGE, READ, Fate, IoPoint, run_sync
 
@@ -158,54 +159,31 @@ class SimReader:
 
 
 @dataclass
-class Place:
+class Place(Endpoint):
     """What is durable at an endpoint, and which calls broke the protocol (``broken``).
 
-    ``tables``: rows by resource and key.  ``fences`` and ``checkpoints``: by task, of those that keep their own.
-    ``staged``, ``applied``: transactions by name, of those that leave the commit to the runtime's log.  ``owners``:
-    whose rows a resource holds, by state key.
+    ``fences`` and ``checkpoints``: by task, of those that keep their own.  ``owners``: whose rows a resource holds, by
+    state key.
     """
 
-    tables: dict[str, dict[str, Row]] = field(default_factory=dict)
     fences: dict[str, int] = field(default_factory=dict)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
-    staged: dict[str, list[Store]] = field(default_factory=dict)
-    applied: set[str] = field(default_factory=set)
     owners: dict[str, str] = field(default_factory=dict)
     down: bool = False
-    commits: int = 0
     broken: list[str] = field(default_factory=list)
 
-    def store(self, binding: Binding, rows: Sequence[Row]) -> None:
-        """Store and delete rows as the driver asks."""
-        table = self.tables.setdefault(binding.resource, {})
-        for given in rows:
-            row = dict(given)
-            exists, delete = row.pop(EXISTS), row.pop(DELETE)
-            key = key_of(binding, row)
-            if exists != (key in table):
-                self.broken.append(f"{binding.resource!r} received exists = {exists} for key {key}")
-            if delete:
-                table.pop(key, None)
-            else:
-                table[key] = row
+    def wrong(self, what: str) -> None:
+        """Keep it for the laws: a task must not take it for a refusal."""
+        self.broken.append(what)
 
 
-class SimDriver:
+class SimDriver(MemoryDriver):
     """The driver of a `Place`; ``session`` is the kind of session that it opens."""
 
     def __init__(self, place: Place, session: type[SimSession]) -> None:
+        super().__init__(place, session)
         self._place = place
-        self._session = session
-
-    async def spec(self) -> DriverSpec:
-        """Return what it takes: nothing."""
-        return DriverSpec({}, {}, "")
-
-    async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
-        """Accept every column."""
-        fine = Constraint(ConstraintKind.FIELD_OPTIONAL, "a dictionary holds anything")
-        return tuple(Validated(dict.fromkeys(b.schema.names, fine)) for b in spec.bindings)
+        self._kind = session.kind
 
     async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
         """Empty what holds the rows of another incarnation, unless the session does so with its first commit."""
@@ -217,43 +195,28 @@ class SimDriver:
                     self._place.owners[binding.resource] = binding.state_key
             return Applied()
 
-        if self._session is CheckpointSession:
+        if self._kind == CheckpointSession.kind:
             return Applied()
-        return await asked(f"{self._session.kind}.apply", fit, (spec.name,), AT_ONCE)
-
-    async def preview(self, spec: MaterializationSpec) -> tuple[str, ...]:
-        """See `Driver.preview`."""
-        return ()
-
-    async def open(self) -> SimSession:
-        """Start a conversation."""
-        return self._session(self._place)
+        return await asked(f"{self._kind}.apply", fit, (spec.name,), AT_ONCE)
 
     async def contents(self, binding: Binding, take: Callable[[pa.Table], None]) -> None:
         """Hand over what the binding's resource holds."""
-        rows = list(self._place.tables.get(binding.resource, {}).values())
+        rows = self._place.rows(binding.resource)
         take(pa.table({name: [row[name] for row in rows] for name in binding.schema.names}))
 
 
-class SimSession:
-    """What the sessions share: the grammar, and that each message that changes or asks something is an I/O point."""
+class SimSession(MemorySession):
+    """What the sessions share: each message that changes or asks something is an I/O point."""
 
     fates: tuple[Fate, ...] = CHANGE
     kind = "endpoint"
 
     def __init__(self, place: Place) -> None:
+        super().__init__(place)
         self.place = place
-        self.bindings: tuple[Binding, ...] = ()
-        self.name = ""
-        self.state: dict[str, Any] = {}
-        self._said = Conversation()
-        self._answers: deque[Response] = deque()
 
-    async def send(self, message: Request) -> None:
-        """Check the grammar, do what the message says, and keep the answers."""
-        self._said = self._said.then(message)
-        if isinstance(message, Open):
-            self.bindings, self.state, self.name = message.spec.bindings, dict(message.state), message.spec.name
+    async def ask(self, message: Request) -> list[Response]:
+        """Do what the message says, at an I/O point if it goes to the endpoint now."""
 
         async def do(_: object) -> list[Response]:
             if self.place.down:
@@ -261,36 +224,13 @@ class SimSession:
             return self.answers(message)
 
         if isinstance(message, Flush) or not self.reaches(message):
-            answers = self.answers(message)
-        else:
-            fates = READ if isinstance(message, Load) else self.fates
-            answers = await asked(f"{self.kind}.{type(message).__name__}", do, (self.name,), fates)
-        for answer in answers:
-            self._said = self._said.then(answer)
-            self._answers.append(answer)
-
-    async def receive(self) -> Response:
-        """Return the next answer."""
-        return self._answers.popleft()
-
-    async def close(self) -> None:
-        """Forget the conversation."""
-        self._answers.clear()
+            return self.answers(message)
+        fates = READ if isinstance(message, Load) else self.fates
+        return await asked(f"{self.kind}.{type(message).__name__}", do, (self.name,), fates)
 
     def reaches(self, message: Request) -> bool:
         """Tell whether ``message`` goes to the endpoint now."""
         return True
-
-    def answers(self, message: Request) -> list[Response]:
-        """Do what ``message`` says and return the answers."""
-        raise NotImplementedError
-
-    def loaded(self, message: Load) -> list[Response]:
-        """Return the stored rows that were asked for."""
-        binding = self.bindings[message.binding]
-        table = self.place.tables.get(binding.resource, {})
-        places = [i for i, row in enumerate(message.keys.to_pylist()) if key_of(binding, row) in table]
-        return [Loaded(message.binding, message.keys.take(places))] if places else []
 
 
 class CheckpointSession(SimSession):
@@ -340,54 +280,18 @@ class CheckpointSession(SimSession):
         self.place.commits += 1
 
 
-class StagedSession(SimSession):
+class StagedSession(SimSession, StagingSession):
     """Pattern 3: rows are staged under a fresh name, and applied once when the runtime's log has committed the name."""
 
     kind = "staging"
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(place)
-        self._stores: list[Store] = []
 
     def reaches(self, message: Request) -> bool:
         """Only what asks, stages and applies."""
         applies = isinstance(message, Acknowledge) and self.state.get("staged") is not None
         return applies or isinstance(message, Load | StartCommit)
 
-    def answers(self, message: Request) -> list[Response]:
-        """Do what ``message`` says and return the answers."""
-        match message:
-            case Open():
-                return [Opened(None)]
-            case Acknowledge():
-                return [self._apply()]
-            case Load():
-                return self.loaded(message)
-            case Flush():
-                return [Flushed()]
-            case Store():
-                self._stores.append(message)
-                return []
-            case StartCommit():
-                name = f"{self.name}-{len(self.place.staged)}"
-                self.place.staged[name] = list(self._stores)
-                self._stores, self.state = [], {"staged": name}
-                return [StartedCommit(StateUpdate(self.state))]
 
-    def _apply(self) -> Acknowledged:
-        name = self.state.get("staged")
-        if name is None:
-            return Acknowledged()
-        if name not in self.place.applied:
-            for store in self.place.staged[name]:
-                self.place.store(self.bindings[store.binding], store.rows.to_pylist())
-            self.place.applied.add(name)
-            self.place.commits += 1
-        self.state = {}
-        return Acknowledged(StateUpdate({"staged": None}, merge_patch=True))
-
-
-class DirectSession(SimSession):
+class DirectSession(SimSession, KeyValueSession):
     """Pattern 2: rows are written as they come, one by one; a crash leaves some of them."""
 
     kind = "direct"
@@ -396,24 +300,6 @@ class DirectSession(SimSession):
     def reaches(self, message: Request) -> bool:
         """Only what asks and writes."""
         return isinstance(message, Load | Store)
-
-    def answers(self, message: Request) -> list[Response]:
-        """Do what ``message`` says and return the answers."""
-        match message:
-            case Open():
-                return [Opened(None)]
-            case Acknowledge():
-                return [Acknowledged()]
-            case Load():
-                return self.loaded(message)
-            case Flush():
-                return [Flushed()]
-            case Store(binding):
-                self.place.store(self.bindings[binding], message.rows.to_pylist())
-                self.place.commits += 1
-                return []
-            case StartCommit():
-                return [StartedCommit()]
 
 
 SESSIONS: Final[dict[str, type[SimSession]]] = {

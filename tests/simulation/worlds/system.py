@@ -137,6 +137,11 @@ class World:
         outside = PersistClient(still, SimIds(), self.blob, self.consensus)
         self.observer = Observer(outside, ListEngine(self.blob, self.queries), self.upstreams, self.places)
 
+    @property
+    def io_points(self) -> int:
+        """How many steps were taken, each a call to what is outside."""
+        return len(self.simulation.trace)
+
     def one_of(self, label: str, options: Sequence[T]) -> T:
         """Choose one of ``options``."""
         return options[self.choose(label, len(options))]

@@ -38,7 +38,6 @@ from strandline.controller.language.statements import (
     CreateTable,
     CreateView,
 )
-from strandline.controller.location.addresses import path_of
 from strandline.controller.location.config import (
     CACHE_BYTES_DEFAULT,
     DEPLOYMENT_DEFAULT,
@@ -47,6 +46,7 @@ from strandline.controller.location.config import (
     resolve_reference,
 )
 from strandline.controller.location.interval import refuse_no_interval
+from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError, DefinitionError
 
 SETTINGS_FILE: Final = "strandline.yml"

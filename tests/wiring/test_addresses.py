@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.controller.location.addresses import (
+from strandline.errors import ConfigError
+from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.secret import Secret, revealed
+from strandline.wiring.addresses import (
     InFiles,
     InMemory,
     InObjectStore,
@@ -15,9 +18,6 @@ from strandline.controller.location.addresses import (
     consensus_of,
     location_of,
 )
-from strandline.errors import ConfigError
-from strandline.store.blob_kinds.objects import ObjectLocation
-from strandline.store.secret import Secret, revealed
 
 BUCKET = ObjectLocation("s3://bucket/prefix", {})
 

@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from strandline.controller.location.config import is_reference, refusal_of_secrets, resolve_reference
+from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError
 from strandline.store.blob_kinds.objects import ObjectLocation
 from strandline.store.consensus_kinds.postgres import SCHEMA_DEFAULT
@@ -171,23 +172,6 @@ def consensus_told(place: ConsensusPlace, location: Location) -> str:
             return f"PostgreSQL ({server}, schema {schema})"
         case InObjectStore():
             return f"{OBJECT_STORE} (inside the location)"
-
-
-def path_of(url: str) -> Path:
-    """Return the path of a URL that says nothing but a path.
-
-    >>> path_of("file:///data/a%20b")
-    PosixPath('/data/a b')
-
-    Raises `ConfigError`: it says more, which would be left out silently.
-    """
-    place = urlsplit(url)
-    if place.netloc not in {"", "localhost"} or "?" in url or "#" in url:
-        raise ConfigError(
-            f"{place.scheme}:// takes an absolute path behind a third slash, and no host: "
-            f"{place.scheme}:///data/strand; in the path, write ? as %3F and # as %23"
-        )
-    return Path(unquote(place.path))
 
 
 def _refuse_bare_signs(place: SplitResult, options: Mapping[str, str]) -> None:
