@@ -1,4 +1,4 @@
-"""What documents and docstrings name is there: files, links, modules, and what is in modules and classes.
+"""What documents, docstrings and comments name is there: files, links, modules, and what is in modules and classes.
 
 A path (``persist/shard/state.py``, or of a room ``persist/shard/``) may be given from the root of the project, from the
 package, from a directory of tests, or from where the document stands; a bare file name must be the name of some file.
@@ -11,7 +11,9 @@ The check is by names alone: it does not know whether what is said of them is tr
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -134,9 +136,14 @@ def stale(text: str, room: Path) -> Iterator[str]:
 
 
 def documents() -> Iterator[tuple[Path, str]]:
-    """Yield what is written for people: the documents, and every docstring of the package, its tests and its tools."""
-    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
+    """Yield what is written for people: documents and settings, comments of the package, and all docstrings."""
+    for path in sorted(
+        [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"]
+    ):
         yield path, path.read_text()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        yield path, "\n".join(token.string for token in tokens if token.type == tokenize.COMMENT)
     for path in sorted(path for root in (PACKAGE, TESTS, ROOT / "tools") for path in root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if (
@@ -147,7 +154,7 @@ def documents() -> Iterator[tuple[Path, str]]:
                 yield path, node.value.value
 
 
-def test_what_documents_and_docstrings_name_is_there() -> None:
+def test_what_documents_docstrings_and_comments_name_is_there() -> None:
     """A reader who follows a name into nothing no longer trusts the map, and a newcomer has no other one."""
     found = {f"{path.relative_to(ROOT)}: {name}" for path, text in documents() for name in stale(text, path.parent)}
     assert sorted(found) == []

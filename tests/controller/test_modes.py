@@ -161,7 +161,7 @@ def test_a_frame_whose_parts_were_deleted_is_refused(filled):
         for part in (filled.root / "blob").rglob("part-*.parquet"):
             part.unlink()
         for use in (frame.collect, frame.where("n > 1").toArrow, frame.select("n").toPandas):
-            with pytest.raises(AsOfError, match="collected meanwhile"):
+            with pytest.raises(AsOfError, match="garbage collection has deleted"):
                 use()
         with pytest.raises(CorruptionError, match="is missing"):  # no merge replaced it: it is lost
             env.query("SELECT * FROM orders")

@@ -93,9 +93,9 @@ class Environment:
                 transaction.execute(s)
                 return transaction.commit()
             case statements.Bracket(word):
-                raise InvalidUsage(f"{word} belongs into a script; a program says: with env.transaction() as txn")
+                raise InvalidUsage(f"{word} works in a script only; a program writes: with env.transaction() as txn")
             case statements.Query():
-                raise InvalidUsage("a query returns rows: ask it with env.query(…)")
+                raise InvalidUsage("a query returns rows: call env.query(…)")
         return None
 
     def insert(self, table: str, rows: Data, token: str | None = None) -> int:

@@ -101,8 +101,8 @@ class Transaction:
             raise InvalidUsage("this transaction is committed; begin another one")
         if self._doubtful:
             raise InvalidUsage(
-                "it is not known whether this transaction was committed, and it has no token to ask by; read what its "
-                "tables hold, and begin another one (with a token, a transaction can be committed again safely)"
+                "the outcome of this transaction is unknown, and it has no token to look it up by; read its tables, "
+                "and begin another one (with a token, a transaction can be committed again safely)"
             )
 
 

@@ -398,14 +398,14 @@ class Core:
         return await writing.instance.commit(changes, writing.oracle, token)
 
     async def _level(self, names: AbstractSet[str]) -> None:
-        """Have what a statement reads complete at the one time that it reads everything at: where the tables are."""
+        """Tick until all that a statement reads is complete at the time of the tables, at which it reads everything."""
         if not await self._behind(names):
             return
         await self.tick()
         for name in await self._behind(names):
             problem = self.problems.get(name, "it does not follow")
             raise AsOfError(
-                f"{name!r} is not complete where the tables are ({problem}), so no statement can read both; "
+                f"{name!r} is behind the tables ({problem}), so no statement can read both at one time; "
                 "nothing was changed"
             )
 

@@ -163,7 +163,7 @@ async def _net(
 
 
 async def _refuse_absent(table: OpenTable, frame: Rows, engine: Engine, time: int, upper: int) -> None:
-    """Fail if the table would hold some row less than zero times after the change."""
+    """Fail if the change would give some row of the table a negative count."""
     if upper:
         there = await engine.read(await table.reader.snapshot(upper - 1))
         both = [frame, await engine.restrict(there, frame, table.schema)]

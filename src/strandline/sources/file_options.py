@@ -154,9 +154,7 @@ def _encoding_of(path: str) -> Encoding:
     suffixes = [suffix for suffix in Path(path).suffixes if suffix not in _COMPRESSED]
     if suffixes and suffixes[-1].lower() in _SUFFIXES:
         return _SUFFIXES[suffixes[-1].lower()]
-    raise DefinitionError(
-        f"files option 'format' is missing: {path!r} does not tell whether it is csv, json or parquet"
-    )
+    raise DefinitionError(f"files option 'format' is missing, and {path!r} has no suffix of csv, json or parquet")
 
 
 def _flag(word: str) -> bool:

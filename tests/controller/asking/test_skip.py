@@ -162,7 +162,7 @@ def test_errors_of_which_some_have_left_since_the_look_are_looked_at_again() -> 
         seen = await core.tick()
         place.upstream.produce("0", Withdrawn(0, None))
         await core.tick()
-        with pytest.raises(InvalidUsage, match=f"some errors that 's' had at {seen} have left since"):
+        with pytest.raises(InvalidUsage, match=f"some errors that 's' had at {seen} were withdrawn since"):
             await skip(core, "s", seen, apply=True)
         assert (await skip(core, "s", None, apply=True))["rows"] == 1
         assert await read(core, "s") == []

@@ -71,7 +71,7 @@ def test_a_setting_of_spark_keeps_its_capitals(tmp_path):
         ("location: data\nkeep_history: a while", "keep_history: 'a while' is no interval"),
         ("location: data\ntick_ms: soon", r"Expected `int`, got `str` - at `\$.tick_ms`"),
         ("location: [", r"this is not YAML: .* \(at line 1, column"),
-        ("location: data\nendpoints: {w: {path: x}}", "endpoint 'w' says no driver"),
+        ("location: data\nendpoints: {w: {path: x}}", "endpoint 'w' names no driver"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(tmp_path, text, said):
@@ -125,8 +125,8 @@ def test_references_stay_references_and_their_files_are_seen_from_the_project(tm
     [
         ({"sources__a_yml": "columns: a INT\noption: {}"}, "sources/a.yml: .*`option`"),
         ({"sources__a_yml": "options: {}"}, "sources/a.yml: .*`columns`"),
-        ({"sources__a_py": ""}, r"sources/a.py: in sources/ there can be .sql and .yml files"),
-        ({"views__a_yml": ""}, r"views/a.yml: in views/ there can be .sql files"),
+        ({"sources__a_py": ""}, r"sources/a.py: sources/ may hold only .sql and .yml files"),
+        ({"views__a_yml": ""}, r"views/a.yml: views/ may hold only .sql files"),
         ({"views__a_sql": "CREATE TABLE t (a INT)"}, "views/a.sql: 't' belongs in tables/"),
         ({"tables__a_sql": "DROP TABLE t"}, "tables/a.sql: a project's files hold definitions"),
         ({"tables__a_sql": "CREATE TABLE t (a INT); CREATE TABLE T (b INT)"}, "'t' is defined in tables/a.sql too"),

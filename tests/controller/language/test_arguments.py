@@ -52,7 +52,7 @@ WRONG: list[tuple[str, Callable[[Environment], Any], type[StrandlineError], str]
     ("a query of bytes", lambda e: e.query(b"SELECT 1"), InvalidUsage, "must be a str, and this is a bytes"),
     ("a query that changes", lambda e: e.query("DELETE FROM t"), InvalidUsage, "Delete is no query"),
     ("a query at a text", lambda e: e.query("SELECT 1", as_of="now"), InvalidUsage, "as_of must be an int"),
-    ("two queries", lambda e: e.query("SELECT 1; SELECT 2"), DefinitionError, "here begins another.*column 11"),
+    ("two queries", lambda e: e.query("SELECT 1; SELECT 2"), DefinitionError, "another begins here.*column 11"),
     ("a query of another kind", lambda e: e.query("SHOW TABLES"), DefinitionError, "SHOW is not supported"),
     ("a query with an open quote", lambda e: e.query("SELECT 'a"), DefinitionError, "cannot be read"),
     ("a statement of None", lambda e: e.execute(None), InvalidUsage, "must be a str, and this is None"),

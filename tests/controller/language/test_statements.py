@@ -145,7 +145,7 @@ def test_commas_and_words_within_a_value_do_not_end_it(value: str, column: str) 
         ("CREATE TABLE t (s STRUCT<a: INT)", "line 1, column 33", "'>'"),
         ("CREATE TABLE a.b (a INT)", "line 1, column 15", "one part"),
         ("CREATE TABLE 'a' (a INT)", "line 1, column 14", "a name"),
-        ("CREATE TABLE `` (a INT)", "line 1, column 14", "a name has at least one sign"),
+        ("CREATE TABLE `` (a INT)", "line 1, column 14", "a name has at least one character"),
         ("CREATE SOURCE s (a INT)\nUSING", "line 2, column 6", "a name"),
         ("CREATE TABLE t (a INT) KEEP HISTORY FOR ever", "line 1, column 41", "a quoted value"),
         ("CREATE MATERIALIZED VIEW v AS SHOW TABLES", "line 1, column 31", "a query"),

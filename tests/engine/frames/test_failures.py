@@ -25,7 +25,7 @@ WORDS = "[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast
 DIVIDED = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
 RAISED = "[USER_RAISED_EXCEPTION] no such shop SQLSTATE: P0001"
 SEVERAL = "[SCALAR_SUBQUERY_TOO_MANY_ROWS] Scalar subquery returned more than one row. SQLSTATE: 21000"
-NEGATIVE = "[USER_RAISED_EXCEPTION] a row is there -1 times: {} SQLSTATE: P0001"
+NEGATIVE = "[USER_RAISED_EXCEPTION] a row has the negative count -1: {} SQLSTATE: P0001"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ NEGATIVE = "[USER_RAISED_EXCEPTION] a row is there -1 times: {} SQLSTATE: P0001"
         ),
         (py4j.Py4JError(f"{LOST}Caused by: java.util.IllegalFormatConversionException: d"), EvaluationError, "Format"),
         (py4j.Py4JError(f"{LOST}[_LEGACY_ERROR_TEMP_3243] Illegal boundaries"), EvaluationError, "Illegal boundaries"),
-        (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, "a row is there -1 times"),
+        (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, "a row has the negative count -1"),
         (py4j.Py4JError(FULL), Determinate, "No space left on device: /data/blob/s-1/part.parquet"),
         (py4j.Py4JError(SPILLED), Determinate, "No space left on device"),
         (py4j.Py4JError(WORDS), EvaluationError, "cannot be cast"),

@@ -18,7 +18,6 @@ Source: design page "compute" (Reduce, invertible: Accumulate then Finalize).
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -27,6 +26,7 @@ from sqlglot import exp
 
 from strandline.algebra.nodes import NOTHING, Accumulate, Accumulator, Aggregate, Get, Node, Project, Reduce
 from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, is_null, number
+from strandline.algebra.schema import decimal_digits
 from strandline.compute.delta.linear import at, updates
 from strandline.compute.delta.phase import Phase, Window, frame
 
@@ -72,7 +72,7 @@ def invertible(aggregate: Aggregate) -> bool:
         return False
     if aggregate.argument_type in SMALL_INTEGERS or aggregate.argument_type == "bigint":
         return True
-    digits = _decimal(aggregate.argument_type)
+    digits = decimal_digits(aggregate.argument_type)
     limit = SUM_DIGITS_MAX if aggregate.function == "sum" else AVG_DIGITS_MAX
     return digits is not None and digits[0] <= limit
 
@@ -141,7 +141,7 @@ def _exact(argument_type: str) -> tuple[str, str]:
         return "bigint", "bigint"
     if argument_type == "bigint":
         return "decimal(19,0)", f"decimal({DECIMAL_DIGITS},0)"
-    digits = _decimal(argument_type)
+    digits = decimal_digits(argument_type)
     assert digits is not None, argument_type
     return argument_type, f"decimal({DECIMAL_DIGITS},{digits[1]})"
 
@@ -155,13 +155,8 @@ def _value(aggregate: Aggregate, total: exp.Expr, count: exp.Expr) -> exp.Expr:
     """Return the value of a sum or average that has at least one term."""
     if aggregate.function == "sum":
         return cast(total, aggregate.type)
-    digits = _decimal(aggregate.argument_type)
+    digits = decimal_digits(aggregate.argument_type)
     if digits is None:
         return binary(exp.Div, cast(total, "double"), cast(count, "double"))
     narrow = f"decimal({digits[0] + MULTIPLIER_DIGITS},{digits[1]})"
     return cast(binary(exp.Div, cast(total, narrow), cast(count, "decimal(20,0)")), aggregate.type)
-
-
-def _decimal(type_: str) -> tuple[int, int] | None:
-    found = re.fullmatch(r"decimal\((\d+),(\d+)\)", type_)
-    return None if found is None else (int(found[1]), int(found[2]))

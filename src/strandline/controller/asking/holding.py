@@ -35,6 +35,6 @@ class Hold:
         """Raise `AsOfError` if the frame must no longer be used."""
         if self._closed:
             raise AsOfError(
-                "the environment that this frame was read from is closed, and what it reads is held no more; "
+                "the environment that this frame was read from is closed, and its hold is released; "
                 "open the location and read it again"
             )

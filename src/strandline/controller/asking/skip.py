@@ -85,7 +85,7 @@ async def _dismiss(
             return None
         if gone:
             raise InvalidUsage(
-                f"some errors that {reader.name!r} had at {seen_at} have left since; look at those that it has now"
+                f"some errors that {reader.name!r} had at {seen_at} were withdrawn since; look at its present errors"
             )
         await ingestion.dismiss(seen, at)
     finally:

@@ -206,7 +206,7 @@ def _settings(root: Path) -> Project:
     for name, given in settings.endpoints.items():
         options = _options(given)
         if "driver" not in options:
-            raise ConfigError(f"{SETTINGS_FILE}: endpoint {name!r} says no driver, such as duckdb")
+            raise ConfigError(f"{SETTINGS_FILE}: endpoint {name!r} names no driver, such as duckdb")
         endpoints[name.lower()] = Endpoint(options.pop("driver"), options)
     return Project(
         root,
@@ -249,7 +249,7 @@ def _definitions(root: Path) -> Iterator[Defined]:
                     yield Defined(file, _from_yaml(path, directory))
                 else:
                     allowed = ".sql and .yml" if directory in _IN_YAML else ".sql"
-                    raise DefinitionError(f"in {directory}/ there can be {allowed} files")
+                    raise DefinitionError(f"{directory}/ may hold only {allowed} files")
 
 
 def _from_sql(path: Path, file: str, kind: type) -> Iterator[Defined]:

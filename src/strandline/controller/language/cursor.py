@@ -102,7 +102,7 @@ class Cursor(Faithful.Parser):
         """Take an identifier after which no other part comes: there are no schemas and no catalogs."""
         at, name = self.position, self.name(what)
         if not name:
-            raise DefinitionError(f"{what} has at least one sign", at)
+            raise DefinitionError(f"{what} has at least one character", at)
         if self.peek() == ".":
             raise DefinitionError(
                 f"a name has one part here; if the dot belongs to it, write it in backquotes: `{name}.…`", self.position
@@ -116,7 +116,7 @@ class Cursor(Faithful.Parser):
         while True:
             at, name = self.position, self.only_name("a column")
             if name.lower() in found:
-                raise DefinitionError(f"column {name!r} is there twice", at)
+                raise DefinitionError(f"column {name!r} is given twice", at)
             found[name.lower()] = (name, at)
             if not self.accept(","):
                 self.take(")")

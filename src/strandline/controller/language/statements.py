@@ -210,7 +210,7 @@ def parse(text: str) -> Statement:
         raise DefinitionError("a statement is expected, and there is none")
     if len(found) > 1:
         raise DefinitionError(
-            "one statement is expected, and here begins another; `strandline sql -f FILE` runs several",
+            "one statement is expected, and another begins here; `strandline sql -f FILE` runs several",
             position(text, found[1][0].start),
         )
     cursor = Cursor(text, found[0])

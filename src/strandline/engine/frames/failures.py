@@ -64,7 +64,7 @@ def told(error: Exception) -> StrandlineError | None:
         return EvaluationError(f"a row cannot be evaluated: {found[0]}")
     if py4j:
         found = _THROWN.search(text)
-        return Unavailable(f"Spark could not do it, and may when it is asked again: {found[1] if found else text}")
+        return Unavailable(f"Spark failed, and may succeed when it is tried again: {found[1] if found else text}")
     return None
 
 

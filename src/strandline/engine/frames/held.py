@@ -73,7 +73,7 @@ def _telling(method: Callable[..., Any], check: Callable[[], None]) -> Callable[
             found = method(*args, **options)
         except Exception as error:
             if GONE in str(error):
-                raise AsOfError("what this frame reads was collected meanwhile; read it again") from error
+                raise AsOfError("garbage collection has deleted what this frame reads; read it again") from error
             raise
         if isinstance(found, DataFrame) and type(found) not in _kinds.values():
             own: Any = found

@@ -30,8 +30,8 @@ _OURS: Final = (pa.field(ERROR, pa.string()), pa.field(TIME, pa.int64()), pa.fie
 _TIME_AND_DIFF: Final = frozenset({TIME, DIFF})
 COPIES_MAX: Final = 100_000
 """How many rows `copied` should give: more of them are Spark's to give."""
-NEGATIVE: Final = "a row is there"
-"""How the sentence about a negative count begins, by which it is known again in Spark's message."""
+NEGATIVE: Final = "a row has the negative count"
+"""How the sentence about a negative count begins, by which it is recognised in Spark's message."""
 
 
 def update_schema(schema: Schema) -> pa.Schema:
@@ -182,7 +182,7 @@ def counted(table: pa.Table) -> pa.Table:
     negative = sums.filter(pc.less(sums[DIFF], 0))
     if negative.num_rows:
         (row,) = negative.slice(0, 1).to_pylist()
-        raise CollectionError(f"{NEGATIVE} {row.pop(DIFF)} times: {row}")
+        raise CollectionError(f"{NEGATIVE} {row.pop(DIFF)}: {row}")
     return sums
 
 

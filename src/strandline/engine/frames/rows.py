@@ -65,7 +65,7 @@ def unwrap(rows: Rows) -> Frame:
     """Return the frame again."""
     frame = cast("object", rows)
     if not isinstance(frame, Local | Distributed):
-        raise InvalidUsage(f"these rows are not of this engine: {type(frame).__name__}")
+        raise InvalidUsage(f"these rows belong to another engine: {type(frame).__name__}")
     return frame
 
 

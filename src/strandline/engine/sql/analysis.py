@@ -94,7 +94,7 @@ class SparkAnalyst:
             except Exception as error:
                 if not is_sparks(error):  # its own mistakes come as what they are
                     raise
-                raise DefinitionError(f"Spark accepts it and does not plan it: {_sentence(str(error))}") from error
+                raise DefinitionError(f"Spark parses this query and cannot plan it: {_sentence(str(error))}") from error
         if given != stored:
             raise DefinitionError(f"a step of the view would give ({given.ddl}) and not ({stored.ddl})")
 

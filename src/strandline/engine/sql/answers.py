@@ -41,7 +41,7 @@ def expanded(updates: DataFrame, names: Sequence[str]) -> DataFrame:
     """Return each row as often as its diffs add up to; a negative sum fails the job and names the row."""
     quoted = [quote(name) for name in names]
     row = f"to_json(struct({', '.join(quoted)}), map('ignoreNullFields', 'false'))"
-    message = f"concat('{inline.NEGATIVE} ', {DIFF}, ' times: ', {row})"
+    message = f"concat('{inline.NEGATIVE} ', {DIFF}, ': ', {row})"
     count = f"CASE WHEN {DIFF} < 0 THEN raise_error({message}) ELSE {DIFF} END AS {DIFF}"
     counted = _added_up(updates, quoted).selectExpr(*quoted, count)
     blocks = counted.selectExpr(*quoted, DIFF, f"{copies.BLOCKS} AS __block")

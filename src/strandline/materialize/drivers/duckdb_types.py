@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from strandline.algebra.schema import decimal_digits
 from strandline.errors import DefinitionError
 from strandline.materialize.drivers.sql import Sql, compose, identifier, joined
 
@@ -32,7 +33,6 @@ _ATOMS: Final = {
     "timestamp_ntz": Sql("TIMESTAMP"),
 }
 _TEXT: Final = re.compile(r"(?:char|varchar)\(\d+\)|string collate \w+", re.IGNORECASE)
-_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)", re.IGNORECASE)
 _NESTED: Final = re.compile(r"(array|map|struct)<(.*)>", re.IGNORECASE | re.DOTALL)
 
 
@@ -52,9 +52,9 @@ def duckdb_type(spark: str) -> Sql:
         return _ATOMS[spark.lower()]
     if _TEXT.fullmatch(spark):
         return _ATOMS["string"]
-    decimal = _DECIMAL.fullmatch(spark)
-    if decimal and int(decimal[1]) <= PRECISION_MAX:
-        return Sql(f"DECIMAL({int(decimal[1])},{int(decimal[2])})")
+    digits = decimal_digits(spark)
+    if digits and digits[0] <= PRECISION_MAX:
+        return Sql(f"DECIMAL({digits[0]},{digits[1]})")
     nested = _NESTED.fullmatch(spark)
     if nested:
         return _nested(nested[1].lower(), tuple(_split(nested[2])), spark)

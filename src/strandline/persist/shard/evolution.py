@@ -23,14 +23,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from strandline.algebra.schema import Column, Schema
+from strandline.algebra.schema import Column, Schema, decimal_digits
 from strandline.errors import InvalidUsage
 from strandline.persist.shard.state import ShardState
 
 SCHEMAS_REMEMBERED: Final = 1_000
 """Of how many texts it is remembered what they write; those that were asked for last."""
 _COLUMN: Final = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`]+))\s+(\S.*?)\s*", re.DOTALL)
-_DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _WIDER: Final[dict[str, frozenset[str]]] = {
     "tinyint": frozenset({"smallint", "int", "bigint"}),
     "smallint": frozenset({"int", "bigint"}),
@@ -95,10 +94,10 @@ def _can_become(old: str, new: str) -> bool:
     old, new = old.lower(), new.lower()
     if old == new or new in _WIDER.get(old, ()):
         return True
-    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    before, after = decimal_digits(old), decimal_digits(new)
     if before is None or after is None:
         return False
-    return int(before[1]) <= int(after[1]) and int(before[2] or 0) == int(after[2] or 0)
+    return before[0] <= after[0] and before[1] == after[1]
 
 
 def _split(ddl: str) -> Iterable[str]:

@@ -184,7 +184,7 @@ class ListEngine:
             counts[tuple(row[name] for name in names)] += row[DIFF]
         for values, count in counts.items():
             if count < 0:
-                raise CollectionError(f"a row is there {count} times: {dict(zip(names, values, strict=True))}")
+                raise CollectionError(f"a row has the negative count {count}: {dict(zip(names, values, strict=True))}")
         return Rows(Listed(names, tuple(dict(zip(names, v, strict=True)) for v in counts.elements())))
 
     async def collect(self, rows: Rows) -> pa.Table:

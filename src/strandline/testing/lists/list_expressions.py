@@ -14,7 +14,6 @@ Source: design page "the house planned" (the simulator's engine).
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from functools import cache
@@ -23,6 +22,7 @@ from typing import Any, Final, TypeAlias
 from sqlglot import exp
 
 from strandline.algebra.scalar import Scalar
+from strandline.algebra.schema import decimal_digits
 from strandline.errors import EvaluationError, InvalidUsage
 
 Value: TypeAlias = Any
@@ -30,7 +30,6 @@ Row: TypeAlias = Mapping[str, Value]
 Evaluator: TypeAlias = Callable[[Row], Value]
 
 BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "integer": 32, "bigint": 64, "long": 64}
-_DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _WIDE: Final = Context(prec=60)
 
 
@@ -69,8 +68,8 @@ def cast(value: Value, type_: str) -> Value:
     type_ = type_.lower()
     if type_ in BITS:
         return _whole(value, BITS[type_])
-    if found := _DECIMAL.fullmatch(type_):
-        return _decimal(value, int(found[1]), int(found[2]))
+    if digits := decimal_digits(type_):
+        return _decimal(value, *digits)
     match type_:
         case "double" | "float":
             return float(value)

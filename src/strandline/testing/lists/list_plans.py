@@ -205,7 +205,7 @@ def multiset(names: Sequence[str], updates: Iterable[Row], time: int = FOREVER) 
             counts[_values(names, row)] += row[DIFF]
     for values, count in counts.items():
         if count < 0:
-            raise CollectionError(f"a row is there {count} times: {dict(zip(names, values, strict=True))}")
+            raise CollectionError(f"a row has the negative count {count}: {dict(zip(names, values, strict=True))}")
     return [dict(zip(names, values, strict=True)) for values in counts.elements()]
 
 
