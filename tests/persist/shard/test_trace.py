@@ -162,19 +162,19 @@ def test_a_merge_is_to_since_or_where_its_inputs_are_already():
     assert apply_merge(unreadable, carried_out(plan))[1] == Merged()
 
 
-def test_a_dropped_shard_is_not_merged():
+def test_a_closed_shard_is_not_merged():
     """Damage: DROP of a view with many batches ends in a broken law, because its shard is compacted after it is closed.
 
     Found by the world of the whole system.
     """
     state = shard(*[1] * FAN)
     merge = carried_out(due(state))
-    dropped = replace(state, since=EMPTY, upper=EMPTY)
-    assert dropped.tombstone
-    assert due(dropped) is None
-    assert everything(dropped) is None
-    after, outcome = apply_merge(dropped, merge)  # the merge was in flight when the shard was dropped
-    assert (after, type(outcome)) == (dropped, Stale)
+    closed = replace(state, since=EMPTY, upper=EMPTY)
+    assert closed.tombstone
+    assert due(closed) is None
+    assert everything(closed) is None
+    after, outcome = apply_merge(closed, merge)  # the merge was in flight when the shard was closed
+    assert (after, type(outcome)) == (closed, Stale)
 
 
 def test_a_requested_merge_of_all_batches_is_made_only_if_it_changes_something():

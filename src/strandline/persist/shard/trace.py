@@ -127,7 +127,7 @@ def apply_merge(state: ShardState, merge: Merge) -> tuple[ShardState, MergeOutco
         return state, Merged()
     end = at + len(merge.inputs)
     if state.tombstone:
-        return state, Stale("the shard was dropped")
+        return state, Stale("the shard is closed")
     if state.batches[at:end] != merge.inputs:
         return state, Stale(f"not all of {_bounds(merge.inputs)} are still in the trace")
     if not output.since <= state.since:
