@@ -73,6 +73,7 @@ STAGE_BY_PATH: Final = {
     "tests/test_layers.py": "check",
     "tests/test_named.py": "check",
     "tests/test_tidy.py": "check",
+    "tests/test_words.py": "check",
 }
 CHECK_COMMANDS: Final = (
     ("ruff", "format", "--check", "."),
@@ -139,13 +140,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Write down which test runs, for whoever finds that this process has died."""
+    """Write down which test runs, so that the runner can name it if this process dies."""
     if running := item.config.getoption("--stage-running"):
         Path(running).write_text(item.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write down that no test runs any more."""
+    """Take back the name of the running test: none runs."""
     if running := session.config.getoption("--stage-running"):
         Path(running).unlink(missing_ok=True)
 

@@ -206,7 +206,7 @@ def test_what_could_not_be_closed_is_closed_by_the_next_tick(core: Core, monkeyp
         async def away(shard: str) -> None:
             raise Unavailable("the store does not answer")
 
-        patched.setattr(core.require_writing().transactions, "drop", away)
+        patched.setattr(core.require_writing().transactions, "close_shard", away)
         run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
         assert "cannot be deleted yet" in core.all_problems()["table"]
     run_sync(core.tick())

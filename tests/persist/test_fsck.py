@@ -132,7 +132,7 @@ def test_a_dropped_shard_is_reported_as_sound(place):
     """Damage: every collection that was ever dropped is reported as damaged."""
     writer = filled(place)
     for client in (place.client(), place.client(place.engine, grace_ms=0)):  # closed only, and emptied
-        run_sync(client.drop("s", writer.epoch))
+        run_sync(client.close_shard("s", writer.epoch))
         assert checked(place).harmful == ()
 
 

@@ -232,7 +232,7 @@ class PersistClient:
     def _for_records(self) -> PatientBlob:
         return PatientBlob(self.blob, self.clock, self.metrics)
 
-    async def drop(self, shard: str, epoch: int) -> None:
+    async def close_shard(self, shard: str, epoch: int) -> None:
         """Close ``shard`` for good, release its past, and delete it as `clear` says; idempotent (see `retire`).
 
         Raises `FencedError` if a newer epoch has been admitted.

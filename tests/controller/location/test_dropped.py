@@ -36,7 +36,7 @@ def test_what_was_dropped_is_closed_by_the_next_environment_if_the_first_one_die
         env.tick()
         shards = env._core.catalog.items["many"].shards
         with monkeypatch.context() as patched:
-            patched.setattr(PersistClient, "drop", _dies)
+            patched.setattr(PersistClient, "close_shard", _dies)
             with pytest.raises(KeyboardInterrupt):
                 asyncio.run(definitions.drop(env._core, Drop("materialized view", "many", if_exists=False)))
         assert set(env._core.catalog.dropped) == set(shards)
@@ -51,7 +51,7 @@ def test_what_cannot_be_closed_yet_is_a_problem_until_it_is(place: Place, monkey
         env.execute("CREATE TABLE t (id INT)")
         shard = env._core.catalog.items["t"].shard
         with monkeypatch.context() as patched:
-            patched.setattr(PersistClient, "drop", _fails)
+            patched.setattr(PersistClient, "close_shard", _fails)
             env.execute("DROP TABLE t")
         assert "there is no disk" in env.status()["problems"][shard]
         env.execute("CREATE TABLE t (id INT)")

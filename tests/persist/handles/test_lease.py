@@ -72,7 +72,7 @@ def test_a_reader_that_was_dropped_says_so_at_its_next_beat(place):
     place.clock.now += LEASE_MS + 1
     place.append(writer, 0, 2)
     run_sync(writer._machine.commit(expire_overdue))
-    with pytest.raises(AsOfError, match="was dropped; open it again"):
+    with pytest.raises(AsOfError, match="its hold was released; open it again"):
         run_sync(reader.snapshot(1))
 
 

@@ -226,7 +226,7 @@ def parts(place, shard):
     return [key for key in place.objects if key.startswith(f"{shard}/parts/")]
 
 
-@pytest.mark.parametrize("dies", ["", "forget", "drop"])
+@pytest.mark.parametrize("dies", ["", "forget", "close_shard"])
 def test_what_is_dropped_is_closed_and_deleted_and_the_others_go_on(place, monkeypatch, dies):
     """Damage: dropping one collection stops all of them; or its parts are kept for ever."""
     process = place.client(grace_ms=0)

@@ -39,12 +39,12 @@ def test_a_dropped_shard_is_closed_and_deleted_although_readers_held_it_by_name(
     client = collecting(place)
     writer = filled(place, client)
     place.plan.append(outcome)
-    run_sync(client.drop("s", 1))
+    run_sync(client.close_shard("s", 1))
     run_sync(place.consensus.land())
     assert (parts_of(place), place.state().tombstone) == ([], True)
     assert isinstance(run_sync(writer.compare_and_append([], Frontier(3), Frontier(4))), UpperMismatch)
     versions = len(place.versions["s"])
-    run_sync(client.drop("s", 1))
+    run_sync(client.close_shard("s", 1))
     assert len(place.versions["s"]) == versions
 
 
@@ -52,7 +52,7 @@ def test_a_shard_without_holds_is_dropped_too(place):
     """Damage: the shards of a view's stages, which no hold keeps, are never deleted."""
     client = collecting(place)
     filled(place, client, held=False)
-    run_sync(client.drop("s", 1))
+    run_sync(client.close_shard("s", 1))
     assert parts_of(place) == []
 
 
@@ -61,7 +61,7 @@ def test_a_lease_keeps_a_dropped_shard_until_it_ends(place):
     client = collecting(place)
     filled(place, client)
     reader = run_sync(place.client().leased_reader("s", place.schema, "t"))
-    run_sync(client.drop("s", 1))
+    run_sync(client.close_shard("s", 1))
     run_sync(reader.refresh())
     assert run_sync(reader.snapshot(2)).batches
     assert len(parts_of(place)) == 3
@@ -76,5 +76,5 @@ def test_an_older_epoch_drops_nothing(place):
     filled(place, client)
     place.writer(epoch=2)
     with pytest.raises(FencedError, match="epoch 2"):
-        run_sync(client.drop("s", 1))
+        run_sync(client.close_shard("s", 1))
     assert not place.state().upper.empty

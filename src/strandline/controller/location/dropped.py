@@ -22,7 +22,7 @@ async def bury(shards: Iterable[str], transactions: Transactions) -> tuple[froze
     buried, problems = set(), {}
     for shard in shards:
         try:
-            await transactions.drop(shard)
+            await transactions.close_shard(shard)
         except FencedError:
             raise
         except StrandlineError as error:

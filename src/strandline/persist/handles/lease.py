@@ -44,7 +44,7 @@ class Lease:
     async def beat(self, deadline: Deadline | None = None) -> None:
         """Renew the lease, and release the versions that no handed-out contents need.
 
-        Raises `AsOfError` if the reader missed a whole lease and was dropped: what it held may be gone.
+        Raises `AsOfError` if the reader missed a whole lease: what it held may be gone.
         """
         await self.downgrade(self.since, deadline)
 
@@ -61,8 +61,8 @@ class Lease:
         )
         if moved is None:
             raise AsOfError(
-                f"the reader {self._reader!r} of shard {self._machine.shard!r} sent no heartbeat for a whole lease and "
-                "was dropped; open it again"
+                f"the reader {self._reader!r} of shard {self._machine.shard!r} sent no heartbeat for a whole lease, "
+                "and its hold was released; open it again"
             )
         self._beaten_ms = now
         self.since = join((self.since, moved.since))  # another coroutine may have moved it on meanwhile

@@ -70,7 +70,7 @@ class ReadHandle:
     async def beat(self) -> None:
         """Renew the lease: for a reader that is idle for longer than a quarter of its lease.
 
-        Raises `AsOfError` if it was dropped.
+        Raises `AsOfError` if its hold was released.
         """
         if self._lease is not None:
             await self._lease.beat()

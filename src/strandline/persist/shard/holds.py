@@ -1,14 +1,14 @@
 """Leased readers: holds that last as long as their reader sends heartbeats.  Pure transitions.
 
 A leased reader holds two things: the shard's *since* (its times stay readable) and a *seqno* (the parts that versions
-from there on name stay in Blob).  It beats at a quarter of its lease.  Any process may drop a reader that has not
-beaten for a whole lease, by the walltime of the state.
+from there on name stay in Blob).  It beats at a quarter of its lease.  Any process may release the hold of a reader
+that has not beaten for a whole lease, by the walltime of the state.
 
-Since moves only when a hold moves: to the meet of all holds, critical ones too.  A reader that leaves or is dropped
-never moves since, because the next reader may still want that history.
+Since moves only when a hold moves: to the meet of all holds, critical ones too.  A reader that leaves, or whose
+hold is released, never moves since, because the next reader may still want that history.
 
-Trap: a lease is a promise of liveness by clocks, and clocks lie.  The next beat of a reader that was dropped returns
-`None`, and the reader must stop relying on its hold.  Its reads until then return the right rows or raise.
+Trap: a lease is a promise of liveness by clocks, and clocks lie.  The next beat of a reader whose hold was released
+returns `None`, and the reader must stop relying on its hold.  Its reads until then return the right rows or raise.
 
 Source: design page "persist" (ReadHandle: lease, heartbeat; seqno holds).  Critical readers: `persist/shard/state.py`.
 """
@@ -25,7 +25,7 @@ from strandline.persist.shard.state import Downgraded, Leased, ShardState, since
 LEASE_MS: Final = 15 * 60 * 1000
 BEATS_PER_LEASE: Final = 4
 BEAT_MS: Final = LEASE_MS // BEATS_PER_LEASE
-assert 0 < BEAT_MS * (BEATS_PER_LEASE - 1) < LEASE_MS, "a reader may miss beats before it is dropped"
+assert 0 < BEAT_MS * (BEATS_PER_LEASE - 1) < LEASE_MS, "a reader may miss beats before its hold is released"
 
 
 def register_leased(state: ShardState, reader: str, now_ms: int) -> tuple[ShardState, Leased]:
@@ -45,7 +45,7 @@ def register_leased(state: ShardState, reader: str, now_ms: int) -> tuple[ShardS
 def downgrade_leased(
     state: ShardState, reader: str, since: Frontier, seqno: int, now_ms: int
 ) -> tuple[ShardState, Downgraded | None]:
-    """Release times before ``since`` and versions before ``seqno``, and beat; None if the reader was dropped.
+    """Release times before ``since`` and versions before ``seqno``, and beat; None if the hold is gone.
 
     Neither hold ever goes back.
     """
@@ -62,14 +62,14 @@ def downgrade_leased(
 
 
 def expire_leased(state: ShardState, reader: str) -> tuple[ShardState, None]:
-    """Drop a reader that leaves.  Since stays where it is."""
+    """Release the hold of a reader that leaves.  Since stays where it is."""
     if reader not in state.leased:
         return state, None
     return replace(state, leased={name: held for name, held in state.leased.items() if name != reader}), None
 
 
 def expire_overdue(state: ShardState) -> tuple[ShardState, tuple[str, ...]]:
-    """Drop every reader that has not beaten for a lease, by the state's own walltime; return their names."""
+    """Release the hold of every reader that missed a lease, by the state's own walltime; return their names."""
     overdue = tuple(sorted(name for name, held in state.leased.items() if held.beat_ms + LEASE_MS < state.walltime_ms))
     if not overdue:
         return state, ()

@@ -283,7 +283,7 @@ def compare_and_downgrade(
 
 
 def expire_critical(state: ShardState, reader: str, expected: int) -> tuple[ShardState, OpaqueMismatch | None]:
-    """Drop a critical reader iff its token is ``expected``; return None once it is gone.
+    """Release the hold of a critical reader iff its token is ``expected``; return None once it is gone.
 
     That alone never advances the shard's since: the next downgrade does.
     """

@@ -143,7 +143,7 @@ async def _opened(
 
 async def _give_up(shard: str, names: Names, transactions: Transactions) -> None:
     """Close a shard that no longer has a name; idempotent."""
-    await transactions.drop(shard)
+    await transactions.close_shard(shard)
     await names.closed(shard)
 
 

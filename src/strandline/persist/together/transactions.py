@@ -151,13 +151,13 @@ class Transactions:
             await self._append(state, [Record(shard_record(shard, known.shards[shard]), upper, -1)], upper + 1)
         self._writers.pop(shard, None)
 
-    async def drop(self, shard: str) -> None:
+    async def close_shard(self, shard: str) -> None:
         """Unregister ``shard`` if it is registered, and close it for good; idempotent.
 
-        See `PersistClient.drop` for its effects and errors.
+        See `PersistClient.close_shard` for its effects and errors.
         """
         await self.forget(shard)
-        await self._client.drop(shard, self._epoch)
+        await self._client.close_shard(shard, self._epoch)
 
     async def transact(self, draft: Draft, *, token: str | None) -> int:
         """Commit ``draft`` at a free time, trying later times while other transactions are faster; apply it.

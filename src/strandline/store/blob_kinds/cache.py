@@ -100,7 +100,7 @@ class FileCache:
         except CorruptionError:
             self.counts.misses += 1
             self.counts.damaged += 1
-            self.drop(key)
+            self.delete(key)
             return None
         self.counts.hits += 1
         return data
@@ -118,7 +118,7 @@ class FileCache:
                     self._evict()
                     self._unseen = 0
 
-    def drop(self, key: str) -> None:
+    def delete(self, key: str) -> None:
         """Delete the entry of ``key``, if there is one."""
         with contextlib.suppress(OSError):
             os.unlink(_name(key), dir_fd=self._directory)
@@ -230,7 +230,7 @@ class CachedBlob:
     async def delete(self, key: str) -> bool:
         """Remove ``key`` from ``cache`` and ``inner``; return whether ``inner`` had it."""
         check_key(key)
-        await asyncio.to_thread(self._cache.drop, key)
+        await asyncio.to_thread(self._cache.delete, key)
         return await self._inner.delete(key)
 
     async def list(self, prefix: str) -> list[str]:
