@@ -1,7 +1,7 @@
 """What documents, docstrings and comments name is there: files, links, modules, and what is in modules and classes.
 
 A path (``persist/shard/state.py``, or of a room ``persist/shard/``) may be given from the root of the project, from the
-package, from a directory of tests, or from where the document stands; a bare file name must be the name of some file.
+package, from a directory of tests, or from where the document stands; a bare file name must be one of the same room.
 A dotted name (in backquotes, or one that begins with ``strandline.``) must begin with a package, module or class that
 is there, and lead to something in it: ``materialize.feed.Feed``, ``trace.due``, ``Engine.stage``.
 
@@ -39,8 +39,10 @@ FILES = frozenset({"py", "md", "yml", "sh", "sql", "db", "toml", "txt", "csv", "
 
 
 @cache
-def file_names() -> frozenset[str]:
-    """Return the names of all files of the project, without their directories."""
+def file_names(room: Path) -> frozenset[str]:
+    """Return the file names that a text in the directory ``room`` may use bare: of its top room, else of all files."""
+    if PACKAGE in room.parents:
+        return frozenset(path.name for path in (PACKAGE / room.relative_to(PACKAGE).parts[0]).rglob("*"))
     inside = {path.name for place in PLACES for path in (ROOT / place).rglob("*")}
     return frozenset(inside | {path.name for path in ROOT.iterdir()})
 
@@ -120,7 +122,7 @@ def stale(text: str, room: Path) -> Iterator[str]:
     roots = (*ROOTS, room, room.parent)
     for hit in PATH.finditer(text):
         path = hit.group(1)
-        if not (path in file_names() if "/" not in path else any((root / path).is_file() for root in roots)):
+        if not (path in file_names(room) if "/" not in path else any((root / path).is_file() for root in roots)):
             yield path
     for hit in LINK.finditer(text):
         if not (room / hit.group(1)).exists():
@@ -200,10 +202,16 @@ def test_the_check_sees_a_planted_stale_name(text: str) -> None:
     assert len(list(stale(text, ROOT))) == 1
 
 
+def test_a_bare_name_is_one_of_its_own_room() -> None:
+    """A name that was moved away would be taken for its namesake in another room."""
+    assert list(stale("see `fsm.py`", PACKAGE / "persist" / "shard")) == ["fsm.py"]
+    assert list(stale("see `fsm.py`", PACKAGE / "materialize" / "drivers")) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "`persist/shard/machine.py`, src/strandline/client/environment.py, `shard/state.py`, `fsm.py`",
+        "`persist/shard/machine.py`, src/strandline/client/environment.py, `shard/state.py`, `trace.py`",
         "rooms: `persist/handles/` and `tests/simulation/`, a directory `tables/` of a project",
         "`strandline.open`, `strandline.errors.ConfigError`, `materialize.feed.Feed`, `trace.due`, `persist.shard`",
         "`Engine.stage`, inherited `Engine.merge`, assigned `Core.board`, `ReadHandle.snapshot(time)`",

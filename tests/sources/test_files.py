@@ -452,7 +452,7 @@ def test_a_missing_directory_is_named(place):
     async def body():
         reader = await place.reader()
         place.root.rmdir()
-        with pytest.raises(SourceError, match="in' is not there"):
+        with pytest.raises(SourceError, match="in' does not exist"):
             await reader.upstream_frontier()
 
     asyncio.run(body())

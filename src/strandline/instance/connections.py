@@ -22,7 +22,7 @@ class Connectors(Protocol):
         ...
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
-        """Return a reader of ``source``; what it keeps about its progress, it keeps under ``epoch``.
+        """Return a reader of ``source``, which records its progress under ``epoch``.
 
         Raises what stores raise, and `FencedError` if a newer epoch was admitted.
         """

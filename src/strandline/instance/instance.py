@@ -99,7 +99,7 @@ class Instance:
         self.dataflows.allow_writes()
 
     async def end(self, commands: Mapping[str, Command]) -> None:
-        """End what is not among ``commands``, or is there and otherwise.  Raises what an endpoint raises."""
+        """Stop every item whose command is not equal to one of ``commands``.  Raises what an endpoint raises."""
         for name, known in list(self._commanded.items()):
             if commands.get(name) != known:
                 await self.stop(name)

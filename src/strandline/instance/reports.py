@@ -13,7 +13,7 @@ from strandline.frontier.antichain import Frontier
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far each item is, and what it waits for though nothing is wrong, by its name.
+    """The frontier of each item, and its notices, by its name.
 
     ``frontiers``: of a collection its upper; of a materialization the time before which its endpoint has everything.
     """

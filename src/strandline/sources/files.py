@@ -150,7 +150,7 @@ class FileReader:
         try:
             found = await self._folder.list()
         except NotADirectoryError as error:
-            raise SourceError(f"directory {root!r} is not there: create it, or mend the path of the source") from error
+            raise SourceError(f"directory {root!r} does not exist: create it, or correct the source's path") from error
         except OSError as error:
             raise Unavailable(f"directory {root!r} cannot be listed: {error}") from error
         return {name: stamp for name, stamp in found.items() if not _is_unfinished(name)}
@@ -249,7 +249,7 @@ class FileReader:
         if durable and not self._options.retain and not reading:
             return
         raise SourceError(
-            f"file {recorded.name!r} vanished {self._when(number)}: recorded were {recorded}; nothing is there now; "
+            f"file {recorded.name!r} vanished {self._when(number)}: recorded were {recorded}; it does not exist now; "
             "put it back" + (", or define the source with retain = 'false'" if durable else "")
         )
 

@@ -31,7 +31,7 @@ class Ends(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The checksum of a file's content, and its stamp when it had been read (None: the file was gone by then)."""
+    """The checksum of a file's content, and its stamp after the read (None: the file was deleted meanwhile)."""
 
     check: int
     stamp: Stamp | None

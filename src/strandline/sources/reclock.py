@@ -172,7 +172,7 @@ class Remap:
         return self.offsets_at(as_of)
 
     def compact(self, since: Frontier) -> Remap:
-        """Forget when things happened before ``since``: they have happened by it.
+        """Forget the times of messages before ``since``: all of them have happened by it.
 
         Raises `InvalidUsage` unless ``since`` is before the upper: the newest binding must stay distinguishable.
 

@@ -85,7 +85,7 @@ class RemapShard:
         return self._remap
 
     def compact(self, durable: Frontier) -> None:
-        """Forget when things happened that are durable: all that did before ``durable``, the data's upper.
+        """Forget the times of durable messages: of all that happened before ``durable``, the data's upper.
 
         One step below it stays distinguishable, which is what a restart resumes from.
         """

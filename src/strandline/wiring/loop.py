@@ -43,7 +43,7 @@ class LoopThread:
         self._repeating.append(asyncio.run_coroutine_threadsafe(forever(), self._loop))
 
     def quiet(self) -> None:
-        """End what is repeated."""
+        """End the repeated calls."""
         repeating, self._repeating = self._repeating, []
         for each in repeating:
             each.cancel()

@@ -1,4 +1,4 @@
-"""What worlds share that are so small that all their histories can be made: users who sit at open handles, and models.
+"""What worlds share that are so small that all their histories can be made: users that sit at open handles, and models.
 
 The users begin with their handles open, so that no I/O is spent on that; a user that crashes opens anew in one step.
 Time stands still and waiting takes no step: an actor that is left alone for any while is one of the orders anyway (so

@@ -1,4 +1,4 @@
-"""A world so small that all its histories can be made: one shard, a few users who do a few things each.
+"""A world so small that all its histories can be made: one shard, a few users that do a few things each.
 
 A user that crashes repeats, under the same token, each call of unknown outcome.  What small worlds have in common:
 `seats.py`.

@@ -196,7 +196,7 @@ class _Completion:
         return self._schema(text(bare)).columns[0].type
 
     def _schema(self, sql: str) -> Schema:
-        """Return Spark's schema of a query that stands where this one does."""
+        """Return Spark's schema of a query in the place of this one."""
         named: list[str] = []
         around: exp.Expr | None = self.query
         inside: exp.Expr | None = None  # the common table expression that this query is part of sees earlier ones only

@@ -58,7 +58,7 @@ async def inspect(core: Core, name: str) -> dict[str, Any]:
 
 
 async def check(core: Core, *, apply: bool) -> dict[str, Any]:
-    """Return what is wrong with the location's objects; ``apply``: and remove what is leaked.
+    """Return the faults of the location's objects; ``apply``: also remove leaked objects.
 
     Raises `InvalidUsage` if an independent environment is to ``apply`` anything, as all of these do.
     """
@@ -155,7 +155,7 @@ async def _merged(core: Core, shard: str) -> dict[str, Any]:
 
 
 async def _sweep(core: Core) -> list[str]:
-    """Remove what nothing names from every shard that can say what it names."""
+    """Remove the objects that no state names from every shard whose state can be read."""
     held = partial(held_by_transactions, core.client)
     removed = []
     for shard in sorted(await shards(core)):

@@ -282,7 +282,7 @@ async def verify_endpoint(core: Core, name: str) -> Verification:
 
 
 def _together(name: str, tables: list[Verification]) -> Verification:
-    """Return what was found of several tables as one; a sample is the first table's that differs."""
+    """Return the verifications of several tables as one; its sample is that of the first table that differs."""
     first = next((table for table in tables if not table.ok), tables[0])
     missing, extra = sum(table.missing for table in tables), sum(table.extra for table in tables)
     return Verification(name, first.as_of, missing, extra, first.sample, tables=tuple(tables))

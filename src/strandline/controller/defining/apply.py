@@ -111,7 +111,7 @@ async def _keep(core: Core, present: Item, defined: Defined) -> None:
 
 
 def _changed(core: Core, present: Item, defined: Defined) -> str:
-    """Return what is there that differs from the definition, for people; empty if nothing does."""
+    """Return, as text for a message, what differs from the definition; empty if nothing does."""
     match defined.statement, present:
         case CreateTable(columns=columns), Table():
             return _other_columns(core, present, columns)
@@ -134,7 +134,7 @@ def _other_columns(core: Core, present: Table | Source, columns: str) -> str:
 
 
 def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> str:
-    """A key that is not said is the one that was inferred."""
+    """A binding without a key has the key that was inferred."""
     there = {bound.collection: bound for bound in present.bindings}
     same = len(there) == len(wanted.bindings) and all(
         (bound := there.get(bind.collection.lower())) is not None

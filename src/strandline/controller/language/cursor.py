@@ -173,7 +173,7 @@ class Cursor(Faithful.Parser):
         return word in {"PRIMARY KEY", "FOREIGN KEY"} or (word in {"UNIQUE", "CHECK"} and next_ == "(")
 
     def _type(self) -> None:
-        """Take all that is said of one column."""
+        """Take the definition of one column."""
         closing: list[str] = []
         if self.peek() in {",", ")"}:
             raise self.fail("a type")

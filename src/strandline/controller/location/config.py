@@ -96,7 +96,7 @@ def config_from(settings: Mapping[str, Any] | None) -> Config:
 
 
 def is_reference(text: str) -> bool:
-    """Tell whether a configured value says where it is, not what it is."""
+    """Return whether a configured value is a reference to the place of the real value."""
     return _REFERENCE.match(text) is not None
 
 

@@ -31,7 +31,7 @@ GONE: Final = "FAILED_READ_FILE.FILE_NOT_EXIST"
 
 
 def hand_out(frame: DataFrame, check: Callable[[], None], give_back: Callable[[], None]) -> DataFrame:
-    """Return ``frame`` as a person's own: ``check`` is asked before each use, ``give_back`` called after the last.
+    """Return ``frame`` for a caller: ``check`` is called before each use, ``give_back`` after the last.
 
     That is called once, by whichever thread collects the frame.
     """

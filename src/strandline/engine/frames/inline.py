@@ -187,7 +187,7 @@ def counted(table: pa.Table) -> pa.Table:
 
 
 def copied(counts: pa.Table) -> pa.Table:
-    """Return each row as often as its count says: for what is known to be small."""
+    """Return as many copies of each row as its count: for tables that are known to be small."""
     positions = np.repeat(np.arange(counts.num_rows), counts[DIFF].to_numpy())
     return counts.drop_columns([DIFF]).take(pa.array(positions))
 

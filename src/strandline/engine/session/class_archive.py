@@ -93,7 +93,7 @@ def _size_of(archive: Path) -> Path:
 
 
 def _publish(unfinished: Path, archive: Path) -> None:
-    """Give what is finished its name, once it is durable; between the two renames it is simply not used."""
+    """Rename a finished archive, once it is durable; between the two renames no JVM uses it."""
     size = _size_of(unfinished)
     size.write_text(f"{unfinished.stat().st_size}\n")
     for file in (unfinished, size):

@@ -178,7 +178,7 @@ def _arguments(aggregates: Sequence[Aggregate]) -> dict[Scalar, str]:
 def _members(
     keys: Keys, aggregates: Sequence[Aggregate], source: str, own: Sequence[str], touched: str, hint: str = ""
 ) -> str:
-    """Sum up the updates of each group by what its aggregates look at; ``__diff``: how often such a row is there.
+    """Sum up the updates of each group by the arguments of its aggregates; ``__diff``: the count of such a row.
 
     With ``touched``, of these groups only; it may carry columns ``own``: then up to the moment ``__at`` of each.
     """
