@@ -15,7 +15,7 @@ import pytest
 from postgres_server import PostgresServer
 from s3_server import S3Server
 from strandline.controller.location.config import Config, Mode
-from strandline.errors import ConfigError
+from strandline.errors import ConfigError, Unavailable
 from strandline.store.consensus import Committed
 from strandline.store.consensus_kinds.object_consensus import ObjectConsensus
 from strandline.store.consensus_kinds.postgres import PostgresConsensus
@@ -109,3 +109,17 @@ def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path: Path, monkeyp
         wiring.assemble("memory://", spark=None, consensus=f"sqlite://{tmp_path}/c.db", config=Config())
     assert closed == [tmp_path / "c.db"]
     assert not list(tmp_path.glob("strandline-*"))
+
+
+@pytest.mark.parametrize("run", [wiring.outcomes, wiring.side_by_side])
+def test_a_call_that_fails_beside_others_raises_its_own_error(run) -> None:
+    """Damage: a read of a bucket that does not answer ends `strandline run`, because no handler knows its error."""
+
+    async def away() -> None:
+        raise Unavailable("the bucket does not answer")
+
+    async def waits() -> None:
+        await asyncio.sleep(60)
+
+    with pytest.raises(Unavailable):
+        asyncio.run(run([waits(), away()]))

@@ -126,18 +126,16 @@ def assemble(
 
 async def side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Run the calls together; if one raises, the others are cancelled and it is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for call in calls:
-                group.create_task(call)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await outcomes(calls)
 
 
 async def outcomes(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run the calls together; return what each returned."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(call) for call in calls]
+    """Run the calls together and return what each returned; if one raises, cancel the others and raise it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
