@@ -119,7 +119,7 @@ def test_a_call_that_fails_beside_others_raises_its_own_error(run) -> None:
         raise Unavailable("the bucket does not answer")
 
     async def waits() -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     with pytest.raises(Unavailable):
         asyncio.run(run([waits(), away()]))
