@@ -319,7 +319,7 @@ def test_a_transaction_of_unknown_outcome_is_not_committed_again_without_a_token
             raise Indeterminate("the answer was lost")
 
     access = cast("Access", Doubtful())
-    for token, again in ((None, "it is not known whether"), ("mine", "the answer was lost")):
+    for token, again in ((None, "outcome of this transaction is unknown"), ("mine", "the answer was lost")):
         transaction = Transaction(access, token)
         transaction._changes.append(cast("Any", None))
         with pytest.raises(Indeterminate):
