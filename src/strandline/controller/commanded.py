@@ -8,8 +8,6 @@ Source: design page "compute" (instances: commands).
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog, Collected, Item, Materialization, Source, Table, View
 from strandline.controller.location.config import Config
@@ -26,22 +24,14 @@ from strandline.instance.commands import (
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
 
 
-class Plans(Protocol):
-    """The plans of views that are known."""
-
-    def get(self, view: View) -> Definition | None:
-        """Return the plan of ``view`` as it is now; None if it was not planned yet."""
-        ...
-
-
-class KnownPlans:
-    """`Plans`, kept by the view's shard: a name that is used again is another view."""
+class Plans:
+    """The plans of views that are known, by the view's shard: a name that is used again is another view."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bool], Definition] = {}
 
     def get(self, view: View) -> Definition | None:
-        """See `Plans.get`."""
+        """Return the plan of ``view`` as it is now; None if it was not planned yet."""
         return self._known.get(_key(view))
 
     def put(self, definition: Definition) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
-from strandline.controller.commanded import KnownPlans, command, commands
+from strandline.controller.commanded import Plans, command, commands
 from strandline.controller.location.catalog import (
     KEY,
     Catalog,
@@ -55,7 +55,7 @@ from strandline.errors import (
 )
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import live
-from strandline.instance.instance import Equipment, Instance
+from strandline.instance.instance import Equipment, Instance, unopened
 from strandline.instance.problems import Problems
 from strandline.instance.tables import Change, OpenTable, Statement
 from strandline.persist.client import PersistClient
@@ -84,7 +84,7 @@ class Writing:
     oracle: Oracle
     instance: Instance
     retention: Retention
-    plans: KnownPlans
+    plans: Plans
 
 
 class Core:
@@ -103,6 +103,7 @@ class Core:
         self.problems = Problems()
         self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
         self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
+        self._reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
@@ -195,7 +196,7 @@ class Core:
         if key not in self._readers:
             reader = await self.client.reader(item.shard, item.schema, item.name, kept=self.kept(item))
             if reader is None:
-                raise _unopened(item)
+                raise unopened(item.name)
             self._readers[key] = reader
         self._readers[key].kept = self.kept(item)  # that may have changed since
         return self._readers[key]
@@ -218,7 +219,7 @@ class Core:
                 return known
         reader = await self.client.leased_reader(item.shard, item.schema, item.name, kept=self.kept(item))
         if reader is None:
-            raise _unopened(item)
+            raise unopened(item.name)
         self._held[item.shard] = reader
         return reader
 
@@ -255,7 +256,7 @@ class Core:
             Oracle(self.assembly.clock, floor),
             Instance(equipment, catalog.epoch, transactions, self.problems),
             Retention(self.client, self.config, catalog.epoch),
-            KnownPlans(),
+            Plans(),
         )
         for item in list(catalog.items.values()):
             await self.start(item)
@@ -319,8 +320,10 @@ class Core:
         writing = self.require_writing()
         async with self.problems.of(CATALOG):
             await self.catalogs.settle(writing.epoch)
-            writing.plans.keep(self.catalog)
-            await writing.instance.end(commands(self.catalog, writing.plans, self.config))
+            if (catalog := self.catalog) is not self._reconciled:
+                writing.plans.keep(catalog)
+                await writing.instance.end(commands(catalog, writing.plans, self.config))
+                self._reconciled = catalog
             if self.catalog.dropped:
                 await self.bury()
             self.problems.note(CATALOG, "")
@@ -341,12 +344,12 @@ class Core:
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
-        frontiers = self.require_writing().instance.report().frontiers
-        self._standing = standing(self.catalog, self.problems, frontiers, Frontier(time))
+        report = self.require_writing().instance.report()
+        self._standing = standing(self.catalog, self.problems, report.frontiers, Frontier(time))
         await self._let_go_of_history(time)
         async with self.problems.of(STATUS):
             await self.board.tell(self.all_problems())
-            await self.noticeboard.tell(self.notices())
+            await self.noticeboard.tell(report.notices)
             self.problems.note(STATUS, "")
         return time
 
@@ -464,12 +467,6 @@ async def _beat(reader: ReadHandle) -> None:
     How long history stays is for the environment that writes to say: a reader holds what it may be planning now.
     """
     await reader.downgrade_since(Frontier(max(0, as_time(reader.state.upper) - 1)))
-
-
-def _unopened(item: Collected) -> ConfigError:
-    return ConfigError(
-        f"collection {item.name!r} is defined and was never opened for writing; run the environment once"
-    )
 
 
 def _notifier(assembly: Assembly, mode: Mode) -> Notifier:

@@ -31,7 +31,7 @@ class Dataflows:
         self._client = client
         self._engine = engine
         self._epoch = epoch
-        self._may_write = may_write
+        self.may_write = may_write
         self._runs: dict[str, StageRun] = {}  # by stage name, inputs first
         self._users: dict[str, set[str]] = {}  # stage name to the views that need it
         self._views: dict[str, None] = {}
@@ -52,7 +52,7 @@ class Dataflows:
 
     def allow_writes(self) -> None:
         """Let every sink mint from now on."""
-        self._may_write = True
+        self.may_write = True
         for run in self._runs.values():
             run.sink.may_write = True
 
@@ -94,7 +94,7 @@ class Dataflows:
     ) -> StageRun:
         writer = await self._client.writer(shard, self._epoch, schema=stage.schema.ddl)
         sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, inputs, conf, forgiven), ())
-        sink.may_write = self._may_write
+        sink.may_write = self.may_write
         await sink.open()
         return StageRun(stage, self._engine, inputs, sink, forgiven)
 

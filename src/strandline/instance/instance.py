@@ -75,7 +75,6 @@ class Instance:
         self._epoch = epoch
         self._transactions = transactions
         self._problems = problems
-        self._may_write = may_write
         self._commanded: dict[str, Command] = {}
         self._open: set[str] = set()  # what is commanded and could be opened
         self._readers: dict[str, ReadHandle] = {}  # by shard
@@ -95,7 +94,6 @@ class Instance:
 
     def allow_writes(self) -> None:
         """Let what runs here write from the next tick on: sinks append what they owe."""
-        self._may_write = True
         self.dataflows.allow_writes()
 
     async def end(self, commands: Mapping[str, Command]) -> None:
@@ -103,12 +101,12 @@ class Instance:
         for name, known in list(self._commanded.items()):
             if commands.get(name) != known:
                 await self.stop(name)
+        for each in (collection for command in commands.values() for collection in inputs_of(command)):
+            if each.shard in self._readers:
+                self._readers[each.shard].kept = each.kept  # that may have changed, and is no part of what is compared
 
     async def start(self, name: str, command: Command) -> None:
         """Open an item under this epoch, unless it is open.  Raises what keeps it from opening; then it is not."""
-        for each in inputs_of(command):
-            if each.shard in self._readers:
-                self._readers[each.shard].kept = each.kept  # that may have changed since
         if name in self._open:
             return
         self._commanded[name] = command
@@ -161,10 +159,7 @@ class Instance:
                 collection.shard, collection.schema, collection.name, kept=collection.kept
             )
             if reader is None:
-                raise ConfigError(
-                    f"collection {collection.name!r} is defined and was never opened for writing; "
-                    "run the environment once"
-                )
+                raise unopened(collection.name)
             self._readers[collection.shard] = reader
         return self._readers[collection.shard]
 
@@ -175,7 +170,7 @@ class Instance:
 
     async def ingest(self, time: int, *, step: bool = True) -> None:
         """Bind ``time`` at every source and seal the tables through it; ``step``: make sources' data durable too."""
-        if not self._may_write:
+        if not self.dataflows.may_write:
             return
         sources = [self._ingest(name, each, time, step=step) for name, each in self.ingestions.items()]
         await self._equipment.together([*sources, self._seal(time)])
@@ -207,7 +202,7 @@ class Instance:
         The controller finds out which.  The next `start` opens such an item anew.
         """
         ended: dict[str, FencedError] = {}
-        if self._may_write:
+        if self.dataflows.may_write:
             await self._equipment.together([self._deliver(name, task, ended) for name, task in self.tasks.items()])
         return ended
 
@@ -251,3 +246,8 @@ class Instance:
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs here (`live.py`)."""
         return live.counters(self.dataflows, self.tasks)
+
+
+def unopened(name: str) -> ConfigError:
+    """Return the error of reading a collection whose shard no environment has made yet."""
+    return ConfigError(f"collection {name!r} is defined and was never opened for writing; run the environment once")
