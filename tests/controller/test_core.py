@@ -19,7 +19,6 @@ from strandline.controller.defining import definitions
 from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, Drop
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder, Source, Table
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses
 from strandline.controller.published import PROBLEMS, Board
 from strandline.errors import (
     AsOfError,
@@ -36,9 +35,9 @@ from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import AT_ONCE, Outcome, UnreliableConsensus
-from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_analyst import ListAnalyst
-from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.loop import LoopThread
@@ -72,18 +71,11 @@ class Place:
         """What an environment in this process would be given; only an engine for SQL is missing."""
         opened = ExitStack()
         opened.callback(self._close)
-        return Assembly(
-            clock=self.clock,
-            ids=CountingIds(f"at-{self.clock.now}"),
-            blob=self.blob,
-            consensus=UnreliableConsensus(self.consensus, self._choose),
-            engine=ListEngine(self.blob),
-            analyst=None,
-            connectors=None,
-            drivers=None,
-            together=in_turn,
-            processes=SystemProcesses(),
-            address=None,
+        return list_assembly(
+            self.clock,
+            CountingIds(f"at-{self.clock.now}"),
+            self.blob,
+            UnreliableConsensus(self.consensus, self._choose),
             opened=opened,
         )
 

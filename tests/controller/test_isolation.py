@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
-from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop
 from strandline.controller.location.catalog import KEY, BoundTable, CatalogStore, Materialization, Source, Table
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import CorruptionError, Determinate, FencedError, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import RunIngestion
@@ -22,9 +19,9 @@ from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD
 from strandline.sources.ingest import Ingestion, Status
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock, in_turn
+from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
-from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.simulation.kernel import run_sync
 
 FAILURES = [Determinate("No space left on device"), CorruptionError("part p is damaged"), KeyError("a bug of ours")]
@@ -51,21 +48,7 @@ class Failing:
 @pytest.fixture
 def core() -> Core:
     """An environment in memory with a table ``t``."""
-    blob = MemoryBlob()
-    assembly = Assembly(
-        clock=HandClock(1_000),
-        ids=CountingIds("p"),
-        blob=blob,
-        consensus=MemoryConsensus(),
-        engine=cast("Any", ListEngine(blob)),
-        analyst=cast("Any", None),
-        connectors=cast("Any", None),
-        drivers=Memory(),
-        together=in_turn,
-        processes=SystemProcesses(),
-        address=None,
-        opened=ExitStack(),
-    )
+    assembly = list_assembly(HandClock(1_000), CountingIds("p"), MemoryBlob(), MemoryConsensus(), drivers=Memory())
     core = run_sync(Core.open(assembly, Config(), Mode.FULL))
     run_sync(definitions._add(core, Table("t", (("k", "string"),), "table")))
     return core

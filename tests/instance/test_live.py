@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -11,22 +10,20 @@ from typing import Any, cast
 import pytest
 
 from strandline.controller.asking import inquiry
-from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import parse
 from strandline.controller.location.catalog import Table
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import DefinitionError
 from strandline.instance import live
 from strandline.instance.tables import Change
 from strandline.materialize.runtime import Moving, Status
 from strandline.persist.notices.push import PushClient
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.lists.list_analyst import ListAnalyst
-from strandline.testing.lists.list_engine import ListEngine, updates
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.lists.list_engine import updates
 from strandline.wiring.endpoints import driver
 
 
@@ -39,19 +36,12 @@ class Place:
 
     async def open(self, mode: Mode = Mode.FULL) -> Core:
         """Open it."""
-        assembly = Assembly(
-            clock=self.clock,
-            ids=CountingIds(f"in-{mode.value}"),
-            blob=self._blob,
-            consensus=self._consensus,
-            engine=cast("Any", ListEngine(self._blob)),
-            analyst=ListAnalyst(),
-            connectors=cast("Any", None),
+        assembly = list_assembly(
+            self.clock,
+            CountingIds(f"in-{mode.value}"),
+            self._blob,
+            self._consensus,
             drivers=partial(driver, self.clock),
-            together=in_turn,
-            processes=SystemProcesses(),
-            address=None,
-            opened=ExitStack(),
         )
         return await Core.open(assembly, Config(), mode)
 

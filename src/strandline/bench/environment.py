@@ -16,7 +16,6 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +29,6 @@ from strandline.controller.defining import definitions
 from strandline.controller.language.statements import CreateSource, CreateTable, CreateView
 from strandline.controller.location.catalog import Materialization, View
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import ConfigError, Position
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
@@ -47,8 +45,8 @@ from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard
 from strandline.store.consensus import Versioned
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.lists.list_analyst import ListAnalyst
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.wiring.assemble import assemble
 
@@ -116,19 +114,14 @@ def over_lists() -> Place:
     versions: dict[str, list[Versioned]] = {}
     blob, clock = MemoryBlob(objects), HandClock(START_MS)
     engine = _Counting(blob)
-    assembly = Assembly(
-        clock=clock,
-        ids=CountingIds("bench"),
-        blob=blob,
-        consensus=MemoryConsensus(versions),
+    assembly = list_assembly(
+        clock,
+        CountingIds("bench"),
+        blob,
+        MemoryConsensus(versions),
         engine=engine,
-        analyst=ListAnalyst(),
         connectors=_Tides(engine),
         drivers=_no_endpoint,
-        together=in_turn,
-        processes=SystemProcesses(),
-        address=None,
-        opened=ExitStack(),
     )
 
     def stored() -> int:

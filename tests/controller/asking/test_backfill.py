@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import msgspec
@@ -14,18 +13,17 @@ import pytest
 
 from strandline.controller.asking import inquiry
 from strandline.controller.asking.backfill import backfill
-from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Bind, CreateMaterialization
 from strandline.controller.location.catalog import BoundTable, Table
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import ConfigError, DefinitionError, InvalidUsage
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.lists.list_engine import ListEngine, updates
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.lists.list_engine import updates
 from strandline.wiring.endpoints import driver, spec_of
 
 COLUMNS = (("k", "bigint"), ("x", "string"))
@@ -43,19 +41,12 @@ class Place:
     async def open(self) -> Core:
         """Open it as the next process would: the last one died."""
         self._clock.now += 1
-        assembly = Assembly(
-            clock=self._clock,
-            ids=CountingIds(f"at-{self._clock.now}"),
-            blob=self._blob,
-            consensus=self._consensus,
-            engine=cast("Any", ListEngine(self._blob)),
-            analyst=cast("Any", None),
-            connectors=cast("Any", None),
+        assembly = list_assembly(
+            self._clock,
+            CountingIds(f"at-{self._clock.now}"),
+            self._blob,
+            self._consensus,
             drivers=partial(driver, self._clock),
-            together=in_turn,
-            processes=SystemProcesses(),
-            address=None,
-            opened=ExitStack(),
         )
         return await Core.open(assembly, Config(take_over=True), Mode.FULL)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,18 +14,16 @@ import pytest
 from strandline.controller.asking import inquiry
 from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.skip import skip
-from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import parse
 from strandline.controller.location.catalog import Source
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import CollectionError, DefinitionError, InvalidUsage, Unavailable
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.lists.list_analyst import ListAnalyst
-from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.lists.list_engine import listed
 from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream, Withdrawn, undecodable
 from strandline.wiring.endpoints import driver
 
@@ -43,19 +40,13 @@ class Place:
     async def open(self, mode: Mode = Mode.FULL) -> Core:
         """Open it as a fresh process would."""
         self.opened += 1
-        assembly = Assembly(
-            clock=self.clock,
-            ids=CountingIds(f"p{self.opened}"),
-            blob=self.blob,
-            consensus=self.consensus,
-            engine=cast("Any", ListEngine(self.blob)),
-            analyst=ListAnalyst(),
-            connectors=cast("Any", self),
+        assembly = list_assembly(
+            self.clock,
+            CountingIds(f"p{self.opened}"),
+            self.blob,
+            self.consensus,
+            connectors=self,
             drivers=partial(driver, self.clock),
-            together=in_turn,
-            processes=SystemProcesses(),
-            address=None,
-            opened=ExitStack(),
         )
         return await Core.open(assembly, Config(), mode)
 

@@ -5,29 +5,26 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import pytest
 
 from strandline.controller.asking import inquiry
 from strandline.controller.asking.holding import Hold
-from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import parse
 from strandline.controller.location.catalog import Materialization, Table
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.tenure import SystemProcesses
 from strandline.errors import CollectionError, DefinitionError
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock, in_turn
-from strandline.testing.lists.list_analyst import ListAnalyst
-from strandline.testing.lists.list_engine import ListEngine, listed, updates
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.lists.list_engine import listed, updates
 from strandline.wiring.endpoints import driver
 
 QUOTIENTS = "CREATE MATERIALIZED VIEW q AS SELECT t.k AS k, 12 DIV t.n AS x FROM t"
@@ -53,20 +50,7 @@ async def change(core: Core, rows: Sequence[tuple[int, int]], *, deletes: bool =
 async def opened() -> Core:
     """Return a core in memory with the table ``t`` and two views."""
     blob, clock = MemoryBlob(), HandClock(1_000)
-    assembly = Assembly(
-        clock=clock,
-        ids=CountingIds("p"),
-        blob=blob,
-        consensus=MemoryConsensus(),
-        engine=cast("Any", ListEngine(blob)),
-        analyst=ListAnalyst(),
-        connectors=cast("Any", None),
-        drivers=partial(driver, clock),
-        together=in_turn,
-        processes=SystemProcesses(),
-        address=None,
-        opened=ExitStack(),
-    )
+    assembly = list_assembly(clock, CountingIds("p"), blob, MemoryConsensus(), drivers=partial(driver, clock))
     core = await Core.open(assembly, Config(), Mode.FULL)
     await definitions._add(core, Table("t", (("k", "bigint"), ("n", "bigint")), "shard-t"))
     await define(core, QUOTIENTS)
