@@ -2,8 +2,8 @@
 
 A command names everything that running an item takes: shards, schemas, plans, options.  So an instance needs no
 catalog, and two commands are equal iff running the one is running the other.  The controller gives all of them again at
-every tick: the instance keeps what is commanded as it runs, ends what is commanded otherwise or not at all, and starts
-the rest.
+the first tick after the catalog has changed: the instance keeps what is commanded as it runs, and ends what is
+commanded otherwise or not at all.  Every tick starts what does not run yet.
 
 Source: design page "compute" (instances, commands, reconciliation).
 """
