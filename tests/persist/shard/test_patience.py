@@ -8,9 +8,11 @@ from strandline.errors import AsOfError, Determinate, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.read import STUTTER_S
 from strandline.persist.handles.records import Record
+from strandline.persist.handles.register import Register
 from strandline.persist.shard.patience import ATTEMPTS_MAX, Deadline, PatientBlob
 from strandline.persist.shard.state import Appended
 from strandline.store.unreliable import Outcome, UnreliableBlob
+from strandline.testing.doubles import CountingIds
 from strandline.testing.simulation.kernel import run_sync
 
 
@@ -77,6 +79,36 @@ def test_a_clock_that_is_set_back_makes_no_deadline_later(place):
     assert deadline.left_s() == 6
     place.clock.now += 7_000
     assert deadline.left_s() == -1
+
+
+@pytest.mark.parametrize("asked", ["refresh", "open", "append", "register", "part"])
+def test_a_silent_store_is_left_after_a_minute_and_the_call_in_flight(place, asked):
+    """Damage: a store that answers no request is asked 64 times for a minute each, and the item hangs for an hour."""
+    writer, client = place.writer(), place.client()
+    reader = run_sync(client.reader("s", place.schema, "orders"))
+
+    async def silent(*_):
+        place.clock.now += 60_000
+        raise Indeterminate("no answer within 60 s")
+
+    for store in (place.consensus, place.blob):
+        for name in ("scan", "head", "compare_and_set", "get", "set"):
+            if hasattr(store, name):
+                setattr(store, name, silent)
+    begun = place.clock.now
+    with pytest.raises((Unavailable, Indeterminate)):
+        match asked:
+            case "refresh":
+                run_sync(reader.refresh())
+            case "open":
+                run_sync(client.reader("other", place.schema, "other"))
+            case "append":
+                place.append(writer, 0, 1, [["a", 0, 1]])
+            case "register":
+                run_sync(Register("r", place.clock, CountingIds(), place.consensus).update(lambda _: b"x"))
+            case _:
+                run_sync(PatientBlob(place.blob, place.clock, client.metrics).get("k"))
+    assert place.clock.now - begun <= 120_000
 
 
 # ---- Blob

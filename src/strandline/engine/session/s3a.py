@@ -19,7 +19,7 @@ from urllib.parse import urlparse
 from pyspark.errors import PySparkException
 
 from strandline.errors import ConfigError
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.blob_kinds.objects import CONNECT_SECONDS_MAX, REQUEST_SECONDS_MAX, ObjectLocation
 from strandline.store.secret import revealed
 
 if TYPE_CHECKING:
@@ -81,6 +81,26 @@ _OPTIONS: Final = {
     "session_token": "session.token",
 }
 """Strandline's name of an option → S3A's."""
+TIMEOUT_SECONDS_MIN: Final = 15
+"""S3A takes no shorter time for what is sent and answered, and for the silence within it."""
+TRIES: Final = 2
+"""How often S3A makes a call that is not answered.  A job makes some calls after the first that failed, to clean up."""
+_PATIENCE: Final = {
+    # A job is not to wait longer for a silent store than persist does.  By default S3A waits eight minutes for most
+    # calls and two hours for an upload; the next tick tries again anyway.
+    "connection.establish.timeout": f"{max(CONNECT_SECONDS_MAX, TIMEOUT_SECONDS_MIN)}s",
+    "connection.acquisition.timeout": f"{REQUEST_SECONDS_MAX}s",
+    "connection.timeout": f"{REQUEST_SECONDS_MAX // TRIES}s",  # silence, also in the middle of what is read
+    "connection.request.timeout": f"{REQUEST_SECONDS_MAX // TRIES}s",  # a call without rows, the SDK's retries included
+    # A call with rows, the SDK's retries included: as long as persist's, and with a piece that a slow line can send
+    # meanwhile (280 kB/s).  S3A's own pieces are four times as long.
+    "connection.part.upload.timeout": f"{REQUEST_SECONDS_MAX}s",
+    "multipart.size": "16M",
+    "attempts.maximum": "5",  # the SDK's retries of what fails at once
+    "retry.limit": str(TRIES - 1),
+    "retry.interval": "500ms",
+}
+assert REQUEST_SECONDS_MAX // TRIES >= TIMEOUT_SECONDS_MIN
 
 
 def root(location: ObjectLocation) -> str:
@@ -119,6 +139,7 @@ def bucket_settings(location: ObjectLocation) -> dict[str, str]:
     options = revealed(location.options)
     known = {theirs: options[ours] for ours, theirs in _OPTIONS.items() if ours in options}
     known["input.stream.type"] = "classic"  # the others want a second client with a native library
+    known |= _PATIENCE
     if "endpoint" in known:
         known["path.style.access"] = "true"  # a server of one's own has no host name for each bucket
     return {f"fs.s3a.bucket.{urlparse(location.url).netloc}.{name}": value for name, value in known.items()}

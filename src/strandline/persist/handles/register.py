@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from strandline.errors import Indeterminate, StoreError, Unavailable
-from strandline.persist.shard.patience import ATTEMPTS_MAX, pause_s
+from strandline.persist.shard.patience import ATTEMPTS_MAX, PATIENCE_S, Deadline
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
 from strandline.store.seal import Kind, refuse_future, seal, unseal, version_key
@@ -64,6 +64,7 @@ class Register:
     async def _install(self, request: CompareAndSet, token: str) -> bool:
         """Send one version until its outcome is known; return whether it is in the history."""
         unknown: StoreError | None = None
+        patience = Deadline(self._clock, PATIENCE_S)
         for attempt in range(RETRIES_MAX):
             try:
                 if isinstance(await self._consensus.compare_and_set(request), Committed):
@@ -72,7 +73,8 @@ class Register:
                 return unknown is not None and await self._is_ours(request.new.seqno, token)
             except StoreError as error:
                 unknown = error if isinstance(error, Indeterminate) else unknown
-                await self._clock.sleep(pause_s(attempt))
+                if not await patience.pause(attempt):
+                    break
         if unknown is not None:
             raise Indeterminate(f"register {self.key!r}: a change may or may not have happened ({unknown})")
         raise Unavailable(f"register {self.key!r}: Consensus refuses; try again later")
@@ -90,12 +92,14 @@ class Register:
 
     async def _head(self) -> tuple[int | None, bytes | None]:
         last: StoreError | None = None
+        patience = Deadline(self._clock, PATIENCE_S)
         for attempt in range(RETRIES_MAX):
             try:
                 head = await self._consensus.head(self.key)
             except StoreError as error:
                 last = error
-                await self._clock.sleep(pause_s(attempt))
+                if not await patience.pause(attempt):
+                    break
             else:
                 return (None, None) if head is None else (head.seqno, self._decode(head)[1])
         raise Unavailable(f"register {self.key!r} cannot be read ({last}): try again later")

@@ -28,7 +28,7 @@ from strandline.persist.shard import codec
 from strandline.persist.shard.invariants import check
 from strandline.persist.shard.metrics import Metrics
 from strandline.persist.shard.objects import parts_prefix, rollups_prefix
-from strandline.persist.shard.patience import ATTEMPTS_MAX, Deadline, pause_s
+from strandline.persist.shard.patience import ATTEMPTS_MAX, PATIENCE_S, Deadline
 from strandline.persist.shard.state import FIRST_SEQNO, Rollup, ShardState, add_rollup
 from strandline.persist.shard.upkeep import Upkeep
 from strandline.store.blob import Blob
@@ -91,6 +91,7 @@ class Machine:
             await self.refresh()
             return True
         last: StoreError | None = None
+        patience = self._patience()
         for attempt in range(CAS_RETRIES_MAX):
             try:
                 if await self._load():
@@ -100,7 +101,7 @@ class Machine:
                 await self._create()
             except StoreError as error:
                 last = error
-                await self._back_off(attempt, error)
+                await self._back_off(attempt, error, patience)
             except CorruptionError:
                 self.metrics.corruption_errors += 1
                 raise
@@ -112,6 +113,7 @@ class Machine:
         Raises `Unavailable` when the attempts are used up, or ``deadline`` has passed.
         """
         last: StoreError | None = None
+        deadline = deadline or self._patience()
         for attempt in range(CAS_RETRIES_MAX):
             try:
                 await self._catch_up()
@@ -148,6 +150,7 @@ class Machine:
                 nothing that it names.
             Unavailable: the same, and none of them landed.
         """
+        deadline = deadline or self._patience()
         current = False  # whether self.state was fetched after this call began
         doubted = unknown is not None  # whether the outcome of any attempt is unknown
         try:
@@ -323,10 +326,11 @@ class Machine:
     def _rollup_key(self, seqno: int) -> str:
         return f"{rollups_prefix(self.shard)}{seqno}-{self._ids.fresh('r')}"
 
-    async def _back_off(self, attempt: int, error: StoreError, deadline: Deadline | None = None) -> None:
+    def _patience(self) -> Deadline:
+        return Deadline(self._clock, PATIENCE_S)
+
+    async def _back_off(self, attempt: int, error: StoreError, deadline: Deadline) -> None:
         self.metrics.retries += 1
         self.metrics.indeterminate += isinstance(error, Indeterminate)
-        pause = pause_s(attempt)
-        if deadline is not None and deadline.left_s() <= pause:
+        if not await deadline.pause(attempt):
             raise Unavailable(f"shard {self.shard!r}: a store does not answer in the time that was given ({error})")
-        await self._clock.sleep(pause)

@@ -1,7 +1,8 @@
 """Retries of store calls: how many, with which pauses, and until when.
 
-By default persist retries `ATTEMPTS_MAX` times, for about a minute.  A caller's `Deadline` ends the retries earlier.  A
-call in flight is never cut off, because its outcome must be known: a wait ends late rather than in doubt.
+By default persist retries `ATTEMPTS_MAX` times, or for `PATIENCE_S`: a store that refuses uses up the attempts, one that
+is silent the time.  A caller's `Deadline` ends the retries earlier.  A call in flight is never cut off, because its
+outcome must be known: a wait ends late rather than in doubt.
 
 Source: design page "persist" (errors: retries are inside persist, bounded by the caller's deadline, and visible).
 """
@@ -21,6 +22,7 @@ T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 64
 PAUSE_S_MAX: Final = 1.0
+PATIENCE_S: Final = 60.0
 
 
 def pause_s(attempt: int) -> float:
@@ -46,6 +48,14 @@ class Deadline:
         self._left_s -= max(0, now - self._seen_ms) / 1000
         self._seen_ms = now
         return self._left_s
+
+    async def pause(self, attempt: int) -> bool:
+        """Pause after attempt number ``attempt``, counted from 0; return False at once if no time is left for it."""
+        seconds = pause_s(attempt)
+        if self.left_s() <= seconds:
+            return False
+        await self._clock.sleep(seconds)
+        return True
 
 
 class PatientBlob:
@@ -79,6 +89,7 @@ class PatientBlob:
 
     async def _patiently(self, key: str, call: Callable[[], Awaitable[T]]) -> T:
         last: StoreError | None = None
+        patience = Deadline(self._clock, PATIENCE_S)
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return await call()
@@ -86,5 +97,6 @@ class PatientBlob:
                 last = error
                 self._metrics.retries += 1
                 self._metrics.indeterminate += isinstance(error, Indeterminate)
-                await self._clock.sleep(pause_s(attempt))
-        raise Unavailable(f"Blob does not answer for {key!r} in {ATTEMPTS_MAX} attempts ({last}): try again later")
+                if not await patience.pause(attempt):
+                    break
+        raise Unavailable(f"Blob does not answer for {key!r} in {attempt + 1} attempts ({last}): try again later")
