@@ -36,7 +36,9 @@ def beside(core: Core, *, may_write: bool) -> Instance:
     """Another instance of the same environment, which runs its dataflows."""
     have, writing = core.assembly, core.require_writing()
     equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together)
-    instance = Instance(equipment, writing.epoch, writing.transactions, Problems(), may_write=may_write)
+    instance = Instance(
+        equipment, writing.epoch, writing.transactions, Problems(core.assembly.clock), may_write=may_write
+    )
     for name, command in commanded(core).items():
         if isinstance(command, RunDataflow):
             run_sync(instance.start(name, command))
@@ -93,7 +95,7 @@ def test_a_read_only_instance_binds_and_delivers_nothing() -> None:
     core = open_core(place)
     have, writing = core.assembly, core.require_writing()
     equipment = Equipment(core.client, core.engine, have.connectors, have.drivers, have.together)
-    waiting = Instance(equipment, writing.epoch, writing.transactions, Problems(), may_write=False)
+    waiting = Instance(equipment, writing.epoch, writing.transactions, Problems(core.assembly.clock), may_write=False)
     for name, command in commanded(core).items():
         run_sync(waiting.start(name, command))
     before = {name: upper(core, name) for name in ("items", "events")}

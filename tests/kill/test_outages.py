@@ -26,6 +26,8 @@ SHORT_S: Final = 80
 LONG_S: Final = 300
 WELL_S_MAX: Final = 240.0
 """How long a start, and catching up, may take on a machine that does other things too."""
+NAMED_S_MAX: Final = 60.0
+"""After how much of an outage every item that it stops must be named."""
 DISK_BYTES: Final = 48 << 20
 ENVIRONMENT: Final = {**os.environ, "OUR_ID": ACCESS_KEY_ID, "OUR_KEY": SECRET_ACCESS_KEY}
 
@@ -86,10 +88,13 @@ class Running:
         waiting.write_text(f"id,product,quantity,day\n{self.orders},1,1,2026-01-03\n")
         waiting.rename(self.root / "incoming" / f"order-{self._files}.csv")
 
+    def said(self) -> list[dict[str, Any]]:
+        """Return every document so far: what a tick said at its end, or what is waited for in one that runs long."""
+        return [json.loads(line) for line in self.log.read_bytes().splitlines() if line.endswith(b"}")]
+
     def ticks(self) -> list[dict[str, Any]]:
         """Return what each tick so far said."""
-        lines = self.log.read_bytes().splitlines()
-        return [found for line in lines if line.endswith(b"}") and "time" in (found := json.loads(line))]
+        return [found for found in self.said() if "time" in found]
 
     def well(self) -> None:
         """Wait until two ticks from now on have no problem."""
@@ -99,20 +104,26 @@ class Running:
             self.wait(0.2)
 
 
-def through(running: Running, outage: Outage, seconds: float) -> set[str]:
-    """Run through an outage while files arrive; return the items that were named as standing still."""
+def through(running: Running, outage: Outage, seconds: float) -> None:
+    """Run through an outage while files arrive; soon all that stands still is named, and not when it is over."""
+    named: dict[str, float] = {}  # by item: after how many seconds it was named first
     with running.started():
         running.well()
-        before = len(running.ticks())
+        before = len(running.said())
         end = outage()
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+        began = time.monotonic()
+        while (elapsed := time.monotonic() - began) < seconds:
             running.arrive()
             running.wait(2)
+            for each in running.said()[before:]:
+                for name in each.get("waiting", each.get("problems", ())):
+                    named.setdefault(name, elapsed)
+        ticks = len(running.ticks())
         end()
         running.arrive()
         running.well()
-        return {name for tick in running.ticks()[before:] for name in tick["problems"]}
+    print(f"named after {named} s, {ticks} ticks by the end of the outage")  # noqa: T201 - shown with a failure
+    assert {name for name, after in named.items() if after <= NAMED_S_MAX} >= {"orders", "products", "sales", "reports"}
 
 
 def proved(running: Running) -> None:
@@ -164,8 +175,7 @@ def test_postgresql_stops(tmp_path: Path, postgres_server: PostgresServer, secon
 
     with ExitStack() as ending:
         ending.callback(postgres_server.revive)
-        named = through(running, begin, seconds)
-    assert {"orders", "products", "sales", "reports"} <= named
+        through(running, begin, seconds)
     proved(running)
 
 
@@ -173,8 +183,7 @@ def test_postgresql_stops(tmp_path: Path, postgres_server: PostgresServer, secon
 def test_a_disk_is_full(tmp_path: Path, disk: Path) -> None:
     """Damage: a full disk ends the process, or loses what was read while it was full."""
     running = Running(tmp_path, {"location": str(disk / "data")})
-    named = through(running, full(disk), LONG_S)
-    assert {"orders", "products", "sales", "reports"} <= named
+    through(running, full(disk), LONG_S)
     proved(running)
 
 
@@ -189,6 +198,5 @@ def test_an_object_store_stops(tmp_path: Path, s3_server: S3Server) -> None:
         os.kill(s3_server.process.pid, signal.SIGSTOP)
         return lambda: os.kill(s3_server.process.pid, signal.SIGCONT)
 
-    named = through(running, begin, LONG_S)
-    assert {"orders", "products", "sales", "reports"} <= named
+    through(running, begin, LONG_S)
     proved(running)

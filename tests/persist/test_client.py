@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.errors import InvalidUsage, StrandlineError, Unavailable
+from strandline.errors import Indeterminate, InvalidUsage, StrandlineError, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.persist.client import commit_many
 from strandline.persist.shard.machine import CAS_RETRIES_MAX
@@ -120,6 +120,22 @@ def test_a_store_that_is_away_is_waited_for_once_and_not_by_each_shard(place):
     before = place.clock.now
     run_sync(client.advance_many([(open_writers[0], Frontier(7), "")]))
     assert once < 1.1 * (place.clock.now - before)
+
+
+def test_a_store_that_is_silent_is_not_asked_by_each_shard(place):
+    """Damage: a tick of fifty idle views takes fifty minutes of an outage, one for each call that nothing answers."""
+    client = place.client()
+    open_writers = writers(place, client, [f"s{n}" for n in range(50)])
+
+    async def silent(*_):
+        place.clock.now += 60_000
+        raise Indeterminate("no answer within 60 s")
+
+    place.consensus.compare_and_set = place.consensus.compare_and_set_many = place.consensus.scan = silent
+    before = place.clock.now
+    outcomes = run_sync(client.advance_many([(writer, Frontier(7), "") for writer in open_writers]))
+    assert all(isinstance(outcome, Indeterminate) for outcome in outcomes)
+    assert place.clock.now - before <= 240_000
 
 
 def test_a_shard_opened_otherwise_is_refused(place):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -56,6 +56,7 @@ def run(door: Door, project: Project, wanted: Wanted, output: Output) -> Exit:
         _reporting(project, output) as report,
     ):
         env.watch(report.moved)
+        env.overdue(report.overdue)
         try:
             report.applied(env.apply(project).created)
             return _ticks(env, wanted, stop, report)
@@ -129,6 +130,7 @@ class Report:
         self._problems: dict[str, str] = {}
         self._waiting: set[tuple[str, str]] = set()
         self._told: set[tuple[str, str]] = set()
+        self._overdue: dict[str, str] = {}
 
     def applied(self, created: tuple[str, ...]) -> None:
         """The project was applied."""
@@ -176,6 +178,18 @@ class Report:
         pace = self._pacer.pace(status)
         if pace is not None:
             self.paced(pace)
+
+    def overdue(self, waits: Mapping[str, str]) -> None:
+        """A tick runs long; called on another thread, every few seconds.
+
+        This says it even if no other process can learn it, because the store that is silent keeps what is published.
+        """
+        if waits != self._overdue and self._output.json:
+            self._output.result({"waiting": waits}, "")
+        for name, what in waits.items():
+            if self._overdue.get(name) != what:
+                self.say("waiting", of=name, what=what)
+        self._overdue = dict(waits)
 
     def paced(self, pace: Pace) -> None:
         """Report the progress of a transaction."""

@@ -5,7 +5,7 @@ Source: design page "the public face" (Python).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -246,6 +246,13 @@ class Environment:
         It is made on the environment's own thread: it must not block, raise, or call the environment.
         """
         self._core.require_writing().instance.watch = call
+
+    def overdue(self, call: Callable[[Mapping[str, str]], None]) -> None:
+        """Have ``call`` made while a tick runs long, every few seconds, with what each item waits for.
+
+        It is made as `watch` says.
+        """
+        self._core.overdue = call
 
     def inspect(self, name: str) -> dict[str, Any]:
         """Return what the shard of a collection (or a shard by its id) is: state, batches, holders, bytes."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MERGE_EVERY_S: Final = 5.0
 """How often large merges that are due are carried out, beside whatever else goes on."""
+WATCH_EVERY_S: Final = 5.0
+"""How often it is looked whether a tick runs long."""
 
 
 def open(  # noqa: A001  # the public name is `strandline.open`
@@ -67,4 +69,5 @@ def open(  # noqa: A001  # the public name is `strandline.open`
         raise
     loop.repeat(assembly.clock, BEAT_MS / 1000, core.beat)
     loop.repeat(assembly.clock, MERGE_EVERY_S, core.merge)
+    loop.repeat(assembly.clock, WATCH_EVERY_S, core.watch)
     return Environment(Access(core, assembly, loop))

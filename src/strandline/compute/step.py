@@ -63,6 +63,8 @@ class StageRun:
         self._forgiven = forgiven
         self._careful: Careful | None = None
         self._failed: int | None = None  # a row failed before this time, the last one that did
+        self.stepping_ms: int | None = None
+        """Since when a tick waits for a step of it (milliseconds); None: it does not."""
 
     @property
     def name(self) -> str:

@@ -62,7 +62,7 @@ async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier,
         active = [run for run in level if run.name not in quiet]
         if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)
-        await together([_step(run, upper, report) for run in active])
+        await together([_step(client, run, upper, report) for run in active])
         waiting |= quiet
     await _move(client, waiting, upper, report)
     for run in runs:
@@ -94,7 +94,8 @@ def _doubt(runs: Sequence[StageRun], corrected: set[str]) -> None:
             corrected.add(run.name)
 
 
-async def _step(run: StageRun, upper: Frontier, report: TickReport) -> None:
+async def _step(client: PersistClient, run: StageRun, upper: Frontier, report: TickReport) -> None:
+    run.stepping_ms = client.clock.now_ms()
     try:
         done = await run.step(upper)
     except FencedError:
@@ -104,6 +105,8 @@ async def _step(run: StageRun, upper: Frontier, report: TickReport) -> None:
     else:
         if done is not None:
             report.stepped[run.name] = done
+    finally:
+        run.stepping_ms = None
 
 
 async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Frontier, report: TickReport) -> None:
@@ -111,7 +114,12 @@ async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Fron
     waiting.clear()
     for run in runs:
         run.sink.forget()
-    outcomes = await client.advance_many([(run.sink.writer, upper, run.sink.fingerprint) for run in runs])
+        run.stepping_ms = client.clock.now_ms()
+    try:
+        outcomes = await client.advance_many([(run.sink.writer, upper, run.sink.fingerprint) for run in runs])
+    finally:
+        for run in runs:
+            run.stepping_ms = None
     for run, outcome in zip(runs, outcomes, strict=True):
         match outcome:
             case Fenced():

@@ -14,7 +14,7 @@ Source: design pages "the map" (path of a row), "environment" and "persist" (mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.planning import Definition, define, stage_shards
 from strandline.controller.published import NOTICES, PROBLEMS, Board
 from strandline.controller.retention import LETTING_GO, Retention, policy_of
-from strandline.controller.standing import standing
+from strandline.controller.standing import standing, waiting
 from strandline.errors import (
     AsOfError,
     ConfigError,
@@ -73,6 +73,8 @@ MERGES = "(merges)"
 """The same for the large merges beside ticks."""
 STATUS = "(status)"
 """The same for the lists by which other processes read problems and notices."""
+TICK = "(tick)"
+"""What a tick that has not ended is under way as."""
 
 
 @dataclass
@@ -100,11 +102,14 @@ class Core:
         self.config = config
         self.mode = mode
         self.writing: Writing | None = None
-        self.problems = Problems()
+        self.problems = Problems(assembly.clock)
         self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
         self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
+        self._time: int | None = None  # the time of the tick that runs, once it has one
+        self.overdue: Callable[[Mapping[str, str]], None] = lambda _: None
+        """Called with what a tick that runs long waits for, as often as that is looked at; must not raise or block."""
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
@@ -340,23 +345,55 @@ class Core:
 
         Raises `FencedError` if another environment has taken over.
         """
+        with self.problems.waiting(TICK):
+            self._time = None
+            return await self._tick(ts)
+
+    async def _tick(self, ts: int | None) -> int:
         await self._reconcile()
         time = await self.ingest(ts)
         await self.maintain()
         await self.deliver()
-        report = self.require_writing().instance.report()
+        writing = self.require_writing()
+        report = writing.instance.report()
         self._standing = standing(self.catalog, self.problems, report.frontiers, Frontier(time))
         await self._let_go_of_history(time)
         async with self.problems.of(STATUS):
-            await self.board.tell(self.all_problems())
-            await self.noticeboard.tell(report.notices)
+            await self.board.tell(self.all_problems(), writing.epoch)
+            await self.noticeboard.tell(report.notices, writing.epoch)
             self.problems.note(STATUS, "")
         return time
+
+    def waits(self) -> dict[str, str]:
+        """Return what each item waits for, once a tick, or what is done between two, runs for `problems.LONG_S`."""
+        known = {name: each for name, each in self.problems.under_way.items() if name != MERGES}
+        if self.writing is None or all([each.short.left_s() > 0 for each in known.values()]):  # noqa: C419 - each looks
+            return {}
+        instance, tick = self.writing.instance, known.pop(TICK, None)
+        under_way = {name: since for name, since in instance.under_way().items() if name not in {MERGES, TICK}}
+        if tick is None:
+            return waiting((), (), under_way, 0)
+        items, behind = self.catalog.items, set(self.catalog.items)
+        if self._time is not None:
+            behind &= standing(self.catalog, {}, instance.report().frontiers, Frontier(self._time)).keys()
+        return waiting(items, behind, under_way, tick.since_ms)
+
+    async def watch(self) -> None:
+        """Publish what a tick that runs long waits for: beside ticks, often enough.
+
+        Raises nothing: at the latest the end of the tick publishes problems.
+        """
+        if waits := self.waits():
+            self.overdue(waits)
+            with suppress(StrandlineError):
+                await self.board.tell(
+                    waits | self.all_problems(), self.require_writing().epoch, lambda: not self.waits()
+                )
 
     async def ingest(self, ts: int | None = None, *, step: bool = True) -> int:
         """Bind a new time everywhere and return it; ``step``: make sources' data durable too."""
         writing = self.require_writing()
-        time = writing.oracle.next(ts)
+        time = self._time = writing.oracle.next(ts)
         await writing.instance.ingest(time, step=step)
         return time
 

@@ -1,15 +1,16 @@
 """Boards: what stands in the way of an environment's items, and what they wait for, kept where others can read it.
 
 Only the process that writes meets *problems* (an item does not go on) and *notices* (nothing is wrong yet, such as a
-file that is still being written).  Other processes, also later ones, read what it published last, in registers of the
-location.  Boards are for operators.  No code decides by them, so a store that fails to keep one stops nothing.
+file that is still being written).  A tick publishes them at its end, and while it runs long what each item waits for.
+Other processes, also later ones, read what it published last, in registers of the location.
+Boards are for operators.  No code decides by them, so a store that fails to keep one stops nothing.
 
 Source: design page "environment" (`status`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
@@ -28,22 +29,41 @@ class Board(Generic[T]):
 
     def __init__(self, register: Register, kind: type[T]) -> None:
         self._register = register
-        self._decoder = msgspec.json.Decoder(dict[str, kind])  # type: ignore[valid-type]
-        self._told: dict[str, T] | None = None
+        # With the epoch of the environment that told it; without, as an earlier version did.
+        self._decoder = msgspec.json.Decoder(tuple[int, dict[str, kind]] | dict[str, kind])  # type: ignore[valid-type]
+        self._told: dict[str, T] | None = None  # what is durable for sure, told here
+        self._doubtful = False  # whether a change that was sent from here may still land
+        self._turns = 0
 
     async def read(self) -> dict[str, T]:
         """Return what was published last."""
-        return self._decode(await self._register.read())
+        return self._decode(await self._register.read())[1]
 
-    async def tell(self, found: Mapping[str, T]) -> None:
-        """Let other processes read what was ``found``; publishing the same again writes nothing."""
+    async def tell(self, found: Mapping[str, T], epoch: int, stale: Callable[[], bool] = lambda: False) -> None:
+        """Let other processes read what was ``found`` under ``epoch``; publishing the same again writes nothing.
+
+        It is not published once it is ``stale``, or a newer environment has published something.  Two coroutines may
+        tell: the board comes to show what was told last.
+        """
         wanted = dict(found)
         if wanted == self._told:
             return
-        with suppress(StoreError, Unavailable):  # the next tick publishes it again
-            encoded = msgspec.json.encode(wanted)
-            await self._register.update(lambda body: None if self._decode(body) == wanted else encoded)
-            self._told = wanted
+        self._turns += 1
+        turn, doubtful = self._turns, self._doubtful
+        self._told, self._doubtful = None, True
+        encoded = msgspec.json.encode((epoch, wanted))
 
-    def _decode(self, body: bytes | None) -> dict[str, T]:
-        return {} if body is None else self._decoder.decode(body)
+        def change(body: bytes | None) -> bytes | None:
+            known = self._decode(body)
+            if stale() or turn != self._turns or known[0] > epoch or (known == (epoch, wanted) and not doubtful):
+                return None
+            return encoded  # in doubt, the same again: so that what was sent before cannot land any more
+
+        with suppress(StoreError, Unavailable):  # the next tick publishes it again
+            await self._register.update(change)
+            if turn == self._turns:
+                self._told, self._doubtful = wanted, False
+
+    def _decode(self, body: bytes | None) -> tuple[int, dict[str, T]]:
+        found = (0, {}) if body is None else self._decoder.decode(body)
+        return found if isinstance(found, tuple) else (0, found)

@@ -1,14 +1,16 @@
 """What stands still: no item may be behind a tick without saying why.
 
 An item that failed has its own problem.  Any other that is not where the tick wanted it gets one here, from the uppers
-of the shards and the positions of the endpoints alone, so that a mistake anywhere above cannot hide it.
+of the shards and the positions of the endpoints alone, so that a mistake anywhere above cannot hide it.  While a tick
+runs long, `waiting` says the same of it.
 
 Source: design page "environment" (`status`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
+from datetime import UTC, datetime
 
 from strandline.controller.location.catalog import Catalog, Materialization, Table
 from strandline.frontier.antichain import MINIMUM, Frontier
@@ -39,3 +41,20 @@ def standing(
             why = f"tables cannot be sealed: {sealed}" if sealed else "it stands still"
             found[name] = f"{why}; its upper is {frontier}, and the tick's time {time}"
     return found
+
+
+def waiting(items: Iterable[str], behind: Container[str], under_way: Mapping[str, int], tick_ms: int) -> dict[str, str]:
+    """Return what each of ``items`` waits for while a tick runs that began at ``tick_ms``.
+
+    The tick wants to bring on those that are ``behind``; the others wait for the next one.  For those in ``under_way``,
+    items or not, something was begun then that has not returned.
+    """
+    tick = f"the tick that began at {_told(tick_ms)}"
+    turns = {name: f"its turn in {tick}" if name in behind else f"the end of {tick}" for name in items}
+    return {name: f"it waits for {turn}" for name, turn in turns.items()} | {
+        name: f"what was begun for it at {_told(since)} has not returned yet" for name, since in under_way.items()
+    }
+
+
+def _told(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

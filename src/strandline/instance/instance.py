@@ -243,6 +243,14 @@ class Instance:
         notices = {name: list(each.status.notices) for name, each in self.ingestions.items() if each.status.notices}
         return Report(frontiers, notices)
 
+    def under_way(self) -> dict[str, int]:
+        """Return since when (milliseconds) something is done here for an item that has not returned, by its name."""
+        found = {name: each.since_ms for name, each in self._problems.under_way.items()}
+        for view in self.dataflows.views:
+            begun = [run.stepping_ms for run in self.dataflows.runs_of(view) if run.stepping_ms is not None]
+            found |= {view: min(begun)} if begun else {}
+        return found
+
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs here (`live.py`)."""
         return live.counters(self.dataflows, self.tasks)

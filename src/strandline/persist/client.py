@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, Indeterminate, StoreError, StrandlineError, Unavailable
@@ -39,6 +39,9 @@ from strandline.persist.upkeep.retire import retire
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
 from strandline.store.consensus import Committed, CompareAndSet, Consensus
+
+AWAY_AFTER: Final = 2
+"""After so many machines in a row that a store did not answer, `commit_many` asks it no more."""
 
 
 class PersistClient:
@@ -322,13 +325,26 @@ async def commit_many(
                     answers[index] = answer
     for index in answers:
         await commands[index][0].maintain()
-    away = False  # after a store did not answer for a minute, each remaining machine asks it only once
+    # After a store did not answer one machine for a minute, the next asks it only once.  If it does not answer that one
+    # either, it is away for the others too: one call may take a minute.
+    away = 0
     for index, (machine, command) in enumerate(commands):
-        if index not in answers:
-            try:
-                deadline = machine.within(0) if away else None
-                answers[index] = await machine.commit(command, unknown=unknown, deadline=deadline)
-            except StrandlineError as error:
-                answers[index] = error
-                away = away or isinstance(error, StoreError | Unavailable)
+        if index in answers:
+            continue
+        if away == AWAY_AFTER:
+            away_for = f"shard {machine.shard!r}: a store is away"
+            answers[index] = (
+                Unavailable(away_for)
+                if unknown is None
+                else Indeterminate(f"{away_for}, a commit may or may not have happened ({unknown})")
+            )
+            continue
+        try:
+            deadline = machine.within(0) if away else None
+            answers[index] = await machine.commit(command, unknown=unknown, deadline=deadline)
+        except StrandlineError as error:
+            answers[index] = error
+            away += isinstance(error, StoreError | Unavailable)
+        else:
+            away = 0
     return [answers[index] for index in range(len(commands))]

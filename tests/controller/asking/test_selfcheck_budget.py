@@ -14,6 +14,7 @@ from strandline.controller.asking.selfcheck import FIRST_CHECKS, PARTS, SHARE, S
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import View
 from strandline.errors import FencedError, Unavailable
+from strandline.instance.problems import Problems
 from strandline.testing.doubles import HandClock
 from strandline.testing.simulation.kernel import run_sync
 
@@ -38,7 +39,7 @@ class World:
             assembly=SimpleNamespace(clock=self.clock),
             catalog=SimpleNamespace(collection=views.__getitem__),
             catalogs=catalogs,
-            problems={},
+            problems=Problems(self.clock),
             require_writing=lambda: SimpleNamespace(instance=SimpleNamespace(dataflows=dataflows), epoch=1),
         )
         self.changes = 0

@@ -8,6 +8,7 @@ Trap: these know the rooms' private names on purpose; when one of them goes, the
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ from strandline.controller import core as core_module
 from strandline.controller import retention
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import Catalog
+from strandline.controller.published import Board
+from strandline.errors import StoreError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.instance import error_half, tables
@@ -349,6 +352,23 @@ def problem_kept(self: Problems, name: str, problem: str) -> None:
 def silence(*_: object) -> dict[str, str]:
     """Say nothing."""
     return {}
+
+
+@bug("a tick that runs long names only what it has begun", (core_module, "waiting"))
+def turn_unsaid(items: Any, behind: Any, under_way: Any, tick_ms: int) -> dict[str, str]:
+    """Leave out whose turn is to come."""
+    return dict.fromkeys(under_way, "it is under way")
+
+
+@bug("what a tick said while it ran is published after its end", (Board, "tell"))
+async def said_too_late(self: Board, found: Any, epoch: int, stale: Any = None) -> None:
+    """Send it whatever was told meanwhile, and by whom; believe that what was told before is still there."""
+    if (wanted := dict(found)) == self._told:
+        return
+    with suppress(StoreError, Unavailable):
+        encoded = msgspec.json.encode((epoch, wanted))
+        await self._register.update(lambda body: None if self._decode(body)[1] == wanted else encoded)
+        self._told = wanted
 
 
 @bug("one source's failure ends the tick of all", (Problems, "of"))

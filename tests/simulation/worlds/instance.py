@@ -22,6 +22,7 @@ from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.catalog import Materialization, Source, Table
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.published import PROBLEMS, Board
 from strandline.errors import (
     AsOfError,
     CollectionError,
@@ -33,15 +34,17 @@ from strandline.errors import (
     Unavailable,
 )
 from strandline.instance.tables import Change
+from strandline.persist.handles.register import Register
 from strandline.testing.lists.list_engine import updates
-from strandline.testing.simulation.kernel import SimClock
+from strandline.testing.simulation.kernel import SideBySide, SimClock
 from worlds.meanings import TABLE, Row
-from worlds.system import World
+from worlds.system import LONG_S, World
 
 T = TypeVar("T")
 
 CATCH_UP_TICKS: Final = 2
 """Within so many ticks after the last fault everything has caught up, and no problem is left."""
+WATCH_EVERY_S: Final = 0.04
 
 
 _CREATES: Final = {
@@ -130,7 +133,7 @@ class Instance:
         """Tick; nothing may stand still without a problem."""
         world = self.world
         before = await self._uppers(core)
-        time = await self._ticked(core.tick())
+        time = await self._ticked(core.tick() if world.choose("watched", 4) else self._watched(core))
         after = await self._uppers(core)
         problems = core.all_problems()
         silent = standing(before, after, time, problems)
@@ -141,6 +144,31 @@ class Instance:
             world.marks["tick: problems"] += 1
         if world.choose("look", 6) == 0:
             await world.observer.look()
+
+    async def _watched(self, core: Core) -> int:
+        """Tick; whenever that has gone on for long, every item is said to wait, also those whose turn is to come."""
+        world, time = self.world, None
+        begun = world.simulation.now_ms
+
+        async def ticking() -> None:
+            nonlocal time
+            time = await core.tick()
+
+        async def watching() -> None:
+            while time is None:
+                await core.client.clock.sleep(WATCH_EVERY_S)
+                said: dict[str, str] = {}
+                core.overdue = said.update
+                running, elapsed_ms = time is None, world.simulation.now_ms - begun
+                await core.watch()
+                if running and elapsed_ms >= 1000 * LONG_S:
+                    silent = core.catalog.items.keys() - said.keys()
+                    require("silent", not silent, f"{silent} are not said to wait for a tick of {elapsed_ms} ms")
+                    world.marks["tick: long"] += 1
+
+        await SideBySide(world.choose)([ticking(), watching()])
+        assert time is not None, "the tick has ended"
+        return time
 
     async def _part(self, core: Core) -> None:
         """Make a part of a tick: also a fenced environment may begin with any of them."""
@@ -312,6 +340,8 @@ class Instance:
             behind.keys() <= excused and problems.keys() == excused,
             f"{time} after {CATCH_UP_TICKS} ticks: {behind} are behind, {problems}; {excused} cannot follow",
         )
+        told = await Board(Register(PROBLEMS, self._clock, world.ids, world.consensus), str).read()
+        require("L2", told == problems, f"others read {told}, and the problems are {problems}")
         await world.observer.settled(time, excused)
         world.marks["caught up: but for what cannot follow" if excused else "caught up"] += 1
         world.acknowledged += CATCH_UP_TICKS

@@ -22,6 +22,7 @@ from strandline.controller import retention
 from strandline.controller.assembly import Assembly
 from strandline.controller.defining import definitions
 from strandline.errors import Unavailable
+from strandline.instance import problems
 from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
 from strandline.persist.handles import register
@@ -56,6 +57,8 @@ KEEP_HISTORY: Final = ("1 hour", "100 milliseconds", "0 seconds")
 TICKS_BETWEEN: Final = (16, 1, 3)
 """How often holds are moved."""
 INLINE_BYTES: Final = (100, 200_000)
+LONG_S: Final = 0.03
+"""How long a tick runs until it is said what it waits for."""
 SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
 """How wrong a clock may be set."""
 ACKNOWLEDGED_MIN: Final = 2
@@ -200,6 +203,7 @@ class World:
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
             mock.patch.object(retention, "TICKS_BETWEEN", self.ticks_between),
+            mock.patch.object(problems, "LONG_S", LONG_S),
             mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),
             mock.patch.object(core_module, "define", define),
             mock.patch.object(definitions, "define", define),

@@ -126,7 +126,8 @@ class SelfCheck:
     async def _check(self, name: str, sample: Sample | None) -> None:
         """Check one view; what keeps it from being checked is a problem of that view alone."""
         try:
-            found = await self._verified(name, sample)
+            with self.core.problems.waiting(name):
+                found = await self._verified(name, sample)
             if found is not None and not found.ok:
                 await self._distrust(name, found)
             elif found is not None and sample is None:

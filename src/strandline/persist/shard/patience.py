@@ -1,8 +1,8 @@
 """Retries of store calls: how many, with which pauses, and until when.
 
-By default persist retries `ATTEMPTS_MAX` times, or for `PATIENCE_S`: a store that refuses uses up the attempts, one that
-is silent the time.  A caller's `Deadline` ends the retries earlier.  A call in flight is never cut off, because its
-outcome must be known: a wait ends late rather than in doubt.
+By default persist retries `ATTEMPTS_MAX` times, but not for longer than `PATIENCE_S`: a store that refuses uses up the
+attempts, one that is silent the time.  A caller's `Deadline` ends the retries earlier.  A call in flight is never cut
+off, because its outcome must be known: a wait ends late rather than in doubt.
 
 Source: design page "persist" (errors: retries are inside persist, bounded by the caller's deadline, and visible).
 """

@@ -1,0 +1,300 @@
+"""While a tick runs long, everybody can learn what it waits for, and since when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strandline.bench.environment import Place, _define, over_lists
+from strandline.controller.asking import inquiry
+from strandline.controller.core import Core
+from strandline.controller.location.config import Config, Mode
+from strandline.controller.published import PROBLEMS, Board
+from strandline.errors import CorruptionError, Unavailable
+from strandline.instance.problems import LONG_S
+from strandline.persist.handles.register import Register
+from strandline.persist.shard.patience import ATTEMPTS_MAX
+from strandline.store.consensus import Committed, CompareAndSet, Mismatch
+from strandline.store.memory import MemoryConsensus
+from strandline.store.unreliable import Indeterminate
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.simulation.kernel import run_sync
+from strandline.wiring.assemble import side_by_side
+
+ITEMS = {"items", "events", "totals", "matched", "highest"}
+BEGUN = "2023-11-14T22:13:21+00:00"
+SHORT_MS = round(LONG_S * 1000) - 1
+
+
+class Held:
+    """A tick under way that waits for one call."""
+
+    def __init__(self, core: Core, place: Place) -> None:
+        self.core = core
+        self.place = place
+        self.said: list[dict[str, str]] = []
+        core.overdue = lambda waits: self.said.append(dict(waits))
+        self._changes = 0
+
+    async def published(self) -> dict[str, str | None]:
+        """Return the problems that `status` shows in another process."""
+        other = await Core.open(self.place.assembly, Config(), Mode.READ)
+        found: dict[str, str | None] = (await inquiry.status(other))["problems"]
+        return found
+
+    async def after(self, milliseconds: int) -> dict[str, str | None]:
+        """Let time pass; return what is published then."""
+        self.place.clock.now += milliseconds
+        await self.core.watch()
+        return await self.published()
+
+
+@asynccontextmanager
+async def holding(where: Callable[[Core], tuple[Any, str]], of: str = "") -> AsyncIterator[Held]:
+    """Hold a tick at the first call of a method (with something of the item ``of``); then it ends without a problem."""
+    place = over_lists()
+    place = replace(place, assembly=replace(place.assembly, together=side_by_side))
+    core = await Core.open(place.assembly, Config(), Mode.FULL)
+    await _define(core)
+    await core.tick()
+    owner, name = where(core)
+    call, reached, gate = getattr(owner, name), asyncio.Event(), asyncio.Event()
+
+    async def held(*arguments: Any, **options: Any) -> Any:
+        if not of or core.catalog.items[of].shard in {writer.shard for writer, _, _ in arguments[0]}:
+            reached.set()
+            await gate.wait()
+        return await call(*arguments, **options)
+
+    setattr(owner, name, held)
+    place.clock.now += 1_000
+    ticking = asyncio.create_task(core.tick())  # noqa: TID251 - the test is the scheduler
+    await reached.wait()
+    found = Held(core, place)
+    yield found
+    gate.set()
+    await ticking
+    assert await found.published() == {}
+    assert core.waits() == {}
+    await core.close()
+
+
+def test_a_tick_that_waits_for_a_step_names_every_item() -> None:
+    """Damage: a job hangs for five minutes, and `status` shows views that stand still as if all were well."""
+
+    async def scenario() -> None:
+        async with holding(lambda core: (core.writing.instance.dataflows.runs_of("matched")[-1], "step")) as at:
+            assert await at.after(SHORT_MS) == {}
+            found = await at.after(1)
+            assert found.keys() == ITEMS
+            assert found == at.said[-1]
+            assert found["matched"] == f"what was begun for it at {BEGUN} has not returned yet"
+            assert found["events"] == f"it waits for the end of the tick that began at {BEGUN}"
+
+    asyncio.run(scenario())
+
+
+def test_a_tick_that_waits_for_a_source_names_what_reads_it_too() -> None:
+    """Damage: an operator looks at the view that nothing is wrong with."""
+
+    async def scenario() -> None:
+        async with holding(lambda core: (core.writing.instance.ingestions["events"], "tick")) as at:
+            found = await at.after(SHORT_MS + 1)
+            assert found["events"] == f"what was begun for it at {BEGUN} has not returned yet"
+            assert found["matched"] == f"it waits for its turn in the tick that began at {BEGUN}"
+            assert found["items"] == f"it waits for the end of the tick that began at {BEGUN}"
+
+    asyncio.run(scenario())
+
+
+def test_a_move_of_many_views_at_once_is_waited_for_by_each() -> None:
+    """Damage: a tick that changes nothing hangs over its one write, and no view says so."""
+
+    async def scenario() -> None:
+        async with holding(lambda core: (core.client, "advance_many"), of="totals") as at:
+            found = await at.after(SHORT_MS + 1)
+            assert found["totals"] == f"what was begun for it at {BEGUN} has not returned yet"
+
+    asyncio.run(scenario())
+
+
+def test_before_a_tick_has_a_time_every_item_waits() -> None:
+    """Damage: the definitions cannot be read for minutes, and nothing seems to stand still."""
+
+    async def scenario() -> None:
+        async with holding(lambda core: (core.catalogs, "settle")) as at:
+            found = await at.after(SHORT_MS + 1)
+            assert found.keys() == ITEMS | {"catalog"}
+
+    asyncio.run(scenario())
+
+
+def test_what_is_published_changes_only_when_something_else_is_waited_for() -> None:
+    """Damage: a tick that waits for a store writes to it every few seconds."""
+
+    async def scenario() -> None:
+        async with holding(lambda core: (core.client, "advance_many")) as at:
+            await at.after(SHORT_MS + 1)
+            before = await at.place.assembly.consensus.head(PROBLEMS)
+            await at.after(60_000)
+            assert await at.place.assembly.consensus.head(PROBLEMS) == before
+
+    asyncio.run(scenario())
+
+
+def test_a_clock_that_is_set_back_hides_no_long_tick_for_longer() -> None:
+    """Damage: after a clock was set back by an hour, no tick runs long for an hour."""
+
+    async def scenario() -> None:
+        async with holding(lambda core: (core.client, "advance_many")) as at:
+            assert await at.after(SHORT_MS) == {}
+            assert await at.after(-3_600_000) == {}
+            assert (await at.after(1)).keys() == ITEMS | {"transactions"}
+
+    asyncio.run(scenario())
+
+
+def test_ticks_that_are_short_write_nothing_more() -> None:
+    """Damage: every tick pays for a report that nobody needs."""
+    place = over_lists()
+    core = run_sync(Core.open(place.assembly, Config(), Mode.FULL))
+    run_sync(_define(core))
+    run_sync(core.tick())
+    before = run_sync(place.assembly.consensus.head(PROBLEMS))
+    for _ in range(5):
+        place.clock.now += 60_000
+        run_sync(core.watch())
+        run_sync(core.tick())
+    assert run_sync(place.assembly.consensus.head(PROBLEMS)) == before
+    run_sync(core.close())
+
+
+def test_a_board_that_cannot_be_written_is_said_all_the_same() -> None:
+    """Damage: the store that is silent keeps the board too, so nobody learns of the outage."""
+
+    async def scenario() -> None:
+        async with holding(lambda core: (core.client, "advance_many")) as at:
+            for error in (Unavailable("away"), CorruptionError("a byte is flipped")):
+
+                async def fail(change: object, error: Exception = error) -> None:
+                    raise error
+
+                register = at.core.board._register
+                at.core.board._register = type("Failing", (), {"update": staticmethod(fail)})()
+                assert await at.after(SHORT_MS + 1) == {}
+                assert at.said[-1].keys() == ITEMS | {"transactions"}
+                at.core.board._register = register
+
+    asyncio.run(scenario())
+
+
+# ---- the board -------------------------------------------------------------------------------------------------------
+
+
+class LateConsensus(MemoryConsensus):
+    """While ``late``, changes are not answered, and happen at `land`."""
+
+    late = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[Coroutine[Any, Any, Committed | Mismatch]] = []
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        """Install it, or keep it for later."""
+        if not self.late:
+            return await super().compare_and_set(request)
+        self.sent.append(super().compare_and_set(request))
+        raise Indeterminate("no answer yet")
+
+    async def land(self) -> None:
+        """Let what was sent happen."""
+        for each in self.sent:
+            await each
+
+
+def board(consensus: MemoryConsensus, owner: str = "a") -> Board[str]:
+    """A board as one process has it."""
+    return Board(Register(PROBLEMS, HandClock(), CountingIds(owner), consensus), str)
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_what_lands_late_hides_nothing_that_was_told_after_it(successor: bool) -> None:
+    """Damage: a problem that is over, or one that is not, is shown wrongly until there is another one."""
+    consensus = LateConsensus()
+    ours = board(consensus)
+    run_sync(ours.tell({"t": "stuck"}, 1))
+    consensus.late = True
+    run_sync(ours.tell({}, 1))
+    assert len(consensus.sent) == ATTEMPTS_MAX
+    consensus.late = False
+    later = board(consensus, "b") if successor else ours
+    run_sync(later.tell({"t": "stuck"}, 2 if successor else 1))
+    run_sync(consensus.land())
+    assert run_sync(board(consensus).read()) == {"t": "stuck"}
+
+
+def test_an_environment_that_was_succeeded_publishes_nothing() -> None:
+    """Damage: a process that was paused for an hour says of all items that they stand still."""
+    consensus = MemoryConsensus()
+    old, new = board(consensus), board(consensus, "b")
+    run_sync(old.tell({}, 1))
+    run_sync(new.tell({}, 2))
+    run_sync(old.tell({"t": "it waits for its turn"}, 1))
+    assert run_sync(board(consensus).read()) == {}
+
+
+def test_what_is_stale_before_it_is_sent_is_not_published() -> None:
+    """Damage: `status` says that items wait for a tick that has ended."""
+    consensus = MemoryConsensus()
+    ours = board(consensus)
+    run_sync(ours.tell({}, 1))
+    run_sync(ours.tell({"t": "it waits for its turn"}, 1, stale=lambda: True))
+    run_sync(ours.tell({}, 1))
+    assert run_sync(board(consensus).read()) == {}
+
+
+def test_of_two_that_tell_at_once_the_later_is_published() -> None:
+    """Damage: a tick ends while it is published what it waits for, and that stays."""
+
+    class Slow(MemoryConsensus):
+        """Holds the first change until the second has been made."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.turn = asyncio.Event(), asyncio.Event()
+
+        async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+            if not self.first.is_set():
+                self.first.set()
+                await self.turn.wait()
+            return await super().compare_and_set(request)
+
+    async def scenario() -> None:
+        consensus = Slow()
+        ours = board(consensus)
+
+        async def after() -> None:
+            await consensus.first.wait()
+            await ours.tell({}, 1)
+            consensus.turn.set()
+
+        await side_by_side([ours.tell({"t": "it waits"}, 1), after()])
+        assert await board(consensus).read() == {}
+        await ours.tell({"t": "it waits"}, 1)
+        assert await board(consensus).read() == {"t": "it waits"}
+
+    asyncio.run(scenario())
+
+
+def test_a_board_of_an_earlier_version_is_read() -> None:
+    """Damage: after an upgrade `status` fails until the first tick."""
+    consensus = MemoryConsensus()
+    register = Register(PROBLEMS, HandClock(), CountingIds("old"), consensus)
+    run_sync(register.update(lambda _: b'{"t": "stuck"}'))
+    assert run_sync(board(consensus).read()) == {"t": "stuck"}
