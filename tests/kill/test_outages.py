@@ -18,6 +18,7 @@ import pytest
 from postgres_server import PostgresServer
 from s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server
 from strandline.cli.template import create_project
+from strandline.persist.shard.patience import PATIENCE_S
 
 pytestmark = pytest.mark.kill
 
@@ -28,6 +29,7 @@ WELL_S_MAX: Final = 240.0
 """How long a start, and catching up, may take on a machine that does other things too."""
 NAMED_S_MAX: Final = 60.0
 """After how much of an outage every item that it stops must be named."""
+JOB_S_MAX: Final = 5 * PATIENCE_S
 DISK_BYTES: Final = 48 << 20
 ENVIRONMENT: Final = {**os.environ, "OUR_ID": ACCESS_KEY_ID, "OUR_KEY": SECRET_ACCESS_KEY}
 
@@ -200,3 +202,24 @@ def test_an_object_store_stops(tmp_path: Path, s3_server: S3Server) -> None:
 
     through(running, begin, LONG_S)
     proved(running)
+
+
+@pytest.mark.slow
+@pytest.mark.time_limit(1200)
+def test_a_job_waits_for_a_silent_bucket_about_as_long_as_persist(s3_server: S3Server, record_property: Any) -> None:
+    """Damage: a tick waits for hours for one upload; or a store that is only slow is given up."""
+    child = Path(__file__).with_name("silent_bucket_child.py")
+    path = os.pathsep.join([*sys.path, str(child.parent.parent / "servers")])
+    command = [sys.executable, str(child), s3_server.endpoint, str(s3_server.process.pid)]
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+        )
+    finally:
+        os.kill(s3_server.process.pid, signal.SIGCONT)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    record_property("FIGURE", f"outage.job {json.dumps(found).replace(' ', '')} <={JOB_S_MAX} told")
+    assert found["rows"] == 2_000_000
+    assert max(found["read"], found["write"]) <= 2 * PATIENCE_S
+    assert found["upload"] <= JOB_S_MAX, "the call that fails, and those that clean up"

@@ -133,7 +133,7 @@ class Instance:
         """Tick; nothing may stand still without a problem."""
         world = self.world
         before = await self._uppers(core)
-        time = await self._ticked(core.tick() if world.choose("watched", 4) else self._watched(core))
+        time = await self._ticked(core.tick() if world.choose("watched", 3) else self._watched(core))
         after = await self._uppers(core)
         problems = core.all_problems()
         silent = standing(before, after, time, problems)

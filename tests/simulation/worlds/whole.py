@@ -53,6 +53,7 @@ FOCI: Final = (
     "checkpointing.StartCommit",
     "staging.StartCommit",
     "staging.Acknowledge",
+    "staging.Acknowledge",
     "direct.Store",
     "engine.stage",
     "engine.evaluate",

@@ -19,7 +19,7 @@ from urllib.parse import urlparse
 from pyspark.errors import PySparkException
 
 from strandline.errors import ConfigError
-from strandline.store.blob_kinds.objects import CONNECT_SECONDS_MAX, REQUEST_SECONDS_MAX, ObjectLocation
+from strandline.store.blob_kinds.objects import REQUEST_SECONDS_MAX, ObjectLocation
 from strandline.store.secret import revealed
 
 if TYPE_CHECKING:
@@ -81,26 +81,31 @@ _OPTIONS: Final = {
     "session_token": "session.token",
 }
 """Strandline's name of an option → S3A's."""
-TIMEOUT_SECONDS_MIN: Final = 15
-"""S3A takes no shorter time for what is sent and answered, and for the silence within it."""
+SILENT_SECONDS_MAX: Final = 15
+"""After so long without an answer S3A gives up one try; it takes no shorter time than this."""
 TRIES: Final = 2
-"""How often S3A makes a call that is not answered.  A job makes some calls after the first that failed, to clean up."""
+"""How often S3A makes a call: what broke in the middle of a read is opened once more."""
+UPLOAD_SECONDS_MAX: Final = REQUEST_SECONDS_MAX // TRIES
+PIECE_MIB: Final = 8
+"""What one call uploads, so that a line of 280 kB/s has the time for it (S3A's own pieces are of 64 MiB)."""
 _PATIENCE: Final = {
-    # A job is not to wait longer for a silent store than persist does.  By default S3A waits eight minutes for most
-    # calls and two hours for an upload; the next tick tries again anyway.
-    "connection.establish.timeout": f"{max(CONNECT_SECONDS_MAX, TIMEOUT_SECONDS_MIN)}s",
-    "connection.acquisition.timeout": f"{REQUEST_SECONDS_MAX}s",
-    "connection.timeout": f"{REQUEST_SECONDS_MAX // TRIES}s",  # silence, also in the middle of what is read
-    "connection.request.timeout": f"{REQUEST_SECONDS_MAX // TRIES}s",  # a call without rows, the SDK's retries included
-    # A call with rows, the SDK's retries included: as long as persist's, and with a piece that a slow line can send
-    # meanwhile (280 kB/s).  S3A's own pieces are four times as long.
-    "connection.part.upload.timeout": f"{REQUEST_SECONDS_MAX}s",
-    "multipart.size": "16M",
-    "attempts.maximum": "5",  # the SDK's retries of what fails at once
+    # No call of a job takes longer than one of persist's, whose patience is a minute.  By default S3A tries eight times
+    # for a minute, and to upload for a quarter of an hour.  What a job could not do the next tick does.
+    "connection.establish.timeout": f"{SILENT_SECONDS_MAX}s",
+    "connection.acquisition.timeout": f"{REQUEST_SECONDS_MAX}s",  # until one of our own calls has ended
+    "connection.timeout": f"{SILENT_SECONDS_MAX}s",  # silence, also in the middle of what is read
+    "connection.request.timeout": f"{SILENT_SECONDS_MAX}s",  # all but uploads, until the answer begins
+    "connection.part.upload.timeout": f"{UPLOAD_SECONDS_MAX}s",
+    "multipart.size": f"{PIECE_MIB}M",
+    "attempts.maximum": "5",  # by the SDK within these times, where a call fails before
     "retry.limit": str(TRIES - 1),
     "retry.interval": "500ms",
+    # A store that asks for less is asked again after pauses that double, for less than a minute in all (by default: for
+    # a day).
+    "retry.throttle.limit": "8",
+    "retry.throttle.interval": "100ms",
 }
-assert REQUEST_SECONDS_MAX // TRIES >= TIMEOUT_SECONDS_MIN
+assert SILENT_SECONDS_MAX <= UPLOAD_SECONDS_MAX
 
 
 def root(location: ObjectLocation) -> str:
