@@ -19,8 +19,8 @@ def test_a_driver_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None
     """Damage: options are guessed, or read in the code."""
     assert main(["driver", "spec", "duckdb", "--json"]) == Exit.OK
     told = json.loads(capsys.readouterr().out)
-    assert told["options"] == duckdb.SPEC.config_schema
-    assert told["resource"] == duckdb.SPEC.resource_schema
+    assert told["options"] == duckdb.KIND.spec.config_schema
+    assert told["resource"] == duckdb.KIND.spec.resource_schema
     assert main(["driver", "spec", "duckdb"]) == Exit.OK
     assert '"path"' in capsys.readouterr().out
 
@@ -28,9 +28,7 @@ def test_a_driver_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None
 def test_an_endpoint_that_is_not_known_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: a typing error prints a traceback."""
     assert main(["driver", "spec", "duckbd"]) != Exit.OK
-    assert capsys.readouterr().err == (
-        "strandline: there is no driver for endpoint 'duckbd'; there is one for duckdb\n"
-    )
+    assert capsys.readouterr().err == ("strandline: there is no endpoint 'duckbd'; there is 'duckdb'\n")
 
 
 class Doors:

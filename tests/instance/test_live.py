@@ -24,7 +24,7 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import updates
-from strandline.wiring.endpoints import driver
+from strandline.wiring.registry import driver
 
 
 class Place:

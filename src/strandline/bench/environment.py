@@ -191,6 +191,9 @@ class _Tide:
     async def commit(self, resume: Offsets) -> None:
         pass
 
+    async def close(self) -> None:
+        pass
+
     def likely_small(self, slices: Sequence[Slice]) -> bool:
         return True
 

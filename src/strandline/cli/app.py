@@ -257,6 +257,12 @@ def driver_spec(
 
 
 @app.command()
+def options(json: JsonOption = False) -> None:
+    """Show every option of every source, endpoint and store, as Markdown."""
+    endpoints.options(Output(json))
+
+
+@app.command()
 def release(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
     """Release a location whose holder died, if its deployment is not `reentrant`."""
     keeping.release(_door(context), project, Output(json))

@@ -150,8 +150,8 @@ class Core:
             self.client.notifier.close()
         async with AsyncExitStack() as ending:  # each is ended whatever the others raise
             ending.push_async_callback(self._let_go)
-            for task in () if self.writing is None else self.writing.instance.tasks.values():
-                ending.push_async_callback(task.close)
+            if self.writing is not None:
+                ending.push_async_callback(self.writing.instance.close)
 
     async def _let_go(self) -> None:
         claimed, self._claimed, self.writing = self._claimed, None, None

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
-from strandline.controller.location.config import is_reference, refusal_of_secrets, resolve_reference
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError
-from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.options import is_reference, refusal_of_secrets, resolve_reference, understood
+from strandline.store.blob_kinds.objects import ObjectLocation, StorageOptions
 from strandline.store.consensus_kinds.postgres import SCHEMA_DEFAULT
 from strandline.store.secret import Secret
 
@@ -201,6 +201,7 @@ def _resolved(storage: Mapping[str, str]) -> dict[str, str | Secret]:
     """Return an object store's options; what a reference stands for is a secret, whatever its name."""
     if refusal := refusal_of_secrets(storage):
         raise ConfigError(f"storage: {refusal}")
+    understood("storage", StorageOptions, storage, error=ConfigError)
     return {
         name: Secret(resolve_reference(value, base=Path())) if is_reference(value) else value
         for name, value in storage.items()

@@ -59,9 +59,8 @@ from strandline.wiring.addresses import (
     InSQLite,
     Location,
 )
-from strandline.wiring.connectors import FileConnectors
-from strandline.wiring.endpoints import driver
 from strandline.wiring.loop import at_once
+from strandline.wiring.registry import Readers, driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +114,7 @@ def assemble(
             store,
             engine,
             SparkAnalyst(session),
-            FileConnectors(clock, SparkFiles(session)),
+            Readers(clock, SparkFiles(session)),
             partial(driver, clock),
             side_by_side,
             SystemProcesses(),
