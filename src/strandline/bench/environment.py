@@ -90,10 +90,11 @@ def grow(
     """Measure both environments, in ``directory``, and mints; return every figure.
 
     At the top are the figures over lists: ``updates_kept`` in all shards of the items; ``live_rows``;
-    ``window_updates``: those of the updates that history must keep; ``tick_ratio``: mean processor time of a tick (of
-    this process and its JVM, because the machine may do other work) in the last tenth ÷ in the second; ``read_ratio``: the same of the updates that were read; ``disk_ratio``: bytes stored in the
-    last tenth ÷ in the second.  ``files`` has the same over files and Spark.  ``mint_ms`` and ``mint_ms_p50``: mean
-    and median of the last mints, with ``bindings`` of them there and none durable.
+    ``window_updates``: those of the updates that history must keep; ``tick_ratio``: mean processor time of a tick in
+    the last tenth ÷ in the second (of this process and its JVM, because the machine may do other work);
+    ``read_ratio``: the same of the updates that were read; ``disk_ratio``: bytes stored in the last tenth ÷ in the
+    second.  ``files`` has the same over files and Spark.  ``mint_ms`` and ``mint_ms_p50``: mean and median of the last
+    mints, with ``bindings`` of them there and none durable.
     """
     lists = asyncio.run(grown(over_lists(), ticks))
     files = asyncio.run(grown(over_files(session, directory), file_ticks))
@@ -262,7 +263,7 @@ def _ratios(tenths: Sequence[_Tenth]) -> dict[str, Any]:
 
 
 def _processor_s() -> float:
-    """Return the processor time that this process and its children (Spark's JVM) have used, where the system shows it."""
+    """Return the processor time of this process and, where the system shows it, of its children (Spark's JVM)."""
     used_s = time.process_time()
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
