@@ -50,6 +50,14 @@ class Location(Protocol):
     form: ClassVar[str]
     options: ClassVar[type[StorageOptions] | None]
 
+    @classmethod
+    def read(cls, text: str, place: SplitResult, storage: Mapping[str, str]) -> Location:
+        """Return what ``text``, whose parts are ``place``, means; ``storage``: `StorageOptions`, references and all.
+
+        Raises `ConfigError`, which shows nothing secret.
+        """
+        ...
+
     @property
     def shown(self) -> str:
         """What to call it in a message."""
@@ -108,6 +116,11 @@ class InMemory(_OfThisMachine):
     shown: ClassVar[str] = "memory://"
     consensus: ClassVar[str] = "memory://"
 
+    @classmethod
+    def read(cls, text: str, place: SplitResult, storage: Mapping[str, str]) -> InMemory:
+        """See `Location.read`."""
+        return cls()
+
     def open(self, mode: Mode, opened: ExitStack) -> tuple[Blob, Parts]:
         """See `Location.open`."""
         directory = tempfile.TemporaryDirectory(prefix="strandline-", ignore_cleanup_errors=True)
@@ -121,6 +134,11 @@ class InFiles(_OfThisMachine):
 
     root: Path
     form: ClassVar[str] = "file://…"
+
+    @classmethod
+    def read(cls, text: str, place: SplitResult, storage: Mapping[str, str]) -> InFiles:
+        """See `Location.read`."""
+        return cls((path_of(text) if place.scheme else Path(text)).absolute())
 
     @property
     def shown(self) -> str:
@@ -170,6 +188,20 @@ class InBucket:
     consensus: ClassVar[str] = "object-store"
     push: ClassVar[Path | None] = None
 
+    @classmethod
+    def read(cls, text: str, place: SplitResult, storage: Mapping[str, str]) -> InBucket:
+        """See `Location.read`."""
+        if "@" in place.netloc or place.query or place.fragment:
+            raise ConfigError("location s3://…: it is a bucket and a prefix, nothing else; options go to `storage`")
+        if refusal := refusal_of_secrets(storage):
+            raise ConfigError(f"storage: {refusal}")
+        understood("storage", StorageOptions, storage, error=ConfigError)
+        options = {
+            name.lower(): Secret(resolve_reference(value, base=Path())) if is_reference(value) else value
+            for name, value in storage.items()  # what a reference stands for is a secret, whatever its name
+        }
+        return cls(ObjectLocation(f"s3://{place.netloc}{place.path.rstrip('/')}", options))
+
     @property
     def shown(self) -> str:
         """See `Location.shown`."""
@@ -194,34 +226,8 @@ class InBucket:
         s3a.prepare(session, self.at)
 
 
-def _in_files(text: str, place: SplitResult, storage: Mapping[str, str]) -> InFiles:
-    return InFiles((path_of(text) if place.scheme else Path(text)).absolute())
-
-
-def _in_memory(text: str, place: SplitResult, storage: Mapping[str, str]) -> InMemory:
-    return InMemory()
-
-
-def _in_bucket(text: str, place: SplitResult, storage: Mapping[str, str]) -> InBucket:
-    if "@" in place.netloc or place.query or place.fragment:
-        raise ConfigError("location s3://…: it is a bucket and a prefix, nothing else; options go to `storage`")
-    if refusal := refusal_of_secrets(storage):
-        raise ConfigError(f"storage: {refusal}")
-    understood("storage", StorageOptions, storage, error=ConfigError)
-    options = {
-        name: Secret(resolve_reference(value, base=Path())) if is_reference(value) else value
-        for name, value in storage.items()  # what a reference stands for is a secret, whatever its name
-    }
-    return InBucket(ObjectLocation(f"s3://{place.netloc}{place.path.rstrip('/')}", options))
-
-
-KINDS: Final = {
-    "file": (InFiles, _in_files),
-    "": (InFiles, _in_files),
-    "memory": (InMemory, _in_memory),
-    "s3": (InBucket, _in_bucket),
-}
-"""Every kind of location by the scheme of its texts: the class, and what reads a text."""
+KINDS: Final[Mapping[str, type[Location]]] = {"file": InFiles, "": InFiles, "memory": InMemory, "s3": InBucket}
+"""Every kind of location by the scheme of its texts."""
 
 
 def location_of(text: str, storage: Mapping[str, str]) -> Location:
@@ -236,12 +242,12 @@ def location_of(text: str, storage: Mapping[str, str]) -> Location:
     """
     place = split(text, "location")
     if place.scheme not in KINDS:
-        forms = " or ".join(dict.fromkeys(kind.form for kind, _ in KINDS.values()))
+        forms = " or ".join(dict.fromkeys(kind.form for kind in KINDS.values()))
         raise ConfigError(f"a location is {forms}, and none of kind {place.scheme!r}")
-    kind, read = KINDS[place.scheme]
+    kind = KINDS[place.scheme]
     if storage and kind.options is None:
         raise ConfigError(f"`storage` configures an object store, and the location is {kind.form}")
-    return read(text, place, storage)
+    return kind.read(text, place, storage)
 
 
 def split(text: str, what: str) -> SplitResult:

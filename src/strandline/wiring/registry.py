@@ -22,8 +22,8 @@ from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import FileDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers.files import reader as files
-from strandline.store.blob_kinds.objects import StorageOptions
 from strandline.store.clock import Clock
+from strandline.wiring.locations import KINDS as LOCATIONS
 
 K = TypeVar("K")
 
@@ -89,7 +89,9 @@ def page() -> str:
     for driver_kind in DRIVERS.values():
         parts += [f"\n### `INTO {driver_kind.name}` ({driver_kind.documentation_url})\n", *lines(driver_kind.options)]
         parts += ["\nOf each table:\n", *lines(driver_kind.resource)]
-    parts += ["\n## Object stores (`storage`)\n", *lines(StorageOptions)]
+    for location in dict.fromkeys(LOCATIONS.values()):
+        if location.options is not None:
+            parts += [f"\n## `storage` of a location `{location.form}`\n", *lines(location.options)]
     return "\n".join(parts)
 
 
