@@ -31,7 +31,7 @@ def test_an_endpoint_that_is_not_known_is_named(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == ("strandline: there is no endpoint 'duckbd'; there is 'duckdb'\n")
 
 
-class Doors:
+class Openers:
     """Gives an environment, and remembers how it was opened."""
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class Doors:
     def project(self, root: Path) -> Path:
         return root
 
-    def writing(self, project: Path) -> Doors:
+    def writing(self, project: Path) -> Openers:
         self.opened.append("writing")
         return self
 
-    def looking(self, project: Path) -> Doors:
+    def looking(self, project: Path) -> Openers:
         self.opened.append("looking")
         return self
 
@@ -64,10 +64,10 @@ class Doors:
 @pytest.mark.parametrize(("apply", "last"), [(False, "nothing is changed; --apply does it"), (True, "done: the next")])
 def test_a_backfill_is_said_before_it_is_done(apply: bool, last: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: asking what a backfill would do does it, or takes the location from the process that runs."""
-    doors: Any = Doors()
-    endpoints.backfill(doors, Path(), "out", "orders", Output(json=False), apply=apply)
-    assert doors.opened == ["writing" if apply else "looking"]
-    assert doors.asked == [("out", "orders", apply)]
+    openers: Any = Openers()
+    endpoints.backfill(openers, Path(), "out", "orders", Output(json=False), apply=apply)
+    assert openers.opened == ["writing" if apply else "looking"]
+    assert openers.asked == [("out", "orders", apply)]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
         "Orders: filled again from the start of orders (backfill 2)",

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.wiring.registry import DRIVERS, named, page
 
 
-def backfill(door: Door, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
+def backfill(opener: Opener, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
     """Print what refilling tables would do; with ``apply`` do it."""
-    project = door.project(root)
-    with door.writing(project) if apply else door.looking(project) as env:
+    project = opener.project(root)
+    with opener.writing(project) if apply else opener.looking(project) as env:
         done = env.backfill(name, collection, apply=apply)
     lines = [
         f"{each['table']}: filled again from the start of {each['collection']} (backfill {each['backfill']})"

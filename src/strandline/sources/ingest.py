@@ -116,7 +116,7 @@ class Ingestion:
                 "only; one of them was restored from another moment"
             )
         opened = cls(schema, reader, remap, data, engine)
-        await opened._let_go()
+        await opened._release_upstream()
         return opened
 
     async def close(self) -> None:
@@ -200,7 +200,7 @@ class Ingestion:
         staged = await self._engine.stage(left, self._request(lower, upper))
         match await self._data.compare_and_append([staged], lower, upper):
             case Appended():
-                await self._let_go()
+                await self._release_upstream()
             case UpperMismatch():
                 await self._discard([staged])
                 raise Unavailable(f"another instance has appended to shard {self._data.shard!r} meanwhile; ask again")
@@ -255,14 +255,14 @@ class Ingestion:
                 await self._discard(staged)
             case Fenced() as outcome:  # the parts are left alone: a zombie may not know all that it has appended
                 raise fenced(self._data.shard, outcome, self._data.epoch)
-        await self._let_go()
+        await self._release_upstream()
         return Advanced(self.upper)
 
     async def _discard(self, staged: Sequence[Staged]) -> None:
         for batch in staged:
             await self._engine.discard(batch)
 
-    async def _let_go(self) -> None:
+    async def _release_upstream(self) -> None:
         """Commit upstream what is durable.  It may be late or never: a restart computes it again from the uppers."""
         remap = self._remap.remap
         durable = meet([self.upper, remap.upper])
