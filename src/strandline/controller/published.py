@@ -57,7 +57,7 @@ class Board(Generic[T]):
             known = self._decode(body)
             if stale() or turn != self._turns or known[0] > epoch or (known == (epoch, wanted) and not doubtful):
                 return None
-            return encoded  # in doubt, the same again: so that what was sent before cannot land any more
+            return encoded  # in doubt, the same again: so that what was sent before can no longer land
 
         with suppress(StoreError, Unavailable):  # the next tick publishes it again
             await self._register.update(change)
