@@ -129,7 +129,7 @@ def project(world: World) -> list[str]:
     keyed = [name for name in VIEWS if name in views and VIEWS[name].key]
     kinds = PLACES if world.instances == 1 else PLACES[:2]  # what is written directly has no fence against a zombie
     for kind in kinds:
-        if keyed and world.choose("endpoint", 2):
+        if keyed and world.choose("endpoint", 4):
             name = world.one_of("bound", keyed)
             key = ", ".join(VIEWS[name].key)
             options = f"at {kind!r}{in_spite(world)}"
