@@ -340,7 +340,7 @@ class Instance:
             behind.keys() <= excused and problems.keys() == excused,
             f"{time} after {CATCH_UP_TICKS} ticks: {behind} are behind, {problems}; {excused} cannot follow",
         )
-        told = await Board(Register(PROBLEMS, self._clock, world.ids, world.consensus), str).read()
+        told = await Board(Register(PROBLEMS, core.client.clock, world.ids, world.consensus), str).read()
         require("L2", told == problems, f"others read {told}, and the problems are {problems}")
         await world.observer.settled(time, excused)
         world.marks["caught up: but for what cannot follow" if excused else "caught up"] += 1
