@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyspark.errors import PySparkException
-
 from s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY
+from strandline.engine.frames.failures import as_ours
 from strandline.engine.session import s3a
 from strandline.engine.session.start import build
+from strandline.errors import Unavailable
 from strandline.store.blob_kinds.objects import ObjectLocation
 
 LAZY_S, AWAKE_S = 8.0, 1.0
@@ -37,10 +37,12 @@ def main(endpoint: str, pid: int) -> None:
         begun, failed = time.monotonic(), False
         try:
             job()
-        except PySparkException:
-            failed = True
+        except Exception as error:  # noqa: BLE001 - of all that Spark may raise this must be made
+            failed = type(as_ours(error)) is Unavailable
         assert failed == fails, job
-        return round(time.monotonic() - begun, 1)
+        took = round(time.monotonic() - begun, 1)
+        sys.stderr.write(f"{took} s\n")
+        return took
 
     def stop_within(wait_s: float) -> None:
         threading.Timer(wait_s, lambda: os.kill(pid, signal.SIGSTOP)).start()

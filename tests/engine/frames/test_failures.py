@@ -20,6 +20,11 @@ FULL = """An error occurred while calling o42.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
 Caused by: java.io.FileNotFoundException: /data/blob/s-1/part.parquet (No space left on device)
 """
+UNANSWERED = (
+    "An error occurred while calling o66.count.\n: org.apache.spark.SparkException: Job aborted\nCaused by: "
+    "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/x. "
+    "SQLSTATE: KD001\nCaused by: org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException: getFileStatus on s3a://b/x: timeout"
+)
 SPILLED = "[FAILED_READ_FILE.NO_HINT] Encountered error\nCaused by: java.io.IOException: No space left on device"
 WORDS = "[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast SQLSTATE: 22018"
 DIVIDED = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
@@ -48,6 +53,8 @@ NEGATIVE = "[USER_RAISED_EXCEPTION] a row has the negative count -1: {} SQLSTATE
         (py4j.Py4JError(f"{LOST}Caused by: java.util.IllegalFormatConversionException: d"), EvaluationError, "Format"),
         (py4j.Py4JError(f"{LOST}[_LEGACY_ERROR_TEMP_3243] Illegal boundaries"), EvaluationError, "Illegal boundaries"),
         (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, "a row has the negative count -1"),
+        (py4j.Py4JError(UNANSWERED), Unavailable, "a store does not answer Spark"),
+        (py4j.Py4JError(f"{LOST}{DIVIDED}\n{UNANSWERED}"), EvaluationError, "Division by zero"),
         (py4j.Py4JError(FULL), Determinate, "No space left on device: /data/blob/s-1/part.parquet"),
         (py4j.Py4JError(SPILLED), Determinate, "No space left on device"),
         (py4j.Py4JError(WORDS), EvaluationError, "cannot be cast"),

@@ -35,6 +35,12 @@ _BARE: Final = re.compile(
 """The same, where Spark lets Java's own exception through, or has given its error no class yet."""
 _NO_SPACE: Final = re.compile(r"(?:(/[^\s():]+)[\s():]*)?(No space left on device)")
 """The operating system's words, behind the file's path where Java says it."""
+_SILENT: Final = re.compile(
+    r"(?:org\.apache\.hadoop\.(?:fs\.s3a\.(?:AWS(?:ApiCallTimeout|NoResponse|ServiceThrottled|Status500)"
+    r"|HttpChannelEOF)|net\.ConnectTimeout)|java\.net\.(?:SocketTimeout|Socket|Connect|NoRouteToHost|UnknownHost))"
+    r"Exception:?[^\n]*"
+)
+"""A store that Spark's tasks could not reach, or that gave them no answer: what a file holds was not seen."""
 _THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)
 """What was thrown, in py4j's report of it."""
 _STATE: Final = re.compile(r"\s*SQLSTATE:.*")
@@ -56,6 +62,8 @@ def as_ours(error: Exception) -> StrandlineError | None:
         return CollectionError(_STATE.sub("", found[0]))
     if (found := _NO_SPACE.search(text)) and not _DATA.search(text):  # a row may hold these words
         return Determinate(f"the machine refused a file: {found[2]}{f': {found[1]}' if found[1] else ''}")
+    if (found := _SILENT.search(text)) and not _DATA.search(text):
+        return Unavailable(f"a store does not answer Spark: {found[0]}")
     if found := _UNREADABLE.search(text):
         return CorruptionError(f"a part fails its check: {_STATE.sub('', found[1])}")
     if found := _DATA.search(text):
