@@ -54,7 +54,7 @@ NEGATIVE = "[USER_RAISED_EXCEPTION] a row has the negative count -1: {} SQLSTATE
         (py4j.Py4JError(f"{LOST}[_LEGACY_ERROR_TEMP_3243] Illegal boundaries"), EvaluationError, "Illegal boundaries"),
         (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, "a row has the negative count -1"),
         (py4j.Py4JError(UNANSWERED), Unavailable, "a store does not answer Spark"),
-        (py4j.Py4JError(f"{LOST}{DIVIDED}\n{UNANSWERED}"), EvaluationError, "Division by zero"),
+        (py4j.Py4JError(WORDS.replace("No", "java.net.SocketException: no")), EvaluationError, "cannot be cast"),
         (py4j.Py4JError(FULL), Determinate, "No space left on device: /data/blob/s-1/part.parquet"),
         (py4j.Py4JError(SPILLED), Determinate, "No space left on device"),
         (py4j.Py4JError(WORDS), EvaluationError, "cannot be cast"),
