@@ -23,7 +23,7 @@ Caused by: java.io.FileNotFoundException: /data/blob/s-1/part.parquet (No space 
 UNANSWERED = (
     "An error occurred while calling o66.count.\n: org.apache.spark.SparkException: Job aborted\nCaused by: "
     "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/x. "
-    "SQLSTATE: KD001\nCaused by: org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException: getFileStatus on s3a://b/x: timeout"
+    "SQLSTATE: KD001\nCaused by: org.apache.hadoop.fs.s3a.AWSApiCallTimeoutException: open s3a://b/x: timeout"
 )
 SPILLED = "[FAILED_READ_FILE.NO_HINT] Encountered error\nCaused by: java.io.IOException: No space left on device"
 WORDS = "[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast SQLSTATE: 22018"
