@@ -15,6 +15,8 @@ from worlds.system import STEPS_MAX
 from worlds.whole import play
 
 HISTORIES: Final = 10_000
+WATCHED_HISTORIES: Final = 700
+"""At least as many as the bugs that are planted there may need."""
 LONG_BASE: Final = 2_000_000
 LONG_HISTORIES: Final = 100_000
 SAYS_SOMETHING: Final = 2_000
@@ -138,6 +140,14 @@ def hold(record_property, name: str, base: int, histories: int) -> None:
 def test_every_law_holds_in_every_history_of_the_whole_system(record_property) -> None:
     """Damage: after some order of faults a view or an endpoint is wrong, or stands still and does not say so."""
     hold(record_property, "simulation.whole", 0, HISTORIES)
+
+
+def test_a_tick_that_runs_long_says_so_in_every_history() -> None:
+    """Damage: a tick hangs over a store for minutes, and `status` says that all is well; or says so for ever after."""
+    long = 0
+    for seed in range(WATCHED_HISTORIES):
+        long += play(seed, watched=True).marks["tick: long"]
+    assert long > WATCHED_HISTORIES
 
 
 @pytest.mark.slow

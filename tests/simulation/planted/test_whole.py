@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planted.bugs import Bug
-from planted.whole import BUGS
+from planted.whole import BUGS, WATCHED_BUGS
 from worlds.campaign import ASKED_FOR
 from worlds.whole import law_of, play
 
@@ -16,12 +16,12 @@ SEEDS_MAX = 600
 BUGS_MIN = 24
 
 
-def first_broken(bug: Bug) -> tuple[int, str] | None:
+def first_broken(bug: Bug, *, watched: bool = False) -> tuple[int, str] | None:
     """Return the first seed whose history breaks a law while ``bug`` lives, and the law."""
     with bug.planted():
         for seed in range(SEEDS_MAX):
             try:
-                play(seed)
+                play(seed, watched=watched)
             except Exception as error:  # noqa: BLE001  # a bug may also end a run by what it raises: that is no law
                 if law := law_of(error):
                     return seed, law
@@ -36,6 +36,15 @@ def test_a_bug_planted_above_persist_breaks_a_law(bug: Bug, record_property) -> 
     verdict = "pass" if found else "miss"
     record_property("FIGURE", f"planted.whole.{bug.name} seeds={seed + 1},law={law} <={SEEDS_MAX} {verdict}")
     assert found, bug.mistake
+
+
+@pytest.mark.parametrize("bug", WATCHED_BUGS, ids=lambda bug: bug.name)
+def test_a_bug_planted_in_what_is_said_beside_ticks_breaks_a_law(bug: Bug, record_property) -> None:
+    """Damage: the simulation would not see that a tick which hangs says nothing."""
+    seed, law = first_broken(bug, watched=True) or (SEEDS_MAX, "none")
+    verdict = "pass" if law != "none" else "miss"
+    record_property("FIGURE", f"planted.watched.{bug.name} seeds={seed + 1},law={law} <={SEEDS_MAX} {verdict}")
+    assert law in {"silent", "L2"}, bug.mistake
 
 
 def test_there_are_enough_bugs_and_no_two_of_one_name() -> None:

@@ -27,7 +27,7 @@ from strandline.controller import retention
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import Catalog
 from strandline.controller.published import Board
-from strandline.errors import StoreError, Unavailable
+from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.instance import error_half, tables
@@ -49,6 +49,9 @@ from worlds.outside import StagedSession
 
 BUGS: Final[list[Bug]] = []
 bug = registrar(BUGS)
+WATCHED_BUGS: Final[list[Bug]] = []
+watched_bug = registrar(WATCHED_BUGS)
+"""Those of what is said beside ticks: the histories in which it is looked at must see them."""
 
 # ---- sources ---------------------------------------------------------------------------------------------------------
 
@@ -354,21 +357,19 @@ def silence(*_: object) -> dict[str, str]:
     return {}
 
 
-@bug("a tick that runs long names only what it has begun", (core_module, "waiting"))
+@watched_bug("a tick that runs long names only what it has begun", (core_module, "waiting"))
 def turn_unsaid(items: Any, behind: Any, under_way: Any, tick_ms: int) -> dict[str, str]:
     """Leave out whose turn is to come."""
     return dict.fromkeys(under_way, "it is under way")
 
 
-@bug("what a tick said while it ran is published after its end", (Board, "tell"))
-async def said_too_late(self: Board, found: Any, epoch: int, stale: Any = None) -> None:
-    """Send it whatever was told meanwhile, and by whom; believe that what was told before is still there."""
-    if (wanted := dict(found)) == self._told:
-        return
-    with suppress(StoreError, Unavailable):
-        encoded = msgspec.json.encode((epoch, wanted))
-        await self._register.update(lambda body: None if self._decode(body)[1] == wanted else encoded)
-        self._told = wanted
+@watched_bug("what a tick said while it ran stays published", (Core, "watch"))
+async def said_for_ever(self: Core) -> None:
+    """Publish it without the board's knowing."""
+    if waits := self.waits():
+        self.overdue(waits)
+        with suppress(StrandlineError):
+            await Board(self.board._register, str).tell(waits | self.all_problems(), self.require_writing().epoch)
 
 
 @bug("one source's failure ends the tick of all", (Problems, "of"))

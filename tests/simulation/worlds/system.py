@@ -136,6 +136,8 @@ class World:
         self.keep_history = KEEP_HISTORY[0]
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
+        self.watched = False
+        """Whether it is looked beside every tick whether it runs long."""
         self.queries = queries()
         outside = PersistClient(still, SimIds(), self.blob, self.consensus)
         self.observer = Observer(outside, ListEngine(self.blob, self.queries), self.upstreams, self.places)
