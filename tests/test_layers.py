@@ -19,6 +19,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 #: Lowest first.  A room imports only rooms on lower floors; rooms on one floor do not know of each other.
 FLOORS = (
     ("errors",),
+    ("options",),
     ("frontier", "algebra", "store"),
     ("persist",),
     ("engine", "materialize"),
@@ -85,8 +86,7 @@ CONCRETE = (
     "engine.session.s3a",
     "engine.parts.part_objects",
     "engine.files",
-    "sources.files",
-    "sources.local_folder",
+    "sources.readers",
     "materialize.drivers",
 )
 CHOOSES = ("wiring", "bench", "testing")

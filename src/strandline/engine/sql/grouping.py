@@ -46,8 +46,8 @@ def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> s
         )
     if node.start is not None:
         story.append(f"SELECT {listed([f'{node.start}L', *(f'CAST(0 AS {a.type})' for a in sums)])}")
-    told = text.define("story", "\nUNION ALL\n".join(story))
-    steps = text.define("steps", (_steps_once if once else _steps)(keys, sums, told))
+    summed = text.define("story", "\nUNION ALL\n".join(story))
+    steps = text.define("steps", (_steps_once if once else _steps)(keys, sums, summed))
     shown = [f"IF(__sign = 1, {quote(a.name)}, {_before(a)}) AS {quote(a.name)}" for a in sums]
     rows = next(a for a in sums if a.name == node.rows)
     there = f"IF(__sign = 1, {quote(rows.name)}, {_before(rows)}) <> 0" if keys else "(__sign = 1 OR __earlier > 0)"
