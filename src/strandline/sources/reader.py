@@ -85,7 +85,8 @@ class FileDecoder(Protocol):
 class Surroundings:
     """What a reader is opened with besides its options.
 
-    ``schema``: of the rows that it returns.  ``engine`` makes rows of Arrow, ``decoder`` of files.  ``progress`` opens the record shard that is its own, under ``epoch``.
+    ``schema``: of the rows that it returns.  ``engine`` makes rows of Arrow, ``decoder`` of files.  ``progress`` opens
+    the record shard that is its own, under ``epoch``.
     """
 
     clock: Clock
