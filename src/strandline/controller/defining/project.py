@@ -12,6 +12,8 @@ project.  An *endpoint* is a driver with options under a name that materializati
 
 Reading a project touches nothing but its files; `apply.py` makes an environment what its project says.
 
+Long because the shapes of a project's files and their errors are one format.
+
 Source: design page "environment" (a project).
 """
 
@@ -43,11 +45,11 @@ from strandline.controller.location.config import (
     DEPLOYMENT_DEFAULT,
     KEEP_HISTORY_DEFAULT,
     TICK_MS_DEFAULT,
-    resolve_reference,
 )
 from strandline.controller.location.interval import refuse_no_interval
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError, DefinitionError
+from strandline.options import resolve_reference
 
 SETTINGS_FILE: Final = "strandline.yml"
 DIRECTORIES: Final[Mapping[str, type]] = {
