@@ -115,7 +115,7 @@ class SparkAnalyst:
     def _views(self, columns: Mapping[str, str]) -> Iterator[None]:
         """Let there be these empty views and no others.  They stay: the next question is most often about the same."""
         with self._lock:
-            for name in self._named.keys() - columns.keys():
+            for name in sorted(self._named.keys() - columns.keys()):
                 self._session.catalog.dropTempView(name)
                 del self._named[name]
             for name, ddl in columns.items():
