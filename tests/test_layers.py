@@ -11,14 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from strandline.algebra.nodes import Node
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
 #: Lowest first.  A room imports only rooms on lower floors; rooms on one floor do not know of each other.
 FLOORS = (
     ("errors",),
+    ("options",),
     ("frontier", "algebra", "store"),
     ("persist",),
     ("engine", "materialize"),
@@ -85,11 +89,21 @@ CONCRETE = (
     "engine.session.s3a",
     "engine.parts.part_objects",
     "engine.files",
-    "sources.files",
-    "sources.local_folder",
+    "sources.readers",
     "materialize.drivers",
 )
 CHOOSES = ("wiring", "bench", "testing")
+
+
+#: A node is taken apart only where its meaning is: its declaration, its care, its rules, its plan, its SQL, its lists.
+TAKES_NODES_APART = (
+    "algebra.nodes",
+    "algebra.careful",
+    "compute.plan",
+    "compute.rules",
+    "engine.sql.rendering",
+    "testing.lists.list_plans",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,3 +312,26 @@ def test_types_of_spark_may_be_named_anywhere() -> None:
     """The public face returns Spark's DataFrame; an annotation loads nothing."""
     text = "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"
     assert misplaced(list(imports_of("client", text, frozenset()))) == []
+
+
+def nodes_taken_apart(module: str, text: str) -> list[str]:
+    """Return where ``text`` of ``module`` matches on the class of a plan node, in a module that does not own that."""
+    if _within(module, TAKES_NODES_APART):
+        return []
+    names = {each.__name__ for each in get_args(Node)} - {"Get"}  # a leaf is a name, not a meaning
+    found = []
+    for at in ast.walk(ast.parse(text)):
+        match at:
+            case ast.MatchClass(cls=ast.Name(id=name)) if name in names:
+                found.append(f"{module}:{at.lineno}: matches on {name}")
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+                asked = {each.id for each in ast.walk(kinds) if isinstance(each, ast.Name)} & names
+                found += [f"{module}:{at.lineno}: asks for {name}" for name in sorted(asked)]
+    return found
+
+
+def test_a_node_is_taken_apart_only_where_its_meaning_is() -> None:
+    """Damage: a new node is a search through all rooms for places that match on nodes."""
+    assert [each for name, path in modules().items() for each in nodes_taken_apart(name, path.read_text())] == []
+    planted = "def f(n):\n    match n:\n        case Join():\n            return isinstance(n, Reduce | Filter)"
+    assert len(nodes_taken_apart("compute.step", planted)) == 3, "a check that sees nothing"

@@ -19,8 +19,8 @@ def test_a_driver_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None
     """Damage: options are guessed, or read in the code."""
     assert main(["driver", "spec", "duckdb", "--json"]) == Exit.OK
     told = json.loads(capsys.readouterr().out)
-    assert told["options"] == duckdb.SPEC.config_schema
-    assert told["resource"] == duckdb.SPEC.resource_schema
+    assert told["options"] == duckdb.KIND.spec.config_schema
+    assert told["resource"] == duckdb.KIND.spec.resource_schema
     assert main(["driver", "spec", "duckdb"]) == Exit.OK
     assert '"path"' in capsys.readouterr().out
 
@@ -28,12 +28,10 @@ def test_a_driver_says_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None
 def test_an_endpoint_that_is_not_known_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: a typing error prints a traceback."""
     assert main(["driver", "spec", "duckbd"]) != Exit.OK
-    assert capsys.readouterr().err == (
-        "strandline: there is no driver for endpoint 'duckbd'; there is one for duckdb\n"
-    )
+    assert capsys.readouterr().err == ("strandline: there is no endpoint 'duckbd'; there is 'duckdb'\n")
 
 
-class Doors:
+class Openers:
     """Gives an environment, and remembers how it was opened."""
 
     def __init__(self) -> None:
@@ -43,11 +41,11 @@ class Doors:
     def project(self, root: Path) -> Path:
         return root
 
-    def writing(self, project: Path) -> Doors:
+    def writing(self, project: Path) -> Openers:
         self.opened.append("writing")
         return self
 
-    def looking(self, project: Path) -> Doors:
+    def looking(self, project: Path) -> Openers:
         self.opened.append("looking")
         return self
 
@@ -66,10 +64,10 @@ class Doors:
 @pytest.mark.parametrize(("apply", "last"), [(False, "nothing is changed; --apply does it"), (True, "done: the next")])
 def test_a_backfill_is_said_before_it_is_done(apply: bool, last: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Damage: asking what a backfill would do does it, or takes the location from the process that runs."""
-    doors: Any = Doors()
-    endpoints.backfill(doors, Path(), "out", "orders", Output(json=False), apply=apply)
-    assert doors.opened == ["writing" if apply else "looking"]
-    assert doors.asked == [("out", "orders", apply)]
+    openers: Any = Openers()
+    endpoints.backfill(openers, Path(), "out", "orders", Output(json=False), apply=apply)
+    assert openers.opened == ["writing" if apply else "looking"]
+    assert openers.asked == [("out", "orders", apply)]
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
         "Orders: filled again from the start of orders (backfill 2)",

@@ -126,7 +126,7 @@ def test_nothing_that_data_hold_reaches_the_terminal_unescaped(orders):
 
 
 def test_every_way_to_the_terminal_escapes(capsys):
-    """Damage: one of several doors stays open."""
+    """Damage: one of several openers stays open."""
     output = Output(json=False)
     output.result({}, TERMINAL)
     output.note(TERMINAL)

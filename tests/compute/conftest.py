@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from strandline.algebra.nodes import Node, frames
 from strandline.algebra.schema import Column, Schema, quote
-from strandline.compute.delta.phase import Phase, Window, source
 from strandline.compute.plan.view import PlannedView, plan_view
+from strandline.compute.rules.phase import Phase, Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan, split
 from strandline.engine.sql.analysis import SparkAnalyst
 from strandline.engine.sql.rendering import render

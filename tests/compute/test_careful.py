@@ -13,8 +13,8 @@ from strandline.algebra.careful import careful
 from strandline.algebra.nodes import Aggregate, Filter, Get, Join, Node, Project, Reduce, UnionAll
 from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME
-from strandline.compute.delta.linear import updates
-from strandline.compute.delta.phase import Phase, Window, frame
+from strandline.compute.rules.linear import updates
+from strandline.compute.rules.phase import Phase, Window, frame
 from strandline.testing.lists.list_plans import Plans
 
 Frames = Mapping[str, Sequence[dict[str, Any]]]

@@ -9,7 +9,7 @@ from typing import Any
 from strandline.algebra.nodes import Get, Node
 from strandline.algebra.schema import Column, Schema
 from strandline.compute.sink.actor import Sink
-from strandline.compute.stage import Kind, Stage
+from strandline.compute.stage import LINEAR, Stage
 from strandline.compute.step import StageRun
 from strandline.compute.tick import TickReport, tick
 from strandline.errors import Indeterminate
@@ -133,7 +133,7 @@ class Workshop:
 
     def copy(self, name: str, of: str = "t", client: PersistClient | None = None, epoch: int = 1) -> StageRun:
         """Open a stage ``name`` whose contents are those of ``of``."""
-        stage = Stage(name, Kind.LINEAR, Get(of, (("k", "k"),)), (of,), SCHEMA, (("k", "k"),))
+        stage = Stage(name, LINEAR, Get(of, (("k", "k"),)), (of,), SCHEMA, (("k", "k"),))
         own = client or self.client
         sink = Sink(self.engine, self.writer(name, epoch, own), SCHEMA, f"copy of {of}", ())
         run_sync(sink.open())

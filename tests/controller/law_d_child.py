@@ -1,6 +1,6 @@
 """Runs the demo's three views over a few days of flights, and prints a hash of every update of each: for `test_law_d`.
 
-    python law_d_child.py DIRECTORY MASTER DAYS_PER_STEP
+    python law_d_child.py DIRECTORY MASTER DAYS DAYS_PER_STEP
 
 Times are given, so that every run has the same ones; only how Spark partitions, and how many days a step covers,
 differ.
@@ -19,15 +19,14 @@ from strandline.cli.demo.definitions import VIEWS, write_project
 from strandline.cli.demo.schedule import schedule
 from strandline.controller.defining.project import load as load_project
 
-DAYS = 8
 BASE = 4_000_000_000_000
 """A time that no clock has reached: the same in every run."""
 
 
-def main(root: Path, master: str, days_per_step: int) -> None:
+def main(root: Path, master: str, days: int, days_per_step: int) -> None:
     """Run, and print one JSON object: view to hash."""
     write_project(root)
-    steps = schedule(load(), days=DAYS, months=1)
+    steps = schedule(load(), days=days, months=1)
     config = {
         "spark": {"spark.master": master, "spark.executor.memory": "1g", "spark.local.dir": str(root / "scratch")}
     }
@@ -66,4 +65,4 @@ def _bits(value: object) -> object:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

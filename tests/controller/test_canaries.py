@@ -12,8 +12,8 @@ from s3_server import S3Server
 from strandline.cli import main
 from strandline.controller.defining.project import load
 from strandline.errors import StrandlineError
-from strandline.store.blob_kinds.objects import ObjectBlob, ObjectLocation
-from strandline.wiring.addresses import location_of
+from strandline.store.blob_kinds.objects import ObjectBlob
+from strandline.wiring.locations import InBucket, location_of
 
 CANARY = "canary-4711"
 NUMBERS = itertools.count()
@@ -75,10 +75,10 @@ def test_no_error_of_an_object_store_shows_its_keys(s3_server: S3Server, monkeyp
     storage = {**s3_server.storage, "secret_access_key": "env:CANARY", "session_token": "env:CANARY"}
     shown = []
     for bucket, more in (("nosuchbucket", {}), ("nosuchbucket", {"region": "x y"}), (s3_server.bucket, {"nokey": "1"})):
-        location = location_of(f"s3://{bucket}/canary", {**storage, **more})
-        assert isinstance(location, ObjectLocation)
-        shown += [repr(location), str(location.options)]
         with pytest.raises(StrandlineError) as raised:
-            ObjectBlob(location)
+            location = location_of(f"s3://{bucket}/canary", {**storage, **more})
+            assert isinstance(location, InBucket)
+            shown += [repr(location), str(location.at.options)]
+            ObjectBlob(location.at)
         shown += [str(raised.value), repr(raised.value)]
     assert not [text for text in shown if CANARY in text]

@@ -178,7 +178,7 @@ def test_a_source_that_continues_keeps_its_good_rows_readable(
 ) -> None:
     """Damage: a feed that always has some bad lines cannot be used at all."""
     with place.open() as env:
-        with pytest.raises(DefinitionError, match="on_error is 'fail' or 'continue', not 'ignore'"):
+        with pytest.raises(DefinitionError, match="option 'on_error' is 'ignore': it can be fail, continue"):
             _source(env, tmp_path, ", on_error 'ignore'")
         _source(env, tmp_path, ", on_error 'continue'")
         files("b.csv", "id,n\n2,20\nx,30\n")

@@ -14,20 +14,24 @@ CHILD = Path(__file__).with_name("law_d_child.py")
 CONFIGURATIONS = {
     "local[1], a day a step": ("local[1]", 1),
     "local[2], a day a step": ("local[2]", 1),
-    "local[2], a week a step": ("local[2]", 7),
+    "local[2], days in one step": ("local[2]", 7),
     "local-cluster[2,1,1024], a day a step": ("local-cluster[2,1,1024]", 1),
 }
 
 
 @pytest.mark.time_limit(900)
-def test_the_views_updates_are_identical_whatever_the_partitioning_and_the_batching(tmp_path: Path) -> None:
+@pytest.mark.parametrize("days", [3, pytest.param(14, marks=pytest.mark.slow)])
+def test_the_views_updates_are_identical_whatever_the_partitioning_and_the_batching(days: int, tmp_path: Path) -> None:
     """Else two replicas would correct each other's last bits for ever, and a restart could change an answer."""
     found = {}
-    for number, (name, (master, days)) in enumerate(CONFIGURATIONS.items()):
+    for number, (name, (master, days_per_step)) in enumerate(CONFIGURATIONS.items()):
         directory = tmp_path / str(number)
         directory.mkdir()
         run = subprocess.run(
-            [sys.executable, CHILD, directory, master, str(days)], capture_output=True, text=True, check=False
+            [sys.executable, CHILD, directory, master, str(days), str(days_per_step)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert run.returncode == 0, f"{name}: {run.stderr[-3000:]}"
         found[name] = json.loads(run.stdout.strip().splitlines()[-1])

@@ -24,7 +24,7 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import updates
-from strandline.wiring.endpoints import driver
+from strandline.wiring.registry import driver
 
 
 class Place:
@@ -90,15 +90,15 @@ def test_status_counts_what_the_sinks_of_a_view_did() -> None:
     async def body() -> None:
         place = Place()
         core = await filled(place)
-        told = (await inquiry.status(core))["collections"]
-        assert told["Ones"]["sink"]["rows"] == 2
-        assert told["Ones"]["sink"]["appends"] >= 2
-        assert told["Ones"]["sink"]["conflicts"] == 0
-        assert "sink" not in told["orders"]
+        sent = (await inquiry.status(core))["collections"]
+        assert sent["Ones"]["sink"]["rows"] == 2
+        assert sent["Ones"]["sink"]["appends"] >= 2
+        assert sent["Ones"]["sink"]["conflicts"] == 0
+        assert "sink" not in sent["orders"]
         core.client.notifier = Asked(place, core._metrics())
         core.writing = None
         others = await inquiry.status(core)
-        assert others["collections"]["Ones"]["sink"] == told["Ones"]["sink"], "another process reads the same"
+        assert others["collections"]["Ones"]["sink"] == sent["Ones"]["sink"], "another process reads the same"
         assert others["writer_persist"] == core.client.metrics.counts(), "and persist's counters are persist's alone"
 
     asyncio.run(body())
@@ -115,7 +115,7 @@ def test_status_shows_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) 
         seen: list[tuple[str, dict[str, int]]] = []
 
         def watch(status: Status) -> None:
-            seen.append((status.phase, live.of(live.told(core.live()), live.MOVING, "out")))
+            seen.append((status.phase, live.of(live.sendable(core.live()), live.MOVING, "out")))
 
         core.require_writing().instance.watch = watch
         await core.tick()
@@ -125,8 +125,8 @@ def test_status_shows_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) 
         assert (await inquiry.status(core))["materializations"]["out"]["moving"] == {"read": 0, "about": 0, "sent": 0}
         core.client.notifier = Asked(place, {"moving/out/read": 7, "moving/out/about": 9, "moving/out/sent": 0})
         core.writing = None
-        told = (await inquiry.status(core))["materializations"]["out"]["moving"]
-        assert Moving(**told) == Moving(read=7, about=9)
+        sent = (await inquiry.status(core))["materializations"]["out"]["moving"]
+        assert Moving(**sent) == Moving(read=7, about=9)
 
     asyncio.run(body())
 
@@ -134,10 +134,10 @@ def test_status_shows_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) 
 def test_counters_of_many_views_do_not_break_the_connection() -> None:
     """Damage: with a thousand views readers no longer receive notices of new versions."""
     many = {f"sink/{'v' * 50}{n}/{field}": n for n in range(5_000) for field in ("rows", "appends")}
-    told = live.told(many)
-    assert 0 < sum(len(name) for name in told) <= live.TOLD_BYTES_MAX
-    assert list(told.items()) == list(many.items())[: len(told)]
-    assert live.told(dict(list(many.items())[:10])) == dict(list(many.items())[:10])
+    sent = live.sendable(many)
+    assert 0 < sum(len(name) for name in sent) <= live.SENT_BYTES_MAX
+    assert list(sent.items()) == list(many.items())[: len(sent)]
+    assert live.sendable(dict(list(many.items())[:10])) == dict(list(many.items())[:10])
 
 
 @pytest.mark.parametrize(

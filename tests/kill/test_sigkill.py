@@ -23,8 +23,8 @@ from strandline.cli.demo import data, definitions, proof, story
 from strandline.controller.location.catalog import CatalogStore, Source
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.register import Register
-from strandline.sources.file_sequence import FileSequence
-from strandline.sources.files import PARTITION
+from strandline.sources.readers.files.reader import PARTITION
+from strandline.sources.readers.files.sequence import FileSequence
 from strandline.sources.remap import RemapShard
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus

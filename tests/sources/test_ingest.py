@@ -430,7 +430,7 @@ def test_a_crash_at_any_io_loses_and_doubles_nothing(script, after):
 class ResumesOneTooFar(Ingestion):
     """Planted: tells upstream of the durable upper's own binding instead of its predecessor's."""
 
-    async def _let_go(self):
+    async def _release_upstream(self):
         if not self.upper.empty:
             await self._reader.commit(self._remap.remap.offsets_at(self.upper.at + 999))
 

@@ -23,7 +23,9 @@ from strandline.store.consensus_kinds.sqlite import SQLiteConsensus
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.consensus_contract import step
 from strandline.wiring import assemble as wiring
-from strandline.wiring.addresses import consensus_of, location_of
+from strandline.wiring import loop
+from strandline.wiring.consensuses import consensus_of
+from strandline.wiring.locations import location_of
 
 NUMBERS = itertools.count()
 
@@ -32,8 +34,8 @@ def opened(text: str | None, location: str, storage: dict[str, str] | None = Non
     """Open a consensus as `assemble` does, use it, close it, and return its class."""
     where = location_of(location, storage or {})
     with ExitStack() as stack:
-        wiring._stores(where, Mode.FULL, stack)
-        consensus = wiring._consensus(consensus_of(text, where), where, Mode.FULL, stack, existing=False)
+        where.open(Mode.FULL, stack)
+        consensus = consensus_of(text, where).open(stack, existing=False)
         requests = [step(f"k{number}", None) for number in range(3)]
         assert asyncio.run(consensus.compare_and_set_many(requests)) == [Committed()] * 3
         assert asyncio.run(consensus.list_keys()) == ["k0", "k1", "k2"]
@@ -77,7 +79,7 @@ def test_calls_run_together() -> None:
         return number
 
     async def body() -> list[int]:
-        return await wiring.outcomes([call(number) for number in range(3)])
+        return await loop.outcomes([call(number) for number in range(3)])
 
     assert asyncio.run(body()) == [0, 1, 2]
 
@@ -89,9 +91,9 @@ def test_unfinished_files_are_swept_when_a_location_is_opened(tmp_path: Path) ->
     leftover.write_bytes(b"half")
     os.utime(leftover, (0, 0))
     with ExitStack() as stack:
-        wiring._stores(location_of(str(tmp_path), {}), Mode.READ, stack)
+        location_of(str(tmp_path), {}).open(Mode.READ, stack)
         assert leftover.exists(), "a reader changes nothing"
-        wiring._stores(location_of(str(tmp_path), {}), Mode.FULL, stack)
+        location_of(str(tmp_path), {}).open(Mode.FULL, stack)
     assert not leftover.exists()
 
 
@@ -111,7 +113,7 @@ def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path: Path, monkeyp
     assert not list(tmp_path.glob("strandline-*"))
 
 
-@pytest.mark.parametrize("run", [wiring.outcomes, wiring.side_by_side])
+@pytest.mark.parametrize("run", [loop.outcomes, loop.side_by_side])
 def test_a_call_that_fails_beside_others_raises_its_own_error(run) -> None:
     """Damage: a read of a bucket that does not answer ends `strandline run`, because no handler knows its error."""
 

@@ -144,6 +144,12 @@ class Reduce:
         """Output columns: keys, then aggregates."""
         return tuple(name for name, _ in self.keys) + tuple(a.name for a in self.aggregates)
 
+    @property
+    def described(self) -> str:
+        """What it computes, for people."""
+        computed = [f"{a.function}({'*' if a.argument is None else a.argument.sql})" for a in self.aggregates]
+        return f"{', '.join(computed)} BY {', '.join(value.sql for _, value in self.keys) or '()'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
@@ -315,22 +321,28 @@ NOTHING: Final = Constant((), ())
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that ``node`` reads, in order."""
-    match node:
-        case Get() | Constant():
-            return ()
-        case Project(input=one) | Filter(input=one) | Reduce(input=one) | Negate(input=one):
-            return (one,)
-        case Passing(input=one) | Failing(input=one):
-            return (one,)
-        case Join(inputs=many) | UnionAll(inputs=many) | Opaque(inputs=many):
-            return many
-        case Accumulate():
-            return (node.delta, node.prior)
-        case Regroup():
-            return (node.delta, node.new, node.prior)
-        case Replay():
-            return (*node.inputs, node.prior)
+    """Return the nodes that ``node`` reads, in the order of its fields."""
+    found: list[Node] = []
+    for each in fields(node):
+        value = getattr(node, each.name)
+        found += [value] if isinstance(value, Node) else value if each.name == "inputs" else []
+    return tuple(found)
+
+
+def rebuilt(node: Node, below: Callable[[Node], Node]) -> Node:
+    """Return ``node`` over what ``below`` makes of each node that it reads.
+
+    >>> rebuilt(Negate(Get("a", ())), lambda get: Get("b", ()))
+    Negate(input=Get(frame='b', columns=()))
+    """
+    changed: dict[str, object] = {}
+    for each in fields(node):
+        value = getattr(node, each.name)
+        if isinstance(value, Node):
+            changed[each.name] = below(value)
+        elif each.name == "inputs":
+            changed[each.name] = tuple(map(below, value))
+    return replace(node, **changed) if changed else node  # type: ignore[arg-type]
 
 
 def frames(node: Node) -> frozenset[str]:
@@ -350,13 +362,26 @@ def with_frames(node: Node, rename: Callable[[str], str]) -> Node:
     >>> with_frames(Negate(Get("a", (("x", "x"),))), str.upper)
     Negate(input=Get(frame='A', columns=(('x', 'x'),)))
     """
-    changed: dict[str, object] = {}
-    for each in fields(node):
-        value = getattr(node, each.name)
-        if isinstance(value, Node):
-            changed[each.name] = with_frames(value, rename)
-        elif each.name == "inputs":
-            changed[each.name] = tuple(with_frames(below, rename) for below in value)
-        elif each.name == "frame":
-            changed[each.name] = rename(value)
-    return replace(node, **changed)  # type: ignore[arg-type]
+    if isinstance(node, Get):
+        return replace(node, frame=rename(node.frame))
+    return rebuilt(node, lambda below: with_frames(below, rename))
+
+
+def renaming(node: Node) -> Get | None:
+    """Return the one leaf that ``node`` comes to, if all it does is give each column of a frame once, under some name.
+
+    >>> from strandline.algebra.scalar import column
+    >>> below = Get("a", (("x", "kept"),))
+    >>> renaming(Project(below, (("y", Scalar(column("x"))),)))
+    Get(frame='a', columns=(('y', 'kept'),))
+    """
+    if isinstance(node, Get):
+        return node
+    if not isinstance(node, Project) or not isinstance(node.input, Get):
+        return None
+    below = dict(node.input.columns)
+    taken = [expression.column for _, expression in node.columns]
+    if None in taken or sorted(map(str, taken)) != sorted(below):
+        return None
+    columns = tuple((name, below[str(own)]) for (name, _), own in zip(node.columns, taken, strict=True))
+    return Get(node.input.frame, columns)

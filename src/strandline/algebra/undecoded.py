@@ -28,12 +28,12 @@ class Told(NamedTuple):
     takes_back: bool
 
 
-def told(error: str) -> Told:
+def parsed(error: str) -> Told:
     """Return what ``error`` says.
 
-    >>> told('{"file":"b.csv","line":2,"reason":"it takes back a record that is not here: short","raw":"1"}')
+    >>> parsed('{"file":"b.csv","line":2,"reason":"it takes back a record that is not here: short","raw":"1"}')
     Told(reason='short', raw='1', takes_back=True)
-    >>> told("no JSON")
+    >>> parsed("no JSON")
     Told(reason='no JSON', raw=None, takes_back=False)
     """
     try:
@@ -53,7 +53,7 @@ def cancelled(errors: Mapping[str, int]) -> dict[str, int]:
     """
     sides: dict[tuple[str, str | None], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for error in sorted(errors):
-        reason, raw, takes_back = told(error)
+        reason, raw, takes_back = parsed(error)
         sides[reason, raw][takes_back].append(error)
     found: dict[str, int] = {}
     for both in sides.values():

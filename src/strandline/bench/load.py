@@ -23,7 +23,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.records import Record
 from strandline.persist.handles.write import fenced
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
-from strandline.wiring.assemble import outcomes
+from strandline.wiring.loop import outcomes
 
 SHARD: Final = "load"
 EPOCH: Final = 1

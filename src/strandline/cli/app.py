@@ -18,7 +18,7 @@ import typer
 from strandline.cli import asking, endpoints, keeping, running, sources, verifying, warming
 from strandline.cli.template import create_project
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, printable
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
     command = typer.main.get_command(app)
     before = os.environ.get(TRACEBACK_VARIABLE)
     try:
-        command(args=None if arguments is None else list(arguments), prog_name="strandline", obj=Door(spark))
+        command(args=None if arguments is None else list(arguments), prog_name="strandline", obj=Opener(spark))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK if end.code is None else Exit.FAILED
     except Exception as error:  # the last place that can report it in one sentence
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None, *, spark: SparkSession | None =
 
 
 @app.callback()
-def told(
+def with_debug(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show where an error came from, and what Spark prints.")
     ] = False,
@@ -112,16 +112,16 @@ def run(
     ] = None,
 ) -> None:
     """Keep the project's views and endpoints up to date, until a signal says stop."""
-    door = _door(context)
-    found = door.project(project)
+    opener = _opener(context)
+    found = opener.project(project)
     wanted = running.Wanted(once=once, until=until, take_over=take_over, tick_ms=tick_ms or found.tick_ms)
-    raise typer.Exit(running.run(door, found, wanted, Output(json)))
+    raise typer.Exit(running.run(opener, found, wanted, Output(json)))
 
 
 @app.command()
 def status(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
     """Show collections, errors, materializations and the writer."""
-    asking.status(_door(context), project, Output(json))
+    asking.status(_opener(context), project, Output(json))
 
 
 @app.command()
@@ -133,7 +133,7 @@ def query(
     json: JsonOption = False,
 ) -> None:
     """Answer a query, all its collections read at one time."""
-    asking.query(_door(context), project, sql, as_of, Output(json))
+    asking.query(_opener(context), project, sql, as_of, Output(json))
 
 
 @app.command()
@@ -150,7 +150,7 @@ def verify(
 ) -> None:
     """Compute a view from scratch and compare, both ways; status 3 if there is a difference."""
     wanted = verifying.Wanted(name, as_of, repair=repair, wait_s=wait)
-    raise typer.Exit(verifying.verify(_door(context), project, wanted, Output(json)))
+    raise typer.Exit(verifying.verify(_opener(context), project, wanted, Output(json)))
 
 
 @app.command()
@@ -161,7 +161,7 @@ def explain(
     json: JsonOption = False,
 ) -> None:
     """Show how a view is maintained, and why any part of it is recomputed."""
-    asking.explain(_door(context), project, name, Output(json))
+    asking.explain(_opener(context), project, name, Output(json))
 
 
 @app.command()
@@ -172,7 +172,7 @@ def sql(
     json: JsonOption = False,
 ) -> None:
     """Run statements, separated by semicolons."""
-    asking.script(_door(context), project, file, Output(json))
+    asking.script(_opener(context), project, file, Output(json))
 
 
 @inspect_app.command("shard")
@@ -183,7 +183,7 @@ def inspect_shard(
     json: JsonOption = False,
 ) -> None:
     """Show a shard's state, its batches, its holds, and where its bytes are."""
-    keeping.inspect_shard(_door(context), project, name, Output(json))
+    keeping.inspect_shard(_opener(context), project, name, Output(json))
 
 
 @app.command()
@@ -194,7 +194,7 @@ def fsck(
     json: JsonOption = False,
 ) -> None:
     """Read all stored data, and list damaged, missing or leaked objects; status 3 if a read can fail because of one."""
-    raise typer.Exit(keeping.fsck(_door(context), project, Output(json), apply=apply))
+    raise typer.Exit(keeping.fsck(_opener(context), project, Output(json), apply=apply))
 
 
 @app.command()
@@ -206,7 +206,7 @@ def compact(
     json: JsonOption = False,
 ) -> None:
     """List the shards that have more than one batch, and merge them."""
-    raise typer.Exit(keeping.compact(_door(context), project, name, Output(json), apply=apply))
+    raise typer.Exit(keeping.compact(_opener(context), project, name, Output(json), apply=apply))
 
 
 @app.command()
@@ -214,7 +214,7 @@ def gc(
     context: typer.Context, apply: ApplyOption = False, project: ProjectOption = HERE, json: JsonOption = False
 ) -> None:
     """List the garbage, objects that no living version names, and delete it."""
-    keeping.gc(_door(context), project, Output(json), apply=apply)
+    keeping.gc(_opener(context), project, Output(json), apply=apply)
 
 
 @app.command()
@@ -229,7 +229,7 @@ def backfill(
     json: JsonOption = False,
 ) -> None:
     """Show what refilling an endpoint's tables from the start would do to them, and do it."""
-    endpoints.backfill(_door(context), project, name, collection, Output(json), apply=apply)
+    endpoints.backfill(_opener(context), project, name, collection, Output(json), apply=apply)
 
 
 @source_app.command("skip")
@@ -244,7 +244,7 @@ def source_skip(
     json: JsonOption = False,
 ) -> None:
     """List the undecodable records of a source, and dismiss them, so that they are no longer errors."""
-    sources.skip(_door(context), project, name, as_of, Output(json), apply=apply)
+    sources.skip(_opener(context), project, name, as_of, Output(json), apply=apply)
 
 
 @driver_app.command("spec")
@@ -257,9 +257,15 @@ def driver_spec(
 
 
 @app.command()
+def options(json: JsonOption = False) -> None:
+    """Show every option of every source, endpoint and store, as Markdown."""
+    endpoints.options(Output(json))
+
+
+@app.command()
 def release(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
     """Release a location whose holder died, if its deployment is not `reentrant`."""
-    keeping.release(_door(context), project, Output(json))
+    keeping.release(_opener(context), project, Output(json))
 
 
 @app.command()
@@ -303,9 +309,9 @@ def bench(
     from strandline.cli import benching  # it builds sessions of its own
 
     size = benching.Size(Load(writers, batches, records, record_bytes), ticks)
-    benching.bench(_door(context), name, size, Output(json))
+    benching.bench(_opener(context), name, size, Output(json))
 
 
-def _door(context: typer.Context) -> Door:
-    assert isinstance(context.obj, Door), "main passes the door to every command"
+def _opener(context: typer.Context) -> Opener:
+    assert isinstance(context.obj, Opener), "main passes the opener to every command"
     return context.obj

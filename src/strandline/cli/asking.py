@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, rows_document, rows_table, table
 from strandline.client import Environment, Transaction
 from strandline.controller.language import statements
@@ -21,9 +21,9 @@ from strandline.instance.error_half import described, remedy
 _COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "problem")
 
 
-def status(door: Door, root: Path, output: Output) -> None:
+def status(opener: Opener, root: Path, output: Output) -> None:
     """Print the status of the environment."""
-    with door.reading(door.project(root), output.note) as env:
+    with opener.reading(opener.project(root), output.note) as env:
         found = env.status()
     output.result(found, _written_by(found))
     if output.json:
@@ -41,36 +41,36 @@ def status(door: Door, root: Path, output: Output) -> None:
         for notice in each["notices"]:
             output.result({}, f"{name}: {notice}")
     for name, counts in (("this process", found["persist"]), ("the writer", found["writer_persist"] or {})):
-        if told := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
-            output.result({}, f"store counters of {name}: {told}")
+        if shown := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
+            output.result({}, f"store counters of {name}: {shown}")
     for name, each in found["materializations"].items():
         moving = each.pop("moving") or {}
-        told = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
+        shown = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
         if any(moving.values()):
-            told += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
-        output.result({}, f"materialization {name}: {told}")
+            shown += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
+        output.result({}, f"materialization {name}: {shown}")
     known = {name.lower() for name in (*found["collections"], *found["materializations"])}
     for name in sorted(found["problems"].keys() - known):
         output.result({}, f"{name}: {found['problems'][name]}")
 
 
-def query(door: Door, root: Path, sql: str, as_of: int | None, output: Output) -> None:
+def query(opener: Opener, root: Path, sql: str, as_of: int | None, output: Output) -> None:
     """Print the answer to a query."""
-    with door.reading(door.project(root), output.note) as env:
+    with opener.reading(opener.project(root), output.note) as env:
         _answer(env, sql, as_of, output)
 
 
-def explain(door: Door, root: Path, name: str, output: Output) -> None:
+def explain(opener: Opener, root: Path, name: str, output: Output) -> None:
     """Print how a view is maintained."""
-    with door.reading(door.project(root), output.note) as env:
+    with opener.reading(opener.project(root), output.note) as env:
         found = env.explain(name)
     document = {"name": name, "incremental": found.incremental, "reasons": found.reasons, "sql": found.sql}
     output.result(document, str(found))
 
 
-def script(door: Door, root: Path, file: Path, output: Output) -> None:
+def script(opener: Opener, root: Path, file: Path, output: Output) -> None:
     """Run the statements of a file.  A script that only reads does not block the writer."""
-    project = door.project(root)
+    project = opener.project(root)
     text = _text(file)
     parsed = [(each, project.resolved(statements.parse(each))) for each in statements.placed(text)]
     writes = any(not isinstance(statement, statements.Query) for _, statement in parsed)
@@ -78,7 +78,7 @@ def script(door: Door, root: Path, file: Path, output: Output) -> None:
     if not parsed:
         output.note(f"there is no statement in {str(file)!r}")
         return
-    with door.writing(project) if writes else door.reading(project, output.note) as env:
+    with opener.writing(project) if writes else opener.reading(project, output.note) as env:
         transaction: Transaction | None = None
         for each, statement in parsed:
             match statement:

@@ -15,7 +15,7 @@ from strandline.bench.appends import append_and_open
 from strandline.bench.environment import FILE_TICKS, grow
 from strandline.bench.load import Load
 from strandline.bench.persist import stage_and_scan
-from strandline.cli.terminal.opening import Door, keep_apart
+from strandline.cli.terminal.opening import Opener, keep_apart
 from strandline.cli.terminal.output import Output
 from strandline.engine.session.start import build
 from strandline.errors import ConfigError
@@ -52,14 +52,14 @@ BENCHMARKS: Final[Mapping[str, Callable[[SparkSession, Path, Size], dict[str, An
 }
 
 
-def bench(door: Door, name: str, size: Size, output: Output) -> None:
+def bench(opener: Opener, name: str, size: Size, output: Output) -> None:
     """Run the benchmark ``name`` in a temporary directory and print its document.
 
     Raises `ConfigError` if there is no benchmark of that name.
     """
     if name not in BENCHMARKS:
         raise ConfigError(f"there is no benchmark {name!r}; there is {', '.join(BENCHMARKS)}")
-    session = door.spark
+    session = opener.spark
     if session is None:
         keep_apart()
         session = build({})
@@ -67,6 +67,6 @@ def bench(door: Door, name: str, size: Size, output: Output) -> None:
         with tempfile.TemporaryDirectory(prefix="strandline-bench-", ignore_cleanup_errors=True) as directory:
             document = BENCHMARKS[name](session, Path(directory), size)
     finally:
-        if door.spark is None:
+        if opener.spark is None:
             session.stop()
     output.result(document, "")

@@ -1,4 +1,4 @@
-"""`strandline backfill` and `strandline driver spec`: the commands for endpoints.
+"""`strandline backfill`, `strandline driver spec` and `strandline options`: endpoints, and what options there are.
 
 Source: design page "materialize" (backfill, announced beforehand; drivers are products).
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
-from strandline.wiring.endpoints import spec_of
+from strandline.wiring.registry import DRIVERS, named, page
 
 
-def backfill(door: Door, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
+def backfill(opener: Opener, root: Path, name: str, collection: str | None, output: Output, *, apply: bool) -> None:
     """Print what refilling tables would do; with ``apply`` do it."""
-    project = door.project(root)
-    with door.writing(project) if apply else door.looking(project) as env:
+    project = opener.project(root)
+    with opener.writing(project) if apply else opener.looking(project) as env:
         done = env.backfill(name, collection, apply=apply)
     lines = [
         f"{each['table']}: filled again from the start of {each['collection']} (backfill {each['backfill']})"
@@ -29,7 +29,7 @@ def backfill(door: Door, root: Path, name: str, collection: str | None, output: 
 
 def driver_spec(endpoint: str, output: Output) -> None:
     """Print the options that an endpoint's driver takes."""
-    spec = spec_of(endpoint)
+    spec = named(DRIVERS, "endpoint", endpoint).spec
     document = {
         "endpoint": endpoint,
         "options": spec.config_schema,
@@ -37,3 +37,9 @@ def driver_spec(endpoint: str, output: Output) -> None:
         "documentation_url": spec.documentation_url,
     }
     output.result(document, json.dumps(document, indent=2))
+
+
+def options(output: Output) -> None:
+    """Print every option of every source, endpoint and store."""
+    text = page()
+    output.result({"page": text}, text)

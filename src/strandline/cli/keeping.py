@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, table
 
 
-def inspect_shard(door: Door, root: Path, name: str, output: Output) -> None:
+def inspect_shard(opener: Opener, root: Path, name: str, output: Output) -> None:
     """Print the state of a shard."""
-    with door.looking(door.project(root)) as env:
+    with opener.looking(opener.project(root)) as env:
         found = env.inspect(name)
     head = (
         f"{found['name']}: shard {found['shard']}, version {found['seqno']} of {found['versions']} kept, "
@@ -27,16 +27,16 @@ def inspect_shard(door: Door, root: Path, name: str, output: Output) -> None:
     output.result(found, head)
     if output.json:
         return
-    told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found["bytes"].items())
-    output.result({}, f"bytes: {told}")
+    shown = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found["bytes"].items())
+    output.result({}, f"bytes: {shown}")
     _show(output, "since waits for", found["holders"])
     _show(output, "batches", found["batches"])
 
 
-def fsck(door: Door, root: Path, output: Output, *, apply: bool) -> Exit:
+def fsck(opener: Opener, root: Path, output: Output, *, apply: bool) -> Exit:
     """Print the damaged, missing and leaked objects; with ``apply`` remove the leaked ones."""
-    project = door.project(root)
-    with door.keeping(project) if apply else door.looking(project) as env:
+    project = opener.project(root)
+    with opener.keeping(project) if apply else opener.looking(project) as env:
         found = env.fsck(apply=apply)
     leaked = len(found["found"]) - found["harmful"]
     head = (
@@ -50,10 +50,10 @@ def fsck(door: Door, root: Path, output: Output, *, apply: bool) -> Exit:
     return Exit.DIFFERENCE if found["harmful"] else Exit.OK
 
 
-def compact(door: Door, root: Path, name: str | None, output: Output, *, apply: bool) -> Exit:
+def compact(opener: Opener, root: Path, name: str | None, output: Output, *, apply: bool) -> Exit:
     """Print the shards that can be merged; with ``apply`` merge them."""
-    project = door.project(root)
-    with door.keeping(project) if apply else door.looking(project) as env:
+    project = opener.project(root)
+    with opener.keeping(project) if apply else opener.looking(project) as env:
         found = env.compact(name, apply=apply)
     output.result({"applied": apply, "shards": found}, _summary("to compact", found, apply=apply))
     if not output.json:
@@ -61,19 +61,19 @@ def compact(door: Door, root: Path, name: str | None, output: Output, *, apply: 
     return Exit.FAILED if any(each["outcome"].startswith("failed") for each in found) else Exit.OK
 
 
-def gc(door: Door, root: Path, output: Output, *, apply: bool) -> None:
+def gc(opener: Opener, root: Path, output: Output, *, apply: bool) -> None:
     """Print the garbage; with ``apply`` delete it."""
-    project = door.project(root)
-    with door.keeping(project) if apply else door.looking(project) as env:
+    project = opener.project(root)
+    with opener.keeping(project) if apply else opener.looking(project) as env:
         found = env.gc(apply=apply)
     output.result({"applied": apply, "shards": found}, _summary("to collect", found, apply=apply))
     if not output.json:
         _show(output, "", found)
 
 
-def release(door: Door, root: Path, output: Output) -> None:
+def release(opener: Opener, root: Path, output: Output) -> None:
     """Release the location from a holder that died and is not re-entrant."""
-    with door.keeping(door.project(root)) as env:
+    with opener.keeping(opener.project(root)) as env:
         holder = env.release()
     said = "no process holds this location" if holder is None else f"released: it was held by {holder}"
     output.result({"released": holder}, said)

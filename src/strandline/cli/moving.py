@@ -45,9 +45,9 @@ class Pacer:
                 verb, done, about = "sent", moving.sent, moving.read
             case _:
                 return None
-        last, begun, told = self._begun.get(status.name, ("", now, now))
+        last, begun, shown_s = self._begun.get(status.name, ("", now, now))
         if last != verb or not done:
-            last, begun, told = verb, now, now
-        due = done > 0 and now - told >= self._pause_s
-        self._begun[status.name] = (last, begun, now if due else told)
+            last, begun, shown_s = verb, now, now
+        due = done > 0 and now - shown_s >= self._pause_s
+        self._begun[status.name] = (last, begun, now if due else shown_s)
         return Pace(status.name, verb, done, about, round(done / (now - begun))) if due else None

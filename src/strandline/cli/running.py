@@ -25,7 +25,7 @@ from rich.text import Text
 
 from strandline.cli.moving import Pace, Pacer
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, printable
 from strandline.client import Environment
 from strandline.controller.defining.project import Project
@@ -43,7 +43,7 @@ class Wanted:
     tick_ms: int
 
 
-def run(door: Door, project: Project, wanted: Wanted, output: Output) -> Exit:
+def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exit:
     """Run the environment of ``project``; return the exit status.
 
     Raises `ConfigError` if another process holds the location, `DefinitionError` if a definition is wrong.
@@ -51,7 +51,7 @@ def run(door: Door, project: Project, wanted: Wanted, output: Output) -> Exit:
     stop = Stop()
     with (
         stop.listening(),
-        door.writing(project, take_over=wanted.take_over) as env,
+        opener.writing(project, take_over=wanted.take_over) as env,
         stop.listening(),
         _reporting(project, output) as report,
     ):
@@ -128,7 +128,7 @@ class Report:
         self._read = 0
         self._problems: dict[str, str] = {}
         self._waiting: set[tuple[str, str]] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._shown: set[tuple[str, str]] = set()
 
     def applied(self, created: tuple[str, ...]) -> None:
         """The project was applied."""
@@ -156,13 +156,13 @@ class Report:
         self._waiting = waiting
 
     def _say_waiting(self, lasting: set[tuple[str, str]]) -> None:
-        for name, notice in sorted(lasting - self._told):
+        for name, notice in sorted(lasting - self._shown):
             self.say("waiting", of=name, what=notice)
-        self._told = lasting
+        self._shown = lasting
 
     def ended(self, problems: dict[str, str]) -> Exit:
         """Report what the last tick could not do, and what still waits, one sentence each."""
-        self._say_waiting(self._waiting | self._told)
+        self._say_waiting(self._waiting | self._shown)
         for name, problem in sorted(problems.items()):
             self._output.note(f"strandline: {name}: {problem}")
         return Exit.FAILED if problems else Exit.OK
@@ -201,8 +201,8 @@ class TerminalReport(Report):
 
     def say(self, event: str, **facts: object) -> None:
         """Print a line above the status line."""
-        told = ", ".join(f"{name} {value}" for name, value in facts.items())
-        self._output.note(f"{event}: {told}" if told else event)
+        shown = ", ".join(f"{name} {value}" for name, value in facts.items())
+        self._output.note(f"{event}: {shown}" if shown else event)
 
     def paced(self, pace: Pace) -> None:
         """Show the progress in the status line."""

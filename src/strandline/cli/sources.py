@@ -8,15 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.instance.error_half import described
 
 
-def skip(door: Door, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
+def skip(opener: Opener, root: Path, name: str, as_of: int | None, output: Output, *, apply: bool) -> None:
     """Print the undecodable records of a source; with ``apply`` dismiss them."""
-    project = door.project(root)
-    with door.writing(project) if apply else door.reading(project, output.note) as env:
+    project = opener.project(root)
+    with opener.writing(project) if apply else opener.reading(project, output.note) as env:
         found = env.skip(name, as_of, apply=apply)
     output.result(found, "\n".join(_lines(found)))
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from strandline import Environment, Verification
 from strandline.cli.terminal.exits import Exit
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output
 from strandline.controller.defining.project import Project
 from strandline.store.system import SystemClock
@@ -35,10 +35,10 @@ class Wanted:
     wait_s: float
 
 
-def verify(door: Door, root: Path, wanted: Wanted, output: Output) -> Exit:
+def verify(opener: Opener, root: Path, wanted: Wanted, output: Output) -> Exit:
     """Verify, repair if requested, and return 0 or 3."""
-    project = door.project(root)
-    with door.reading(project, output.note) as env:
+    project = opener.project(root)
+    with opener.reading(project, output.note) as env:
         found = env.verify(wanted.name, as_of=wanted.as_of)
         writer = None if found.ok else env.written_by()
         if not found.ok and wanted.repair:
@@ -46,7 +46,7 @@ def verify(door: Door, root: Path, wanted: Wanted, output: Output) -> Exit:
             if writer is not None:
                 found = _wait(env, wanted, writer, output)
     if not found.ok and wanted.repair and writer is None:
-        found = _repair(door, project, wanted, output)
+        found = _repair(opener, project, wanted, output)
     output.result(document(found), str(found))
     return Exit.OK if found.ok else Exit.DIFFERENCE
 
@@ -79,7 +79,7 @@ def _wait(env: Environment, wanted: Wanted, writer: str, output: Output) -> Veri
         asyncio.run(SystemClock().sleep(PAUSE_S))
 
 
-def _repair(door: Door, project: Project, wanted: Wanted, output: Output) -> Verification:
+def _repair(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Verification:
     output.note("no process is running this environment: repairing it here")
-    with door.writing(project) as env:
+    with opener.writing(project) as env:
         return env.verify(wanted.name, repair=True)

@@ -21,11 +21,11 @@ from typing import Final
 from sqlglot import exp
 
 from strandline.algebra.careful import careful
-from strandline.algebra.nodes import Constant, Node, Opaque, Reduce, UnionAll
+from strandline.algebra.nodes import Constant, Node, UnionAll
 from strandline.algebra.scalar import Scalar
 from strandline.algebra.schema import ERROR
-from strandline.compute.delta.linear import updates
-from strandline.compute.delta.phase import Window
+from strandline.compute.rules.linear import updates
+from strandline.compute.rules.phase import Window
 from strandline.compute.stage import Stage
 from strandline.persist.handles.plane import Errors
 
@@ -104,16 +104,6 @@ def by_rows(stage: Stage) -> Careful:
 
 def whole_error(stage: Stage) -> Node:
     """Return the one error of a stage that fails as a whole."""
-    error = json.dumps({"collection": stage.name, _QUERY: _described(stage.plan)}, separators=(",", ":"))
+    described = "the query as a whole" if stage.rule is None else stage.rule.described(stage.plan)
+    error = json.dumps({"collection": stage.name, _QUERY: described}, separators=(",", ":"))
     return Constant((ERROR,), ((Scalar(exp.Literal.string(error)),),))
-
-
-def _described(plan: Node) -> str:
-    match plan:
-        case Opaque(sql=sql):
-            return sql
-        case Reduce(keys=keys, aggregates=aggregates):
-            computed = [f"{a.function}({'*' if a.argument is None else a.argument.sql})" for a in aggregates]
-            return f"{', '.join(computed)} BY {', '.join(value.sql for _, value in keys) or '()'}"
-        case _:
-            return "the query as a whole"

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strandline.algebra.nodes import frames
-from strandline.compute.delta.phase import Window
 from strandline.compute.plan.view import PlannedView
-from strandline.compute.stage import Kind, Stage, delta_plan, full_plan
+from strandline.compute.rules.phase import Window
+from strandline.compute.stage import Stage, delta_plan, full_plan
 from strandline.engine.sql.rendering import render
 
 
@@ -38,11 +38,11 @@ def explain(view: PlannedView, stages: Sequence[Stage]) -> Explanation:
         written.append(sql)
         lines += [
             "",
-            f"{stage.name}: {stage.rule}",
+            f"{stage.name}: {stage.sentence}",
             f"  reads   {', '.join(stage.inputs) or 'nothing'}",
             f"  stores  {stage.schema.ddl}{' (state kept)' if stage is not stages[-1] else ''}",
         ]
-        if stage.kind is Kind.RECOMPUTE:
+        if stage.reason is not None:
             lines.append(f"  because {stage.reason}")
         lines += [f"  | {line}" for line in sql.split("\n")]
     lines += [f"note: {note}" for note in view.notes]

@@ -13,8 +13,8 @@ from typing import Final
 
 from strandline.algebra.nodes import frames
 from strandline.algebra.schema import Schema
-from strandline.compute.delta.phase import Window, source
 from strandline.compute.plan.scalars.analyst import Analyst
+from strandline.compute.rules.phase import Window, source
 from strandline.compute.stage import Stage, delta_plan
 from strandline.errors import DefinitionError, Position
 
@@ -38,6 +38,6 @@ def rehearse(stages: Sequence[Stage], collections: Mapping[str, Schema], analyst
             try:
                 analyst.rehearse(step, read | own, stage.schema)
             except DefinitionError as refused:
-                message = f"Spark would refuse a step of this view ({stage.kind.value}): {refused.message}"
+                message = f"Spark would refuse a step of this view ({stage.kind}): {refused.message}"
                 raise DefinitionError(message, _START) from refused
         known[stage.name] = stage.schema

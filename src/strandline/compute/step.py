@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.nodes import Node, frames
 from strandline.compute.care import Care, Careful, Way, by_rows, care_of, ways, whole_error
-from strandline.compute.delta.phase import Phase, Window, frame, source
+from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import Stage, delta_plan

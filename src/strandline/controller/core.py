@@ -42,7 +42,7 @@ from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.planning import Definition, define, stage_shards
 from strandline.controller.published import NOTICES, PROBLEMS, Board
-from strandline.controller.retention import LETTING_GO, Retention, policy_of
+from strandline.controller.retention import RELEASING, Retention, policy_of
 from strandline.controller.standing import standing
 from strandline.errors import (
     AsOfError,
@@ -149,11 +149,11 @@ class Core:
         if isinstance(self.client.notifier, PushServer | PushClient):
             self.client.notifier.close()
         async with AsyncExitStack() as ending:  # each is ended whatever the others raise
-            ending.push_async_callback(self._let_go)
-            for task in () if self.writing is None else self.writing.instance.tasks.values():
-                ending.push_async_callback(task.close)
+            ending.push_async_callback(self._release)
+            if self.writing is not None:
+                ending.push_async_callback(self.writing.instance.close)
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         claimed, self._claimed, self.writing = self._claimed, None, None
         if claimed is None:
             return
@@ -310,7 +310,7 @@ class Core:
         return {} if self.writing is None else self.writing.instance.counters()
 
     def _metrics(self) -> dict[str, int]:
-        return {**self.client.metrics.counts(), **live.told(self.live())}
+        return {**self.client.metrics.counts(), **live.sendable(self.live())}
 
     async def _reconcile(self) -> None:
         """Have run what the catalog holds, and nothing else, what is read before what reads it; close what was dropped.
@@ -346,7 +346,7 @@ class Core:
         await self.deliver()
         report = self.require_writing().instance.report()
         self._standing = standing(self.catalog, self.problems, report.frontiers, Frontier(time))
-        await self._let_go_of_history(time)
+        await self._release_history(time)
         async with self.problems.of(STATUS):
             await self.board.tell(self.all_problems())
             await self.noticeboard.tell(report.notices)
@@ -374,11 +374,11 @@ class Core:
                 # The location is ours, so a dead session's Open has landed.
                 raise Unavailable(f"the endpoint ended the session ({error}); the next tick opens another")
 
-    async def _let_go_of_history(self, time: int) -> None:
+    async def _release_history(self, time: int) -> None:
         writing = self.require_writing()
-        async with self.problems.of(LETTING_GO):
+        async with self.problems.of(RELEASING):
             await writing.retention.follow(self.catalog, writing.instance.dataflows, time)
-            self.problems.note(LETTING_GO, "")
+            self.problems.note(RELEASING, "")
 
     async def merge(self) -> None:
         """Carry out the large merges that are due: beside ticks, not in them (`persist/upkeep/compact.py`).

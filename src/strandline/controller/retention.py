@@ -33,7 +33,7 @@ from strandline.persist.handles.since import SinceHandle
 
 HISTORY: Final = "history"
 """The critical reader by which the environment keeps its collections' past readable."""
-LETTING_GO: Final = "(history)"
+RELEASING: Final = "(history)"
 """The name of a problem that keeps holds from moving: no item has this name unless a user quotes it."""
 TICKS_BETWEEN: Final = 16
 """Holds are moved once in so many ticks, and whenever `IDLE_MS_MAX` have passed."""

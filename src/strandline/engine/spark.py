@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.frames import inline, taken_back
-from strandline.engine.frames.failures import told
+from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.held import hand_out
 from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
 from strandline.engine.parts.aside import Aside
@@ -307,7 +307,7 @@ class SparkEngine:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers, call)
         except Exception as error:
-            ours = told(error)
+            ours = as_ours(error)
             if ours is None:
                 raise
             raise ours from error

@@ -107,6 +107,6 @@ def fingerprint(
     ``forgiven``: inputs whose errors are none of the stage's.
     """
     shards = sorted((name, reader.state.shard) for name, reader in inputs.items())
-    meaning = (stage.kind.value, repr(stage.plan), stage.schema.ddl, stage.stored)
+    meaning = (stage.kind, repr(stage.plan), stage.schema.ddl, stage.stored)
     described = [*meaning, shards, sorted(conf.items()), sorted(forgiven)]
     return hashlib.sha256(msgspec.json.encode(described)).hexdigest()[:FINGERPRINT_DIGITS]

@@ -13,6 +13,7 @@ Source: design page "compute" (instances, commands, reconciliation).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -123,16 +124,25 @@ class Instance:
         self._open.add(name)
 
     async def stop(self, name: str) -> None:
-        """Take an item out of ticks.  Raises what an endpoint raises."""
+        """Take an item out of ticks.  Raises what an upstream or an endpoint raises."""
         self._commanded.pop(name, None)
         self._open.discard(name)
         self.dataflows.stop(name)
         self.tables.pop(name, None)
-        self.ingestions.pop(name, None)
-        task = self.tasks.pop(name, None)
+        ingestion, task = self.ingestions.pop(name, None), self.tasks.pop(name, None)
         self._problems.pop(name, None)
+        if ingestion is not None:
+            await ingestion.close()
         if task is not None:
             await task.close()
+
+    async def close(self) -> None:
+        """End all that holds a connection.  Raises what an upstream or an endpoint raises, once all are ended."""
+        async with AsyncExitStack() as ending:
+            for task in self.tasks.values():
+                ending.push_async_callback(task.close)
+            for ingestion in self.ingestions.values():
+                ending.push_async_callback(ingestion.close)
 
     async def _start_table(self, name: str, command: RunTable) -> None:
         output = command.output

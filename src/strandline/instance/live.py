@@ -18,7 +18,7 @@ from strandline.materialize.runtime import Materialization as Task
 
 SINK: Final = "sink"
 MOVING: Final = "moving"
-TOLD_BYTES_MAX: Final = 32 * 1024
+SENT_BYTES_MAX: Final = 32 * 1024
 """The limit for the names of counters that are sent to other processes: all of them travel in one frame."""
 
 
@@ -37,10 +37,10 @@ def _counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> Iterator[tuple
         yield from ((f"{SINK}/{view}/{field}", count) for field, count in done.items())
 
 
-def told(counted: Mapping[str, int]) -> dict[str, int]:
+def sendable(counted: Mapping[str, int]) -> dict[str, int]:
     """Return as many counters as may be sent to other processes: all those of the first items."""
     kept: dict[str, int] = {}
-    left = TOLD_BYTES_MAX
+    left = SENT_BYTES_MAX
     for name, count in counted.items():
         left -= len(name.encode())
         if left < 0:

@@ -14,22 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, unique
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from strandline.errors import ConfigError, DefinitionError
+from strandline.errors import DefinitionError
 from strandline.materialize.protocol.messages import Request, Response
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
+from strandline.options import schema
+from strandline.store.clock import Clock
+
+O = TypeVar("O")  # noqa: E741 - a dataclass of options
 
 
 @dataclass(frozen=True, slots=True)
 class DriverSpec:
     """What a driver takes: JSON Schemas of the endpoint's and of a resource's configuration.
 
-    `options_of` checks the options of a CREATE MATERIALIZATION by ``config_schema``, and ``strandline driver spec``
-    prints both: there is no other list of options.
+    Both are made from the options that the driver's entry declares (`DriverKind`).
     """
 
     config_schema: Mapping[str, Any]
@@ -142,33 +145,24 @@ class Driver(Protocol):
         ...
 
 
-def options_of(endpoint: str, spec: DriverSpec, options: Mapping[str, str]) -> None:
-    """Check the options of an endpoint against its driver's own schema.
+@dataclass(frozen=True, slots=True)
+class DriverKind(Generic[O]):
+    """A driver that CREATE MATERIALIZATION can name: its endpoint's name, its options, and how it is opened.
 
-    Options are texts, so this reads from the schema only which options exist, which are required, and which may be
-    empty.
-
-    >>> spec = DriverSpec({"properties": {"path": {"minLength": 1}}, "required": ["path"]}, {}, "")
-    >>> options_of("duckdb", spec, {"path": "/a", "pth": "/b"})
-    Traceback (most recent call last):
-        ...
-    strandline.errors.ConfigError: endpoint duckdb: option 'pth' is not known; it takes path (required)
-
-    Raises:
-        ConfigError: an option is unknown, missing or empty; the message names it and the driver's options.
+    ``options`` and ``resource`` (of one table, topic, …) are dataclasses of `strandline.options`.  ``open`` touches no
+    endpoint; it may raise `ConfigError`.
     """
-    known = spec.config_schema.get("properties", {})
-    required = spec.config_schema.get("required", ())
-    wrong = [f"option {name!r} is not known" for name in sorted(set(options) - set(known))]
-    wrong += [f"option {name!r} is missing" for name in required if name not in options]
-    wrong += [
-        f"option {name!r} is empty"
-        for name, value in options.items()
-        if not value and known.get(name, {}).get("minLength", 0)
-    ]
-    if wrong:
-        takes = ", ".join(f"{name} (required)" if name in required else name for name in known) or "no options"
-        raise ConfigError(f"endpoint {endpoint}: {wrong[0]}; it takes {takes}")
+
+    name: str
+    options: type[O]
+    resource: type[Any]
+    documentation_url: str
+    open: Callable[[O, Clock], Driver]
+
+    @property
+    def spec(self) -> DriverSpec:
+        """What the driver takes, as programs read it."""
+        return DriverSpec(schema(self.options), schema(self.resource), self.documentation_url)
 
 
 REFUSALS = (ConstraintKind.FIELD_FORBIDDEN, ConstraintKind.INCOMPATIBLE)

@@ -28,11 +28,11 @@ from strandline.algebra.schema import Schema
 from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Engine, Half, Rows, StageRequest
-from strandline.persist.handles.read import contents, erring
+from strandline.persist.handles.plane import Engine, Rows, StageRequest
 from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
+from strandline.sources.envelope import Append, Envelope, Retracting
 from strandline.sources.invariants import forgets_only_durable
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice
@@ -93,6 +93,7 @@ class Ingestion:
         self._remap = remap
         self._data = data
         self._engine = engine
+        self._envelope: Envelope = Retracting(schema, engine, data) if reader.retracts else Append()
         self._begun = remap.remap.upper  # times before it may have been read already, by us or by the binding process
         self.status = Status()
 
@@ -115,8 +116,12 @@ class Ingestion:
                 "only; one of them was restored from another moment"
             )
         opened = cls(schema, reader, remap, data, engine)
-        await opened._let_go()
+        await opened._release_upstream()
         return opened
+
+    async def close(self) -> None:
+        """End reading; what is bound and not durable is read by the next incarnation."""
+        await self._reader.close()
 
     @property
     def upper(self) -> Frontier:
@@ -147,8 +152,7 @@ class Ingestion:
         """Make durable what is bound and not durable yet, in one append.
 
         A step does not straddle what may have been read before: that comes first, by itself, so that it is counted to
-        the record.  Where upstream takes records back, a step takes one binding: which errors leave at its time depends
-        on those that are there before it.
+        the record.  Where the envelope looks at what is held, a step takes one binding.
 
         Raises:
             FencedError: a newer epoch has taken over.
@@ -161,7 +165,7 @@ class Ingestion:
         if upper <= lower:
             return Idle()
         slices = self._remap.remap.slices(lower, upper)
-        if self._reader.retracts and len(slices) > 1:
+        if self._envelope.by_binding and len(slices) > 1:
             upper, slices = Frontier(slices[1].time), slices[:1]
         again = upper <= self._begun
         self._begun = max(self._begun, upper, key=_progress)
@@ -196,7 +200,7 @@ class Ingestion:
         staged = await self._engine.stage(left, self._request(lower, upper))
         match await self._data.compare_and_append([staged], lower, upper):
             case Appended():
-                await self._let_go()
+                await self._release_upstream()
             case UpperMismatch():
                 await self._discard([staged])
                 raise Unavailable(f"another instance has appended to shard {self._data.shard!r} meanwhile; ask again")
@@ -219,16 +223,9 @@ class Ingestion:
         await self._engine.discard(staged)
         return await self._read(slices, lower, upper, locate=True)
 
-    async def _without_taken_back(self, rows: Rows, slices: Sequence[Slice], lower: Frontier) -> Rows:
-        """Return the rows of one slice, less the errors of records that upstream takes back in it."""
-        (only,) = slices
-        held = contents(self._data.state, self._schema, 0, as_time(lower), advance=only.time, half=Half.ERR)
-        return await self._engine.cancel(rows, await self._engine.read(erring(held)), time=only.time)
-
     async def _read(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool) -> Staged:
-        rows = await self._reader.read(slices, locate=locate)
-        if locate and self._reader.retracts:
-            rows = await self._without_taken_back(rows, slices, lower)
+        records = await self._reader.read(slices, locate=locate)
+        rows = await self._envelope.updates(records, slices, lower, located=locate)
         request = self._request(lower, upper)
         return await self._engine.stage(
             rows, structs.replace(request, small=self._reader.likely_small(slices), normalised=True)
@@ -258,14 +255,14 @@ class Ingestion:
                 await self._discard(staged)
             case Fenced() as outcome:  # the parts are left alone: a zombie may not know all that it has appended
                 raise fenced(self._data.shard, outcome, self._data.epoch)
-        await self._let_go()
+        await self._release_upstream()
         return Advanced(self.upper)
 
     async def _discard(self, staged: Sequence[Staged]) -> None:
         for batch in staged:
             await self._engine.discard(batch)
 
-    async def _let_go(self) -> None:
+    async def _release_upstream(self) -> None:
         """Commit upstream what is durable.  It may be late or never: a restart computes it again from the uppers."""
         remap = self._remap.remap
         durable = meet([self.upper, remap.upper])

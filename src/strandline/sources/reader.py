@@ -12,12 +12,19 @@ Source: design page "sources" (reading is by range).  Contract suite: `strandlin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
+from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.algebra.schema import Schema
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.records import RecordShard
 from strandline.sources.reclock import Slice
+from strandline.store.clock import Clock
+
+O = TypeVar("O")  # noqa: E741 - a dataclass of options
 
 
 class SourceReader(Protocol):
@@ -60,3 +67,42 @@ class SourceReader(Protocol):
     def notices(self) -> tuple[str, ...]:
         """Return what an operator should know though nothing is wrong yet, as of the last probe: one sentence each."""
         ...
+
+    async def close(self) -> None:
+        """Release connections and what is held upstream for this reader alone.  May be called at any moment, twice."""
+        ...
+
+
+class FileDecoder(Protocol):
+    """Turns files into rows, on the data plane (implemented by the engine)."""
+
+    async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
+        """Return the records of all files (lazy): as `SourceReader.read` says."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a reader is opened with besides its options.
+
+    ``schema``: of the rows that it returns.  ``progress`` opens the record shard that is its own, under ``epoch``.
+    """
+
+    clock: Clock
+    schema: Schema
+    decoder: FileDecoder
+    epoch: int
+    progress: Callable[[], Awaitable[RecordShard]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderKind(Generic[O]):
+    """A reader that CREATE SOURCE can name: its connector's name, its options, and how it is opened.
+
+    ``options`` is a dataclass of `strandline.options`.  ``open`` raises what stores raise, and `FencedError` if a newer
+    epoch was admitted.
+    """
+
+    name: str
+    options: type[O]
+    open: Callable[[O, Surroundings], Awaitable[SourceReader]]

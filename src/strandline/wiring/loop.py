@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -66,6 +66,21 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
         return loop.run(call)
     finally:
         loop.stop()
+
+
+async def side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run the calls together; if one raises, the others are cancelled and it is raised."""
+    await outcomes(calls)
+
+
+async def outcomes(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run the calls together and return what each returned; if one raises, cancel the others and raise it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 async def _cancelled() -> None:

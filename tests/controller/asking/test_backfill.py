@@ -18,13 +18,13 @@ from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Bind, CreateMaterialization
 from strandline.controller.location.catalog import BoundTable, Table
 from strandline.controller.location.config import Config, Mode
-from strandline.errors import ConfigError, DefinitionError, InvalidUsage
+from strandline.errors import DefinitionError, InvalidUsage
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import updates
-from strandline.wiring.endpoints import driver, spec_of
+from strandline.wiring.registry import DRIVERS, driver, named
 
 COLUMNS = (("k", "bigint"), ("x", "string"))
 PEOPLE, ORDERS = [{"k": 1, "x": "ann"}], [{"k": 1, "x": "one"}, {"k": 2, "x": "two"}]
@@ -243,22 +243,22 @@ def test_verify_names_every_table_of_a_materialization(place: Place) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"path": "/f", "pth": "/g"}, r"option 'pth' is not known; it takes path \(required\)"),
+        ({"path": "/f", "pth": "/g"}, r"option 'pth' is not known; did you mean 'path'"),
         ({}, r"option 'path' is missing; it takes path \(required\)"),
-        ({"path": ""}, "option 'path' is empty"),
+        ({"path": ""}, "option 'path' is '': it must not be empty"),
     ],
 )
 def test_options_are_checked_by_what_the_driver_says_it_takes(options: dict[str, str], said: str) -> None:
     """Damage: a misspelt option is ignored, and its author believes that it holds."""
-    with pytest.raises(ConfigError, match=f"^endpoint duckdb: {said}"):
+    with pytest.raises(DefinitionError, match=f"^endpoint duckdb: {said}"):
         driver(HandClock(), "duckdb", options)
 
 
 def test_the_options_that_are_listed_are_those_that_are_taken(tmp_path: Path) -> None:
     """Damage: `strandline driver spec` prints options that CREATE MATERIALIZATION refuses."""
-    spec = spec_of("duckdb")
+    spec = DRIVERS["duckdb"].spec
     taken = driver(HandClock(), "duckdb", dict.fromkeys(spec.config_schema["properties"], str(tmp_path / "f")))
-    assert asyncio.run(taken.spec()) is spec
+    assert asyncio.run(taken.spec()) == spec
     assert all(each["description"] for each in spec.config_schema["properties"].values())
-    with pytest.raises(ConfigError, match="no driver for endpoint 'duckdbb'; there is one for duckdb"):
-        spec_of("duckdbb")
+    with pytest.raises(DefinitionError, match="there is no endpoint 'duckdbb'; there is 'duckdb'"):
+        named(DRIVERS, "endpoint", "duckdbb")

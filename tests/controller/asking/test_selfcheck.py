@@ -10,9 +10,9 @@ from sqlglot import exp
 from tests.controller.conftest import Place
 
 from strandline.client import Environment
-from strandline.compute.delta import reduce
 from strandline.compute.plan import select
 from strandline.compute.plan.scalars import windows
+from strandline.compute.rules import accumulate
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +32,7 @@ def _ties_alone(window: exp.Window, names: list[str]) -> exp.Expr:
 
 def plant_count(patch: pytest.MonkeyPatch) -> None:
     """The argument of a count falls apart beside IS NULL."""
-    patch.setattr(reduce, "is_null", _without_parentheses)
+    patch.setattr(accumulate, "is_null", _without_parentheses)
 
 
 def plant_sessions(patch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,9 @@ ROWS = (
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
     """Remember no rule across a planted bug: neither a right one under it, nor a wrong one after it."""
-    reduce.kept.cache_clear()
+    accumulate.kept.cache_clear()
     yield
-    reduce.kept.cache_clear()
+    accumulate.kept.cache_clear()
 
 
 def define(env: Environment) -> None:
@@ -111,7 +111,7 @@ def test_a_view_that_was_distrusted_stays_so_until_it_is_defined_anew(
             define(env)
             env.execute(f"CREATE MATERIALIZED VIEW v AS {sql}")
             env.tick()
-    reduce.kept.cache_clear()  # another process begins here
+    accumulate.kept.cache_clear()  # another process begins here
     with place.open() as env:
         env.tick()
         assert "the self-check found" in env.status()["problems"]["v"]

@@ -25,7 +25,7 @@ from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.lists.list_source import SCHEMA, ListReader, Upstream, Withdrawn, undecodable
-from strandline.wiring.endpoints import driver
+from strandline.wiring.registry import driver
 
 VIEW = "CREATE MATERIALIZED VIEW v AS SELECT s.offset AS k, s.value AS x FROM s"
 

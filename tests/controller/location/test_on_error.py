@@ -25,7 +25,7 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import listed, updates
-from strandline.wiring.endpoints import driver
+from strandline.wiring.registry import driver
 
 QUOTIENTS = "CREATE MATERIALIZED VIEW q AS SELECT t.k AS k, 12 DIV t.n AS x FROM t"
 ABOVE = "CREATE MATERIALIZED VIEW above AS SELECT q.k AS k FROM q"
@@ -155,7 +155,7 @@ def test_a_materialization_may_continue_with_the_good_rows(tmp_path: Path) -> No
         item = core.catalog.find("out")
         assert isinstance(item, Materialization)
         assert item.endpoint_options == {"path": str(path)}
-        with pytest.raises(DefinitionError, match="on_error is 'wait' or 'continue', not 'never'"):
+        with pytest.raises(DefinitionError, match="option 'on_error' is 'never': it can be wait, continue"):
             await define(
                 core, f"CREATE MATERIALIZATION o INTO duckdb OPTIONS (path '{path}', on_error 'never') AS q KEY (k)"
             )

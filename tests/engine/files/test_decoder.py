@@ -29,11 +29,11 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Half
 from strandline.persist.handles.read import contents
-from strandline.sources.file_options import parse
-from strandline.sources.file_sequence import FileSequence
-from strandline.sources.files import FileReader
 from strandline.sources.ingest import Advanced, Ingestion
-from strandline.sources.local_folder import LocalFolder
+from strandline.sources.readers.files.local_folder import LocalFolder
+from strandline.sources.readers.files.options import FileOptions, root_and_pattern
+from strandline.sources.readers.files.reader import FileReader
+from strandline.sources.readers.files.sequence import FileSequence
 from strandline.sources.remap import RemapShard
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.memory import MemoryConsensus
@@ -470,8 +470,8 @@ class Place:
 
     async def reader(self, client=None):
         sequence = await FileSequence.open(await (client or self.client()).records("files", 1), 1)
-        options = parse(str(self.root), {"format": "csv", "settle": "0"})
-        folder = LocalFolder(options.root, options.pattern)
+        options = FileOptions(path=str(self.root), format=Encoding.CSV, settle=0)
+        folder = LocalFolder(*root_and_pattern(options.path))
         return FileReader(self.clock, folder, sequence, self.files, PAIR, options)
 
     async def ingestion(self):

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from strandline.engine.frames.failures import told
+from strandline.engine.frames.failures import as_ours
 from strandline.errors import CollectionError, CorruptionError, Determinate, EvaluationError, Unavailable
 
 py4j = import_module("py4j.protocol")  # PySpark brings it
@@ -55,7 +55,7 @@ NEGATIVE = "[USER_RAISED_EXCEPTION] a row has the negative count -1: {} SQLSTATE
 )
 def test_whose_move_it_is_follows_from_what_failed(error: Exception, ours: type[Exception], text: str) -> None:
     """Damage: `strandline run` ends with a traceback for a full disk or a lost executor, and again when restarted."""
-    found = told(error)
+    found = as_ours(error)
     assert type(found) is ours
     assert text in str(found)
     assert "\n" not in str(found)
@@ -63,4 +63,4 @@ def test_whose_move_it_is_follows_from_what_failed(error: Exception, ours: type[
 
 def test_a_bug_is_not_translated() -> None:
     """Damage: a mistake of ours is tried again for ever, and no traceback shows where it is."""
-    assert told(TypeError("an int is no str")) is None
+    assert as_ours(TypeError("an int is no str")) is None

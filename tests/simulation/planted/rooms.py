@@ -55,7 +55,7 @@ def presumption_kept(self: Sink, outcome: Any, upper: Frontier, *, read: Frontie
     _moved(self, outcome, upper, read=upper)
 
 
-@source_bug("what is bound is committed upstream, durable or not", (Ingestion, "_let_go"))
+@source_bug("what is bound is committed upstream, durable or not", (Ingestion, "_release_upstream"))
 async def bound_let_go(self: Ingestion) -> None:
     """Commit at the newest binding."""
     await self._reader.commit(self._remap.remap.frontier)

@@ -146,6 +146,9 @@ class SimReader:
 
         await asked("upstream.commit", commit, (resume,), CHANGE)
 
+    async def close(self) -> None:
+        """See `SourceReader.close`."""
+
     def likely_small(self, slices: Sequence[Slice]) -> bool:
         """See `SourceReader.likely_small`."""
         return True

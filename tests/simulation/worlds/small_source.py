@@ -233,6 +233,9 @@ class _Reader:
 
         await self._ask("commit", commit, (resume,), CHANGE)
 
+    async def close(self) -> None:
+        """See `SourceReader.close`."""
+
     def likely_small(self, slices: Sequence[Slice]) -> bool:
         """See `SourceReader.likely_small`."""
         return True

@@ -13,8 +13,8 @@ import pytest
 from strandline.algebra.nodes import frames
 from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.compute.delta.phase import Phase, Window, source
 from strandline.compute.plan.view import plan_view
+from strandline.compute.rules.phase import Phase, Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan, split
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
@@ -137,7 +137,7 @@ def stepped(
 def test_a_view_kept_step_by_step_is_the_view_computed_at_once(view: str, cuts: tuple[int, ...]) -> None:
     """Damage: the simulator's engine is wrong about a rule, and every world blames the product, or nothing does."""
     stages = stages_of(VIEWS[view])
-    engine = ListEngine(MemoryBlob(), {TOP: top, **{s.plan.sql: top for s in stages if s.kind.value == "recompute"}})
+    engine = ListEngine(MemoryBlob(), {TOP: top, **{s.plan.sql: top for s in stages if s.kind == "recompute"}})
     for seed in range(20):
         history = Histories(seed)
         stored = stepped(engine, stages, history, cuts)

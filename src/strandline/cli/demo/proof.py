@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.cli.demo.definitions import COLUMNS, DATABASE, INCOMING, RETRACT, SCRATCH, VIEWS
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.engine.session import class_archive
 from strandline.engine.session.start import SHORT_LIVED_JAVA, java_path
 
@@ -54,8 +54,8 @@ def prove(plain: SparkSession, root: Path, airlines: Mapping[str, str]) -> tuple
     be at the end.
     """
     wanted = _plain_answers(plain, root, airlines)
-    door = Door(plain)
-    with door.reading(door.project(root), sys.stderr.write) as env:
+    opener = Opener(plain)
+    with opener.reading(opener.project(root), sys.stderr.write) as env:
         held = {name: _rows(env.query(f"SELECT * FROM {name}").toArrow()) for name in VIEWS}  # noqa: S608
     stored = _stored(root / DATABASE)
     views = [difference(name, held[name], wanted[name]) for name in VIEWS]

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from strandline.cli.terminal.opening import Door
+from strandline.cli.terminal.opening import Opener
 from strandline.client import Environment
 from strandline.errors import StrandlineError
 
@@ -54,10 +54,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 def main(arguments: Sequence[str]) -> int:
     """Serve the project in the directory that the one argument names."""
-    door = Door()
-    project = door.project(Path(arguments[0]))
+    opener = Opener()
+    project = opener.project(Path(arguments[0]))
     begun = time.monotonic()
-    with door.writing(project) as env:
+    with opener.writing(project) as env:
         env.apply(project)
         _say(Answer(None, time.monotonic() - begun, env.progress()))
         for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The door: opens the environment of a project, for reading or for writing, without Spark's output.
+"""The opener: how commands open the environment of a project, for reading or for writing, without Spark's output.
 
 A command that only reads opens the location read-only: it takes nothing over and works while `strandline run` is
 running.
@@ -33,7 +33,7 @@ STANDARD_ERROR: Final = 2
 
 
 @dataclass(frozen=True)
-class Door:
+class Opener:
     """Opens environments for commands.  ``spark``: a session to share; None: each environment builds its own."""
 
     spark: SparkSession | None = None

@@ -91,7 +91,7 @@ async def compact(core: Core, name: str | None, *, apply: bool) -> list[dict[str
         plan = everything(state)
         if plan is None:
             continue
-        told = {
+        shown = {
             "shard": shard,
             "name": known.get(shard, shard),
             "batches": len(plan.inputs),
@@ -100,8 +100,8 @@ async def compact(core: Core, name: str | None, *, apply: bool) -> list[dict[str
             "outcome": "due",
         }
         if apply:
-            told |= await _merged(core, shard)
-        found.append(told)
+            shown |= await _merged(core, shard)
+        found.append(shown)
     return found
 
 

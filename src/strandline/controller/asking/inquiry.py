@@ -452,5 +452,5 @@ async def _multiset(core: Core, name: str, handle: ReadHandle, time: int, hold: 
     rows = await snapshot(core, handle, time, hold, Half.ERR)
     paths = ((c, exp.Literal.string(f"$.{c.name}")) for c in ERRORS)
     fields = tuple((c.name, Scalar(cast(call("get_json_object", column("error"), at), c.type))) for c, at in paths)
-    told = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
-    return ERRORS, await core.engine.multiset(told, ERRORS)
+    parsed = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
+    return ERRORS, await core.engine.multiset(parsed, ERRORS)

@@ -31,11 +31,11 @@ from strandline.controller.location.catalog import (
     View,
     unknown,
 )
-from strandline.controller.location.config import refusal_of_secrets
 from strandline.controller.location.interval import milliseconds
 from strandline.controller.planning import Definition, define, stage_shards
 from strandline.errors import DefinitionError
 from strandline.materialize.driver import require_all
+from strandline.options import refusal_of_secrets
 
 C = TypeVar("C", bound=Table | Source | View)
 KINDS: Final[dict[str, type]] = {
@@ -61,7 +61,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     if _taken(core, statement, Source):
         return
     with within(statement.at):
-        own = on_error.others(statement.name, statement.options, on_error.SOURCE)
+        own = on_error.others(statement.name, statement.options, on_error.SourceOptions)
         _refuse_secrets("source", statement.name, own)
         core.assembly.connectors.check(statement.name, statement.connector, own)
     with within(statement.columns_at):
@@ -109,14 +109,14 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     """CREATE MATERIALIZATION.  Keys that are not given are inferred from the view's plan, or asked for by name.
 
     Raises:
-        DefinitionError: the name is taken; a collection has no key; or the endpoint cannot hold it, for the driver's
-            reason.
-        ConfigError: the endpoint or an option is not known.
+        DefinitionError: the name is taken; the endpoint or an option is not known; a collection has no key; or the
+            endpoint cannot hold it, for the driver's reason.
+        ConfigError: an option refers to a value that is not there.
     """
     if _taken(core, statement, Materialization):
         return
     with within(statement.at):
-        own = on_error.others(statement.name, statement.options, on_error.MATERIALIZATION)
+        own = on_error.others(statement.name, statement.options, on_error.MaterializationOptions)
         _refuse_secrets("materialization", statement.name, own)
         endpoint = core.assembly.drivers(statement.endpoint, own)
     bound = tuple(_bound(core, bind) for bind in statement.bindings)

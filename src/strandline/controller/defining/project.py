@@ -43,11 +43,11 @@ from strandline.controller.location.config import (
     DEPLOYMENT_DEFAULT,
     KEEP_HISTORY_DEFAULT,
     TICK_MS_DEFAULT,
-    resolve_reference,
 )
 from strandline.controller.location.interval import refuse_no_interval
 from strandline.controller.location.paths import path_of
 from strandline.errors import ConfigError, DefinitionError
+from strandline.options import resolve_reference
 
 SETTINGS_FILE: Final = "strandline.yml"
 DIRECTORIES: Final[Mapping[str, type]] = {

@@ -162,7 +162,7 @@ def _wrong(what: str, wanted: str, value: object) -> InvalidUsage:
     kind = type(value).__name__
     article = "an" if kind[:1].lower() in "aeiou" else "a"
     shown = repr(value)
-    told = f": {shown}" if len(shown) <= 60 else ""  # one line
+    added = f": {shown}" if len(shown) <= 60 else ""  # one line
     return InvalidUsage(
-        f"{what} must be {wanted}, and this is {'None' if value is None else f'{article} {kind}{told}'}"
+        f"{what} must be {wanted}, and this is {'None' if value is None else f'{article} {kind}{added}'}"
     )

@@ -123,7 +123,7 @@ class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materi
     @property
     def endpoint_options(self) -> dict[str, str]:
         """The options without those that are not the endpoint's."""
-        return on_error.others(self.name, self.options, on_error.MATERIALIZATION)
+        return on_error.others(self.name, self.options, on_error.MaterializationOptions)
 
 
 Collected: TypeAlias = Table | Source | View

@@ -9,11 +9,8 @@ Source: design pages "environment" (a project) and "the public face" (`strandlin
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -25,8 +22,6 @@ TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
 CACHE_BYTES_DEFAULT: Final = 256 << 20
 KEEP_HISTORY_DEFAULT: Final = "1 hour"
-_SECRET: Final = re.compile(r"secret|token|passw|pwd|credential|(private|api|access|account)_?key$", re.IGNORECASE)
-_REFERENCE: Final = re.compile(r"(?:env|file):.")
 
 
 class Mode(Enum):
@@ -93,42 +88,3 @@ def config_from(settings: Mapping[str, Any] | None) -> Config:
         return msgspec.convert(dict(settings or {}), Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"configuration: {error}") from error
-
-
-def is_reference(text: str) -> bool:
-    """Return whether a configured value is a reference to the place of the real value."""
-    return _REFERENCE.match(text) is not None
-
-
-def refusal_of_secrets(options: Mapping[str, str]) -> str:
-    """Return what to say of an option that holds a secret itself, where only a reference may stand; else nothing.
-
-    >>> refusal_of_secrets({"path": "/x", "password": "env:PG_PASSWORD"})
-    ''
-    >>> refusal_of_secrets({"password": "hunter2"})
-    'option password is a secret: say where it is (env:NAME or file:PATH), not what it is'
-    """
-    for name, value in options.items():
-        if _SECRET.search(name) and not is_reference(value):
-            return f"option {name} is a secret: say where it is (env:NAME or file:PATH), not what it is"
-    return ""
-
-
-def resolve_reference(text: str, *, base: Path) -> str:
-    """Return what a configured value stands for: ``env:NAME`` and ``file:PATH`` are looked up, anything else is itself.
-
-    Raises `ConfigError` if the variable is not set or the file cannot be read (the value is never part of the message).
-    """
-    kind, _, rest = text.partition(":")
-    match kind:
-        case "env":
-            if rest not in os.environ:
-                raise ConfigError(f"the configuration refers to the environment variable {rest!r}, which is not set")
-            return os.environ[rest]
-        case "file" if not rest.startswith("//"):
-            try:
-                return (base / rest).read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"the configuration refers to the file {rest!r}, which cannot be read") from error
-        case _:
-            return text

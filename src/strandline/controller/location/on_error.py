@@ -11,30 +11,66 @@ Source: design pages "sources" (error half) and "compute" (the ok and err halves
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
 
-from strandline.errors import DefinitionError
+from strandline.options import one_of, option, understood
 
 OPTION: Final = "on_error"
-CONTINUE: Final = "continue"
-SOURCE: Final = ("fail", CONTINUE)
-MATERIALIZATION: Final = ("wait", CONTINUE)
+
+
+class OfSource(Enum):
+    """What reads of a source with errors return."""
+
+    FAIL = "fail"
+    CONTINUE = "continue"
+
+
+class OfMaterialization(Enum):
+    """What a materialization of a collection with errors does."""
+
+    WAIT = "wait"
+    CONTINUE = "continue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The options of every source."""
+
+    on_error: OfSource = option(
+        one_of(OfSource),
+        "While records cannot be decoded: `fail` refuses reads, `continue` keeps the good rows readable.",
+        default="fail",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterializationOptions:
+    """The options of every materialization."""
+
+    on_error: OfMaterialization = option(
+        one_of(OfMaterialization),
+        "While a collection has errors: `wait` stands still at the last time without, `continue` pushes the good rows.",
+        default="wait",
+    )
+
+
+Common: TypeAlias = SourceOptions | MaterializationOptions
 
 
 def continues(options: Mapping[str, str]) -> bool:
     """Tell whether good rows go on in spite of errors."""
-    return options.get(OPTION) == CONTINUE
+    return options.get(OPTION) == OfSource.CONTINUE.value
 
 
-def others(name: str, options: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, str]:
+def others(name: str, options: Mapping[str, str], common: type[Common]) -> dict[str, str]:
     """Return all other options, those of the connector or the endpoint.
 
-    Raises `DefinitionError` if ``on_error`` of the item ``name`` is none of ``allowed``.
+    Raises `DefinitionError` if ``on_error`` of the item ``name`` has no such value.
 
-    >>> others("s", {"path": "/d", "on_error": "continue"}, SOURCE)
+    >>> others("s", {"path": "/d", "on_error": "continue"}, SourceOptions)
     {'path': '/d'}
     """
-    value = options.get(OPTION, allowed[0])
-    if value not in allowed:
-        raise DefinitionError(f"{name!r}: option {OPTION} is {' or '.join(map(repr, allowed))}, not {value!r}")
+    understood(repr(name), common, {key: value for key, value in options.items() if key == OPTION})
     return {key: value for key, value in options.items() if key != OPTION}

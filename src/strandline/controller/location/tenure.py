@@ -81,8 +81,8 @@ class SystemProcesses:
                 return None
             if not boot:
                 return int(process.create_time() * 1000)
-            _, _, told = (PROC / str(pid) / "stat").read_text().rpartition(")")
-            return int(told.split()[STARTED]) * 1000 // os.sysconf("SC_CLK_TCK")
+            _, _, fields = (PROC / str(pid) / "stat").read_text().rpartition(")")
+            return int(fields.split()[STARTED]) * 1000 // os.sysconf("SC_CLK_TCK")
         except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             return None
 

@@ -40,7 +40,7 @@ _THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)
 _STATE: Final = re.compile(r"\s*SQLSTATE:.*")
 
 
-def told(error: Exception) -> StrandlineError | None:
+def as_ours(error: Exception) -> StrandlineError | None:
     """Return our error for a failure of Spark or of the machine; None for any other exception: a bug.
 
     What is wrong with stored rows is known by its text, because the class depends on the call: PySpark's own from most,

@@ -4,7 +4,7 @@ Keys are compared with ``<=>``, so NULL is a key like any other.  A row that is 
 updates of a group are first summed up by what its aggregates look at, then repeated.  Float sums and averages fold
 the sorted values, so that they do not depend on how rows were batched or partitioned (law D).
 
-Source: design page "compute" (the table of rules); `compute/delta/reduce.py`, `compute/delta/regroup.py`.
+Source: design page "compute" (the table of rules); `compute/rules/accumulate.py`, `compute/rules/regroup.py`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> s
         )
     if node.start is not None:
         story.append(f"SELECT {listed([f'{node.start}L', *(f'CAST(0 AS {a.type})' for a in sums)])}")
-    told = text.define("story", "\nUNION ALL\n".join(story))
-    steps = text.define("steps", (_steps_once if once else _steps)(keys, sums, told))
+    summed = text.define("story", "\nUNION ALL\n".join(story))
+    steps = text.define("steps", (_steps_once if once else _steps)(keys, sums, summed))
     shown = [f"IF(__sign = 1, {quote(a.name)}, {_before(a)}) AS {quote(a.name)}" for a in sums]
     rows = next(a for a in sums if a.name == node.rows)
     there = f"IF(__sign = 1, {quote(rows.name)}, {_before(rows)}) <> 0" if keys else "(__sign = 1 OR __earlier > 0)"
@@ -92,7 +92,7 @@ def _before(accumulator: Accumulator) -> str:
 
 
 def _times_diff(accumulator: Accumulator) -> str:
-    """Return contribution × diff; `compute/delta/reduce.py` sees to it that a decimal is narrow enough for that."""
+    """Return contribution × diff; `compute/rules/accumulate.py` sees to it that a decimal is narrow enough for that."""
     diff: exp.Expr = column(DIFF)
     if accumulator.type.startswith("decimal"):
         diff = cast(diff, _MULTIPLIER)

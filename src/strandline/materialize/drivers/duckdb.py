@@ -22,13 +22,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
 from strandline.errors import DefinitionError, ProtocolViolation, Unavailable
-from strandline.materialize.driver import Applied, Constraint, ConstraintKind, DriverSpec, Session, Validated
+from strandline.materialize.driver import (
+    Applied,
+    Constraint,
+    ConstraintKind,
+    DriverKind,
+    DriverSpec,
+    Session,
+    Validated,
+)
 from strandline.materialize.drivers import duckdb_checkpoints, duckdb_tables
 from strandline.materialize.drivers.duckdb_checkpoints import Claim
 from strandline.materialize.drivers.duckdb_file import DuckDBFile, sentence
@@ -52,31 +62,22 @@ from strandline.materialize.protocol.messages import (
 )
 from strandline.materialize.protocol.task import Binding, Checkpoint, KeyRange, MaterializationSpec
 from strandline.materialize.spool import Spool
+from strandline.options import PLACE, TEXT, option
+from strandline.store.clock import Clock
 
-SPEC: Final = DriverSpec(
-    {
-        "type": "object",
-        "properties": {
-            "path": {
-                "type": "string",
-                "minLength": 1,
-                "description": "The DuckDB file; created if missing.  Or a reference: env:NAME, file:PATH.",
-            }
-        },
-        "required": ["path"],
-        "additionalProperties": False,
-    },
-    {
-        "type": "object",
-        "properties": {
-            "table": {"type": "string", "minLength": 1, "description": "The table in schema main; only we write it."}
-        },
-        "required": ["table"],
-        "additionalProperties": False,
-    },
-    "https://duckdb.org/docs/",
-)
-"""The configuration of `DuckDBDriver`."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuckDBOptions:
+    """Where the database is."""
+
+    path: str = option(PLACE, "The DuckDB file; created if missing. Or a reference: `env:NAME`, `file:PATH`.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuckDBResource:
+    """Where a collection is."""
+
+    table: str = option(TEXT, "The table in schema `main`; only Strandline writes it.")
 
 
 class _OutcomeUnknownError(Exception):
@@ -91,7 +92,7 @@ class DuckDBDriver:
 
     async def spec(self) -> DriverSpec:
         """Return which configuration this driver takes."""
-        return SPEC
+        return KIND.spec
 
     async def validate(self, spec: MaterializationSpec) -> tuple[Validated, ...]:
         """Return the verdict on each binding's columns; does not open the file."""
@@ -250,3 +251,10 @@ class DuckDBSession:
             connection.commit()
         except duckdb.Error as error:
             raise _OutcomeUnknownError(sentence(error)) from error
+
+
+def _open(options: DuckDBOptions, clock: Clock) -> DuckDBDriver:
+    return DuckDBDriver(DuckDBFile(clock, Path(options.path)))
+
+
+KIND: Final = DriverKind("duckdb", DuckDBOptions, DuckDBResource, "https://duckdb.org/docs/", _open)

@@ -29,6 +29,7 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from strandline.errors import ConfigError, Determinate, Indeterminate, Unavailable, first_line
+from strandline.options import PLACE, option
 from strandline.store.blob import Tagged
 from strandline.store.keys import check_key, check_prefix
 from strandline.store.secret import Secret, revealed
@@ -50,9 +51,20 @@ _OPERATORS_MOVE: Final = re.compile(r"status code: (?:30[0-9]|40[0134])\b")
 _FAILURES: Final = (*_REFUSED, exceptions.BaseError, OSError)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOptions:
+    """How to reach an object store.  What is not said is taken from the variables that the store's own tools read."""
+
+    endpoint: str | None = option(PLACE, "The URL of a server of one's own.", default=None)
+    region: str | None = option(PLACE, "The bucket's region.", default=None)
+    access_key_id: str | None = option(PLACE, "Which key signs requests.", default=None)
+    secret_access_key: str | None = option(PLACE, "The key itself, by reference.", default=None)
+    session_token: str | None = option(PLACE, "The token of a key that ends, by reference.", default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """A place in an object store: its URL, and options by obstore's names (``endpoint``, ``region``, …).
+    """A place in an object store: its URL, and `StorageOptions` by name, which are obstore's names.
 
     Its ``repr`` shows no option's value.
     """

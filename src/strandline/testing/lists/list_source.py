@@ -100,6 +100,9 @@ class ListReader:
         """See `SourceReader.commit`."""
         self.upstream.forgotten = self.upstream.forgotten.join(resume)
 
+    async def close(self) -> None:
+        """See `SourceReader.close`."""
+
     def likely_small(self, slices: Sequence[Slice]) -> bool:
         """See `SourceReader.likely_small`."""
         return True

@@ -1,6 +1,6 @@
 """A folder in memory, for readers in a simulation and in tests.
 
-Source: `strandline.sources.folder`.
+Source: `strandline.sources.readers.files.folder`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import google_crc32c
 
-from strandline.sources.folder import END_BYTES, Checked, Ends, Stamp
+from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Stamp
 
 
 class MemoryFolder:
     """A `Folder` that a test fills.  ``opened`` are the files that were read, in that order."""
+
+    root = "/in"
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[bytes, Stamp]] = {}

@@ -7,9 +7,12 @@ Source: design page "compute" (nodes without a rule become Recompute).
 
 from __future__ import annotations
 
+from typing import Final
+
 from strandline.algebra.nodes import NOTHING, Node, Opaque, Replay
-from strandline.compute.delta.linear import at, updates
-from strandline.compute.delta.phase import Phase, Window
+from strandline.compute.rules.linear import at, updates
+from strandline.compute.rules.phase import Phase, Window
+from strandline.compute.rules.rule import Rule, own_columns, own_rows
 
 
 def replay(node: Opaque, prior: Node, window: Window) -> Node | None:
@@ -21,3 +24,16 @@ def replay(node: Opaque, prior: Node, window: Window) -> Node | None:
     contents = tuple(at(below, Phase.NEW, window) for below in node.inputs)
     stored = NOTHING if window.first else prior
     return Replay(contents, node.aliases, node.sql, node.names, stored, window.times)
+
+
+RULE: Final[Rule[Opaque]] = Rule(
+    "recompute",
+    "recompute at each time of change, and take the difference",
+    takes=lambda node: isinstance(node, Opaque),
+    kept=own_columns,
+    names=lambda node: node.names,
+    output=own_rows,
+    updates=replay,
+    reason=lambda node: node.reason,
+    described=lambda node: node.sql,
+)

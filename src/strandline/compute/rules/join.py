@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from strandline.algebra.nodes import Join, Node, UnionAll
-from strandline.compute.delta.phase import Phase, Window
+from strandline.compute.rules.phase import Phase, Window
 
 
 def join_updates(

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import google_crc32c
 
-from strandline.sources.folder import END_BYTES, Checked, Ends, Stamp
+from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Stamp
 
 T = TypeVar("T")
 
@@ -31,6 +31,11 @@ class LocalFolder:
     def __init__(self, root: Path, pattern: str) -> None:
         self._root = root
         self._pattern = pattern
+
+    @property
+    def root(self) -> str:
+        """See `Folder.root`."""
+        return str(self._root)
 
     async def list(self) -> dict[str, Stamp]:
         """See `Folder.list`."""

@@ -6,20 +6,26 @@ import pytest
 
 from strandline.algebra.formats import Encoding, FileFormat
 from strandline.errors import DefinitionError
-from strandline.sources.file_options import SETTLE_MS_DEFAULT, parse
+from strandline.options import understood
+from strandline.sources.readers.files.options import FileOptions
+
+
+def found(path, texts):
+    """Return what a definition says."""
+    return understood("source 's'", FileOptions, {"path": path, **texts})
 
 
 def test_defaults_are_those_of_a_csv_file_as_people_write_it():
     """Damage: the plain case needs options."""
-    found = parse("/d/*.csv", {})
-    assert found.format == FileFormat(Encoding.CSV)
-    assert (found.format.header, found.format.delimiter, found.format.null) == (True, ",", "")
-    assert (found.settle_ms, found.retain) == (SETTLE_MS_DEFAULT, True)
+    plain = found("/d/*.csv", {})
+    assert plain.decoding == FileFormat(Encoding.CSV)
+    assert (plain.decoding.header, plain.decoding.delimiter, plain.decoding.null) == (True, ",", "")
+    assert (plain.settle, plain.retain) == (1_000, True)
 
 
 def test_every_option_is_understood():
     """Damage: an option is accepted and does nothing."""
-    words = {
+    texts = {
         "FORMAT": "csv",
         "header": "FALSE",
         "delimiter": "tab",
@@ -31,10 +37,10 @@ def test_every_option_is_understood():
         "settle": "2s",
         "retain": "no",
     }
-    found = parse("/d", words)
-    assert found.format == FileFormat(Encoding.CSV, False, "\t", "'", "'", "NA", "yyyy", "dd", True)
-    assert (found.settle_ms, found.retain) == (2_000, False)
-    assert parse("/d", {"format": "csv", "escape": "\\"}).format.escape == "\\"
+    full = found("/d", texts)
+    assert full.decoding == FileFormat(Encoding.CSV, False, "\t", "'", "'", "NA", "yyyy", "dd", True)
+    assert (full.settle, full.retain) == (2_000, False)
+    assert found("/d", {"format": "csv", "escape": "\\"}).decoding.escape == "\\"
 
 
 @pytest.mark.parametrize(
@@ -43,25 +49,25 @@ def test_every_option_is_understood():
 )
 def test_the_format_is_known_by_the_suffix(path, encoding):
     """Damage: every definition repeats itself."""
-    assert parse(path, {}).format.encoding is Encoding(encoding)
+    assert found(path, {}).encoding is Encoding(encoding)
 
 
 @pytest.mark.parametrize(
-    ("path", "words", "message"),
+    ("path", "texts", "message"),
     [
-        ("/d", {}, "'format' is missing"),
+        ("/d", {}, "^source 's': option 'format' is missing"),
         ("/d", {"format": "xml"}, "csv, json, parquet"),
         ("/d", {"format": "csv", "delimeter": ";"}, "did you mean 'delimiter'"),
-        ("/d", {"format": "csv", "qqq": ""}, "unknown; it can be date_format"),
+        ("/d", {"format": "csv", "qqq": ""}, r"'qqq' is not known; it takes path \(required\), format"),
         ("/d", {"format": "json", "header": "true"}, "'header' does not go with format 'json'"),
         ("/d", {"format": "parquet", "nulls": "NA"}, "'nulls' does not go with format 'parquet'"),
-        ("/d", {"format": "csv", "header": "maybe"}, "header = 'maybe': it can be true or false"),
+        ("/d", {"format": "csv", "header": "maybe"}, "'header' is 'maybe': it can be true or false"),
         ("/d", {"format": "csv", "delimiter": "||"}, "one character"),
         ("/d", {"format": "csv", "settle": "soon"}, "duration"),
-        ("s3://bucket/x.csv", {}, "s3"),
+        ("s3://bucket/x.csv", {}, "only local directories"),
     ],
 )
-def test_what_is_not_understood_is_refused_with_what_would_be(path, words, message):
+def test_what_is_not_understood_is_refused_with_what_would_be(path, texts, message):
     """Damage: a typing error silently changes how a million rows are read."""
     with pytest.raises(DefinitionError, match=message):
-        parse(path, words)
+        found(path, texts)

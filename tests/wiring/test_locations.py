@@ -9,17 +9,10 @@ import pytest
 from strandline.errors import ConfigError
 from strandline.store.blob_kinds.objects import ObjectLocation
 from strandline.store.secret import Secret, revealed
-from strandline.wiring.addresses import (
-    InFiles,
-    InMemory,
-    InObjectStore,
-    InPostgres,
-    InSQLite,
-    consensus_of,
-    location_of,
-)
+from strandline.wiring.consensuses import InObjectStore, InPostgres, InSQLite, States, consensus_of
+from strandline.wiring.locations import InBucket, InFiles, InMemory, location_of
 
-BUCKET = ObjectLocation("s3://bucket/prefix", {})
+BUCKET = InBucket(ObjectLocation("s3://bucket/prefix", {}))
 
 
 def test_a_location_is_files_memory_or_a_bucket(tmp_path: Path) -> None:
@@ -34,15 +27,15 @@ def test_a_location_is_files_memory_or_a_bucket(tmp_path: Path) -> None:
 
 def test_what_goes_without_saying_goes_with_the_location() -> None:
     """Damage: a bucket's states are kept on the laptop that made it."""
-    assert consensus_of(None, InMemory()) == InMemory()
+    assert consensus_of(None, InMemory()) == States()
     assert consensus_of(None, InFiles(Path("/d"))) == InSQLite(Path("/d/consensus.db"))
-    assert consensus_of(None, BUCKET) == InObjectStore()
+    assert consensus_of(None, BUCKET) == InObjectStore(BUCKET)
 
 
 def test_a_consensus_may_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: states go into a database or a schema that was not meant."""
     assert consensus_of("sqlite:///d/c%20d.db", BUCKET) == InSQLite(Path("/d/c d.db"))
-    assert consensus_of("object-store", BUCKET) == InObjectStore()
+    assert consensus_of("object-store", BUCKET) == InObjectStore(BUCKET)
     assert consensus_of("postgresql://ann@host/db", BUCKET) == InPostgres(
         Secret("postgresql://ann@host/db"), "host/db", "strandline"
     )
@@ -50,7 +43,7 @@ def test_a_consensus_may_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
     found = consensus_of("env:CONSENSUS", InMemory())
     assert found == InPostgres(Secret("postgresql://ann:pw@host/db?sslmode=require"), "host/db", "My Views")
     assert "pw" not in repr(found)
-    for text, location in (("object-store", InMemory()), ("zookeeper://z", BUCKET)):
+    for text, location in (("object-store", InMemory()), ("zookeeper://z", BUCKET), ("memory://", BUCKET)):
         with pytest.raises(ConfigError):
             consensus_of(text, location)
 
@@ -107,13 +100,13 @@ def test_a_secret_is_a_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (tmp_path / "token").write_text("hunter3\n")
     storage = {"secret_access_key": "env:OUR_KEY", "session_token": f"file:{tmp_path / 'token'}", "region": "eu-west-1"}
     location = location_of("s3://bucket", storage)
-    assert isinstance(location, ObjectLocation)
-    assert revealed(location.options) == {
+    assert isinstance(location, InBucket)
+    assert revealed(location.at.options) == {
         "secret_access_key": "hunter2",
         "session_token": "hunter3",
         "region": "eu-west-1",
     }
-    assert "hunter" not in f"{location!r} {location.options} {location.options['session_token']!s:>9}"
+    assert "hunter" not in f"{location!r} {location.at.options} {location.at.options['session_token']!s:>9}"
     for name in ("secret_access_key", "session_token"):
         with pytest.raises(ConfigError, match=name) as raised:
             location_of("s3://bucket", {name: "hunter2"})

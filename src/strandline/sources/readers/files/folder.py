@@ -44,6 +44,11 @@ class Folder(Protocol):
     value, because the others are fine.
     """
 
+    @property
+    def root(self) -> str:
+        """The directory, as the engine finds it."""
+        ...
+
     async def list(self) -> dict[str, Stamp]:
         """Return the regular files of the pattern, in order of name.
 

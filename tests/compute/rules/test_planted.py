@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from strandline.algebra.nodes import NOTHING, Accumulate, Node, Project, Regroup, Replay, with_frames
-from strandline.compute.delta.phase import Phase, Window, frame, source
+from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.stage import Stage, delta_plan
 from strandline.engine.sql import grouping
 

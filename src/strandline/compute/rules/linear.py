@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.algebra.nodes import Constant, Failing, Filter, Get, Join, Node, Passing, Project, UnionAll
+from strandline.algebra.nodes import Constant, Failing, Filter, Get, Join, Node, Passing, Project, UnionAll, rebuilt
 from strandline.algebra.scalar import Scalar, column
-from strandline.compute.delta.join import join_updates
-from strandline.compute.delta.phase import Phase, Window, frame
+from strandline.compute.rules.join import join_updates
+from strandline.compute.rules.phase import Phase, Window, frame
 
 
 def updates(node: Node, window: Window) -> Node | None:
@@ -48,10 +48,8 @@ def at(node: Node, phase: Phase, window: Window) -> Node:
             return replace(node, frame=frame(name, _side(name, phase, window)))
         case Constant():
             return node if window.start is None else replace(node, time=window.start)
-        case Project(input=below) | Filter(input=below) | Passing(input=below) | Failing(input=below):
-            return replace(node, input=at(below, phase, window))
-        case UnionAll(inputs=inputs) | Join(inputs=inputs):
-            return replace(node, inputs=tuple(at(below, phase, window) for below in inputs))
+        case Project() | Filter() | Passing() | Failing() | UnionAll() | Join():
+            return rebuilt(node, lambda below: at(below, phase, window))
         case _:
             raise TypeError(f"{type(node).__name__} is stateful: it ends a stage, it is not inside one")
 

@@ -18,6 +18,7 @@ Source: design page "compute" (Reduce, invertible: Accumulate then Finalize).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -26,9 +27,10 @@ from sqlglot import exp
 
 from strandline.algebra.nodes import NOTHING, Accumulate, Accumulator, Aggregate, Get, Node, Project, Reduce
 from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, is_null, number
-from strandline.algebra.schema import decimal_digits
-from strandline.compute.delta.linear import at, updates
-from strandline.compute.delta.phase import Phase, Window, frame
+from strandline.algebra.schema import Column, decimal_digits
+from strandline.compute.rules.linear import at, updates
+from strandline.compute.rules.phase import Phase, Window
+from strandline.compute.rules.rule import Rule
 
 ROWS: Final = "rows"
 SMALL_INTEGERS: Final = ("tinyint", "smallint", "int")
@@ -115,24 +117,30 @@ def kept(node: Reduce) -> Kept:
     return Kept(made, tuple((name, Scalar(tree)) for name, tree in finalised), rows.name)
 
 
-def accumulate(node: Reduce, stage: str, window: Window) -> Node | None:
-    """Return the plan of the updates of the accumulators of ``node``, which are stored as collection ``stage``."""
+def accumulate(node: Reduce, prior: Node, window: Window) -> Node | None:
+    """Return the plan of the updates of the accumulators of ``node``; ``prior`` reads them as they were before."""
     keeps = kept(node)
     delta = updates(node.input, window)
     start = window.start if not node.keys else None
     if delta is None and start is None:
         return None
     delta = delta or at(node.input, Phase.NEW, window)
-    names = tuple(name for name, _ in node.keys) + tuple(a.name for a in keeps.accumulators)
-    prior: Node = NOTHING if window.first else Get(frame(stage, Phase.OLD), tuple((name, name) for name in names))
-    return Accumulate(delta, prior, node.keys, keeps.accumulators, keeps.rows, window.times, start, window.small)
+    stored = NOTHING if window.first else prior
+    return Accumulate(delta, stored, node.keys, keeps.accumulators, keeps.rows, window.times, start, window.small)
 
 
 def finalise(node: Reduce, stage: str) -> Node:
     """Return the output of ``node`` as a projection of its accumulators."""
-    keeps = kept(node)
-    names = tuple(name for name, _ in node.keys) + tuple(a.name for a in keeps.accumulators)
-    return Project(Get(stage, tuple((name, name) for name in names)), keeps.finalised)
+    return Project(Get(stage, tuple((name, name) for name in _names(node))), kept(node).finalised)
+
+
+def _names(node: Reduce) -> tuple[str, ...]:
+    return tuple(name for name, _ in node.keys) + tuple(a.name for a in kept(node).accumulators)
+
+
+def _columns(node: Reduce, types: Mapping[str, str]) -> tuple[Column, ...]:
+    sums = (Column(a.name, a.type) for a in kept(node).accumulators)
+    return (*(Column(name, types[name]) for name, _ in node.keys), *sums)
 
 
 def _exact(argument_type: str) -> tuple[str, str]:
@@ -160,3 +168,16 @@ def _value(aggregate: Aggregate, total: exp.Expr, count: exp.Expr) -> exp.Expr:
         return binary(exp.Div, cast(total, "double"), cast(count, "double"))
     narrow = f"decimal({digits[0] + MULTIPLIER_DIGITS},{digits[1]})"
     return cast(binary(exp.Div, cast(total, narrow), cast(count, "decimal(20,0)")), aggregate.type)
+
+
+RULE: Final[Rule[Reduce]] = Rule(
+    "accumulate",
+    "add the changes of each touched group to its stored sums",
+    takes=lambda node: isinstance(node, Reduce) and all(map(invertible, node.aggregates)),
+    kept=_columns,
+    names=_names,
+    output=finalise,
+    updates=accumulate,
+    reason=lambda _: None,
+    described=lambda node: node.described,
+)

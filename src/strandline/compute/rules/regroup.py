@@ -9,9 +9,12 @@ Source: design page "compute" (Reduce, other); design page "the map" (decision 8
 
 from __future__ import annotations
 
+from typing import Final
+
 from strandline.algebra.nodes import NOTHING, Node, Reduce, Regroup
-from strandline.compute.delta.linear import at, updates
-from strandline.compute.delta.phase import Phase, Window
+from strandline.compute.rules.linear import at, updates
+from strandline.compute.rules.phase import Phase, Window
+from strandline.compute.rules.rule import Rule, own_columns, own_rows
 
 
 def regroup(node: Reduce, prior: Node, window: Window) -> Node | None:
@@ -27,3 +30,16 @@ def regroup(node: Reduce, prior: Node, window: Window) -> Node | None:
     return Regroup(
         delta, at(node.input, Phase.NEW, window), prior, node.keys, node.aggregates, window.times, start, window.small
     )
+
+
+RULE: Final[Rule[Reduce]] = Rule(
+    "regroup",
+    "aggregate the touched groups again",
+    takes=lambda node: isinstance(node, Reduce),
+    kept=own_columns,
+    names=lambda node: node.names,
+    output=own_rows,
+    updates=regroup,
+    reason=lambda _: None,
+    described=lambda node: node.described,
+)

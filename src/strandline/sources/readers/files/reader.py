@@ -1,7 +1,7 @@
 """The files reader: a directory that grows, of CSV, JSON lines or Parquet files.
 
 A file is one message: it is taken once, whole, when it is complete, and must then stay as it is.  Offset n is the
-n-th file of the durable sequence (`file_sequence.py`); files first seen by one probe are numbered in order of name.
+n-th file of the durable sequence (`sequence.py`); files first seen by one probe are numbered in order of name.
 
 *Complete*: its name is none that tools give to unfinished files; it has not been modified for the settle time (text
 that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  `notices` reports
@@ -31,16 +31,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Final, Protocol
+from typing import Final
 
-from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
-from strandline.sources.file_options import FileOptions
-from strandline.sources.file_sequence import FileSequence, FileVersion
-from strandline.sources.folder import Checked, Ends, Folder, Stamp
+from strandline.sources.reader import FileDecoder, ReaderKind, Surroundings
+from strandline.sources.readers.files.folder import Checked, Ends, Folder, Stamp
+from strandline.sources.readers.files.local_folder import LocalFolder
+from strandline.sources.readers.files.options import COMPRESSED, FileOptions, root_and_pattern
+from strandline.sources.readers.files.sequence import FileSequence, FileVersion
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
 
@@ -52,17 +54,8 @@ SMALL_BYTES_MAX: Final = 1 << 20
 """So few bytes of files are likely to be at most some ten thousand rows."""
 _UNFINISHED_STARTS: Final = (".", "_")
 _UNFINISHED_ENDS: Final = (".tmp", ".part", ".crc")
-_COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
 _PARQUET_MAGIC: Final = b"PAR1"
 _PARQUET_BYTES_MIN: Final = 12
-
-
-class FileDecoder(Protocol):
-    """Turns files into rows, on the data plane (implemented by the engine)."""
-
-    async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
-        """Return the records of all files (lazy): as `SourceReader.read` says."""
-        ...
 
 
 class FileReader:
@@ -126,9 +119,9 @@ class FileReader:
         files = []
         for number, time in wanted:
             recorded, withdrawn = self._sequence[number], self._options.withdraws(self._sequence[number].name)
-            path = str(self._options.root / recorded.name)
+            path = f"{self._folder.root}/{recorded.name}"
             files.append(DatedFile(path, recorded.name, recorded.size, time, withdrawn))
-        return await self._decoder.decode(files, self._schema, self._options.format, locate=locate)
+        return await self._decoder.decode(files, self._schema, self._options.decoding, locate=locate)
 
     async def commit(self, resume: Offsets) -> None:
         """Remember which files are durable; with ``retain`` false they may now be deleted."""
@@ -144,9 +137,12 @@ class FileReader:
         more = len(self._waiting) - NOTICES_MAX
         return (*self._waiting[:NOTICES_MAX], *([f"and {more} more files"] if more > 0 else []))
 
+    async def close(self) -> None:
+        """Nothing is open between calls."""
+
     async def _listed(self) -> dict[str, Stamp]:
         """Return the files there are, in order of name, without those whose names say that they are unfinished."""
-        root = str(self._options.root)
+        root = self._folder.root
         try:
             found = await self._folder.list()
         except NotADirectoryError as error:
@@ -194,22 +190,22 @@ class FileReader:
         }
 
     def _unsettled(self, stamp: Stamp) -> str:
-        settle_ms = self._options.settle_ms
+        settle_ms = self._options.settle
         if settle_ms and self._age_ms(stamp) < settle_ms:
             return f"it was modified less than {settle_ms} ms ago, so its writer may go on"
         return ""
 
     def _is_told_by_ends(self, name: str, stamp: Stamp) -> bool:
         """Whether the ends of a settled file say something about its being complete."""
-        if not self._options.format.encoding.text:
+        if not self._options.encoding.text:
             return True
-        settle_ms = self._options.settle_ms
-        if not settle_ms or PurePosixPath(name).suffix in _COMPRESSED:
+        settle_ms = self._options.settle
+        if not settle_ms or PurePosixPath(name).suffix in COMPRESSED:
             return False
         return self._age_ms(stamp) < settle_ms * UNFINISHED_SETTLE_FACTOR
 
     def _cut_off(self, stamp: Stamp, ends: Ends) -> str:
-        if self._options.format.encoding.text:
+        if self._options.encoding.text:
             ended = ends.tail[-1:] in {b"\n", b"\r"}
             return "" if ended else "it does not end in a newline, so its writer may go on"
         whole = stamp.size >= _PARQUET_BYTES_MIN and ends.head == ends.tail == _PARQUET_MAGIC
@@ -266,3 +262,12 @@ class FileReader:
 def _is_unfinished(name: str) -> bool:
     parts = PurePosixPath(name).parts
     return any(part.startswith(_UNFINISHED_STARTS) for part in parts) or name.endswith(_UNFINISHED_ENDS)
+
+
+async def _open(options: FileOptions, given: Surroundings) -> FileReader:
+    root, pattern = root_and_pattern(options.path)
+    sequence = await FileSequence.open(await given.progress(), given.epoch)
+    return FileReader(given.clock, LocalFolder(root, pattern), sequence, given.decoder, given.schema, options)
+
+
+KIND: Final = ReaderKind("files", FileOptions, _open)

@@ -13,18 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strandline.algebra.formats import Encoding
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import FencedError, SourceError
 from strandline.frontier.gauge import Offsets
+from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.persist.handles import records
 from strandline.persist.handles.records import consolidate
 from strandline.persist.shard.trace import FAN
-from strandline.sources import local_folder
-from strandline.sources.file_options import parse
-from strandline.sources.file_sequence import FileSequence, FileVersion
-from strandline.sources.files import NOTICES_MAX, PARTITION, FileReader
-from strandline.sources.local_folder import LocalFolder, content_check
+from strandline.sources.readers.files import local_folder
+from strandline.sources.readers.files.local_folder import LocalFolder, content_check
+from strandline.sources.readers.files.options import FileOptions, root_and_pattern
+from strandline.sources.readers.files.reader import NOTICES_MAX, PARTITION, FileReader
+from strandline.sources.readers.files.sequence import FileSequence, FileVersion
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
@@ -66,8 +68,8 @@ class Directory:
         return await FileSequence.open(await client.records("files", epoch), epoch)
 
     async def reader(self, epoch=1):
-        options = parse(f"{self.root}{self.pattern}", self.options)
-        folder = LocalFolder(options.root, options.pattern)
+        options = understood("s", FileOptions, {"path": f"{self.root}{self.pattern}", **self.options})
+        folder = LocalFolder(*root_and_pattern(options.path))
         return FileReader(self.clock, folder, await self.sequence(epoch), LineDecoder(), SCHEMA, options)
 
     async def produce(self, *, undecodable=False):
@@ -403,7 +405,7 @@ def test_without_retain_a_probe_costs_the_same_after_ten_thousand_files_that_are
         """Let so many files come, become durable and go; return what a probe that finds two more asks for."""
         client = PersistClient(HandClock(NOW_MS), CountingIds("p"), MemoryBlob(), MemoryConsensus())
         sequence = await Counting.open(await client.records("files", 1), 1)
-        folder, options = MemoryFolder(), parse("/in/*.csv", {"settle": "0", "retain": "false"})
+        folder, options = MemoryFolder(), FileOptions(path="/in/*.csv", settle=0, retain=False)
         reader = FileReader(HandClock(NOW_MS), folder, sequence, LineDecoder(), SCHEMA, options)
         for number in range(gone):
             folder.write(f"{number}.csv", b"1\n", mtime_ms=NOW_MS)
@@ -591,7 +593,7 @@ class Remembered:
         self.folder.write(name, text.encode(), mtime_ms=self.place.clock.now - age_ms)
 
     async def reader(self):
-        options = parse("/in", {"format": "csv"})
+        options = FileOptions(path="/in", format=Encoding.CSV)
         return FileReader(self.place.clock, self.folder, await self.place.sequence(), LineDecoder(), SCHEMA, options)
 
 

@@ -1,0 +1,19 @@
+"""Every maintenance rule, in the order of preference: the first that takes a node maintains it.
+
+Source: design page "compute" (the table of rules).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from strandline.algebra.nodes import Node
+from strandline.compute.rules import accumulate, recompute, regroup
+from strandline.compute.rules.rule import Rule
+
+RULES: Final[tuple[Rule[Any], ...]] = (accumulate.RULE, regroup.RULE, recompute.RULE)
+
+
+def rule_of(node: Node) -> Rule[Any] | None:
+    """Return the rule that maintains ``node`` as a stage of its own; None for a node that is part of any stage."""
+    return next((rule for rule in RULES if rule.takes(node)), None)

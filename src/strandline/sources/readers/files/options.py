@@ -1,0 +1,128 @@
+"""The options of a files source.
+
+    CREATE SOURCE flights (…) FROM FILES '/data/flights/*.csv' (header = 'true', nulls = 'NA', settle = '2s')
+
+Source: design page "sources" (files).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from strandline.algebra.formats import Encoding, FileFormat
+from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, FLAG, TEXT, one_of, option
+
+_SUFFIXES: Final = {
+    ".csv": Encoding.CSV,
+    ".json": Encoding.JSON,
+    ".jsonl": Encoding.JSON,
+    ".ndjson": Encoding.JSON,
+    ".parquet": Encoding.PARQUET,
+}
+COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
+_OF_CSV: Final = ("header", "delimiter", "quote", "escape", "nulls")
+_OF_TEXT: Final = ("timestamp_format", "date_format", "multiline")
+_WILD: Final = "*?["
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """Where the files are, and how they are to be taken.
+
+    >>> FileOptions(path="/data/*.csv", nulls="NA").decoding.null
+    'NA'
+    """
+
+    path: str = option(TEXT, "The directory, file or glob; absolute, or relative to where the process runs.")
+    format: Encoding | None = option(
+        one_of(Encoding), "How the files are encoded; without it, what the suffix of `path` says.", default=None
+    )
+    settle: int = option(
+        DURATION_MS,
+        "Take a file when it was not modified for so long. `0`: every file that can be seen is complete, because its "
+        "writer renames it into place.",
+        default="1s",
+    )
+    retain: bool = option(FLAG, "`false`: a file that is durable here may be deleted.", default="true")
+    retract: str = option(
+        ANY_TEXT,
+        "A glob: the rows of files with such a name (not path) are taken back instead of added. Empty: of no file.",
+        default="",
+    )
+    header: bool | None = option(FLAG, "CSV: the first line names the columns; without it `true`.", default=None)
+    delimiter: str | None = option(
+        CHARACTER, "CSV: what is between fields (`tab` is known); without it `,`.", default=None
+    )
+    quote: str | None = option(CHARACTER, 'CSV: what a field may stand in; without it `"`.', default=None)
+    escape: str | None = option(
+        CHARACTER, "CSV: what is before a quote inside quotes; without it the quote itself.", default=None
+    )
+    nulls: str | None = option(ANY_TEXT, "CSV: the token that stands for NULL besides the empty field.", default=None)
+    timestamp_format: str | None = option(ANY_TEXT, "CSV and JSON: Spark's pattern of timestamps.", default=None)
+    date_format: str | None = option(ANY_TEXT, "CSV and JSON: Spark's pattern of dates.", default=None)
+    multiline: bool | None = option(FLAG, "CSV and JSON: a record may span lines; without it `false`.", default=None)
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` if the format is not known, or an option does not go with it."""
+        encoding = self.encoding
+        scheme, separator, _ = self.path.partition("://")
+        if separator and scheme != "file":
+            raise ValueError(f"path is {self.path!r}: only local directories can be watched, not {scheme}")
+        refused = () if encoding is Encoding.CSV else _OF_CSV if encoding.text else (*_OF_CSV, *_OF_TEXT)
+        for name in refused:
+            if getattr(self, name) is not None:
+                raise ValueError(f"option {name!r} does not go with format {encoding.value!r}")
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the files are encoded."""
+        if self.format is not None:
+            return self.format
+        suffixes = [suffix for suffix in Path(self.path).suffixes if suffix not in COMPRESSED]
+        if suffixes and suffixes[-1].lower() in _SUFFIXES:
+            return _SUFFIXES[suffixes[-1].lower()]
+        raise ValueError(f"option 'format' is missing, and {self.path!r} has no suffix of csv, json or parquet")
+
+    @property
+    def decoding(self) -> FileFormat:
+        """How to decode the files."""
+        base = FileFormat(self.encoding)
+        quote = self.quote or base.quote
+        return FileFormat(
+            base.encoding,
+            header=base.header if self.header is None else self.header,
+            delimiter=self.delimiter or base.delimiter,
+            quote=quote,
+            escape=self.escape or quote,
+            null=base.null if self.nulls is None else self.nulls,
+            timestamp_format=self.timestamp_format,
+            date_format=self.date_format,
+            multiline=bool(self.multiline),
+        )
+
+    def withdraws(self, name: str) -> bool:
+        """Tell whether the rows of the file ``name`` are taken back.
+
+        >>> given = FileOptions(path="/data/*.csv", retract="*.retract.csv")
+        >>> given.withdraws("2013/12-10.retract.csv"), given.withdraws("2013/12-10.csv")
+        (True, False)
+        """
+        return bool(self.retract) and fnmatchcase(PurePosixPath(name).name, self.retract)
+
+
+def root_and_pattern(path: str) -> tuple[Path, str]:
+    """Split a path into the directory that names are relative to and a glob below it.
+
+    >>> [(str(root), pattern) for root, pattern in map(root_and_pattern, ("/a/b/*/c*.csv", "file:///nowhere"))]
+    [('/a/b', '*/c*.csv'), ('/nowhere', '**/*')]
+    """
+    found = Path(path.removeprefix("file://")).absolute()
+    if found.is_file():
+        return found.parent, "".join(f"[{c}]" if c in _WILD else c for c in found.name)
+    wild = next((i for i, part in enumerate(found.parts) if any(sign in part for sign in _WILD)), None)
+    if wild is None:
+        return found, "**/*"
+    return Path(*found.parts[:wild]), "/".join(found.parts[wild:])

@@ -1,0 +1,103 @@
+"""The registry: every reader that CREATE SOURCE may name, and every driver that CREATE MATERIALIZATION may name.
+
+A reader or a driver is an entry in its own file; here is one line for each.
+
+Source: design pages "sources" and "materialize" (drivers are products).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from strandline.controller.location.on_error import OPTION, MaterializationOptions, SourceOptions
+from strandline.errors import DefinitionError
+from strandline.instance.commands import RunIngestion
+from strandline.materialize.driver import Driver, DriverKind
+from strandline.materialize.drivers import duckdb
+from strandline.options import lines, resolve_reference, understood
+from strandline.persist.client import PersistClient
+from strandline.sources.reader import FileDecoder, ReaderKind, SourceReader, Surroundings
+from strandline.sources.readers.files import reader as files
+from strandline.store.clock import Clock
+from strandline.wiring.locations import KINDS as LOCATIONS
+
+K = TypeVar("K")
+
+READERS: Final[Mapping[str, ReaderKind[Any]]] = {kind.name: kind for kind in (files.KIND,)}
+DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {kind.name: kind for kind in (duckdb.KIND,)}
+
+_resolved = partial(resolve_reference, base=Path())
+
+
+def named(kinds: Mapping[str, K], what: str, name: str) -> K:
+    """Return the entry ``name``.  Raises `DefinitionError` naming the entries that there are.
+
+    >>> named({"a": 1}, "connector", "b")
+    Traceback (most recent call last):
+        ...
+    strandline.errors.DefinitionError: there is no connector 'b'; there is 'a'
+    """
+    if name not in kinds:
+        raise DefinitionError(f"there is no {what} {name!r}; there is {', '.join(map(repr, kinds))}")
+    return kinds[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """`Connectors` of all `READERS`; ``decoder`` turns files into rows."""
+
+    clock: Clock
+    decoder: FileDecoder
+
+    def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.check`."""
+        kind = named(READERS, "connector", connector)
+        understood(f"source {name!r}", kind.options, options)
+
+    async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
+        """See `Connectors.reader`."""
+        kind = named(READERS, "connector", source.connector)
+        own = {name: text for name, text in source.options.items() if name != OPTION}
+        options = understood(f"source {source.output.name!r}", kind.options, own, resolve=_resolved)
+        progress = partial(client.records, source.progress, epoch)
+        return await kind.open(options, Surroundings(self.clock, source.output.schema, self.decoder, epoch, progress))
+
+
+def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:
+    """Return the driver for an endpoint; options that are references are resolved here, and nowhere before.
+
+    Raises `DefinitionError` naming the endpoint or the option that is not known.
+    """
+    kind = named(DRIVERS, "endpoint", endpoint)
+    return kind.open(understood(f"endpoint {endpoint}", kind.options, options, resolve=_resolved), clock)
+
+
+def page() -> str:
+    """Return every option of every source, endpoint and store, as the Markdown of docs/options.md."""
+    parts = [
+        _HEAD,
+        "## Sources\n\nEvery source takes these:\n",
+        *lines(SourceOptions),
+        *(part for kind in READERS.values() for part in (f"\n### `USING {kind.name}`\n", *lines(kind.options))),
+        "\n## Materializations\n\nEvery materialization takes these:\n",
+        *lines(MaterializationOptions),
+    ]
+    for driver_kind in DRIVERS.values():
+        parts += [f"\n### `INTO {driver_kind.name}` ({driver_kind.documentation_url})\n", *lines(driver_kind.options)]
+        parts += ["\nOf each table:\n", *lines(driver_kind.resource)]
+    for location in dict.fromkeys(LOCATIONS.values()):
+        if location.options is not None:
+            parts += [f"\n## `storage` of a location `{location.form}`\n", *lines(location.options)]
+    return "\n".join(parts)
+
+
+_HEAD: Final = """# Options
+
+`strandline options` prints this page, from what readers, drivers and stores declare; a test compares. An option is a
+text. Where its meaning says so, it may be a reference to the place of the real value: `env:NAME` or `file:PATH`. A
+secret must be one.
+"""
