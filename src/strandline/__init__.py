@@ -13,6 +13,6 @@ The names here are the public face; they may grow, not change.  Errors are in `s
 """
 
 from strandline.client import Collection, Environment, Transaction, open  # noqa: A004  # the public name
-from strandline.controller.asking.inquiry import Verification
+from strandline.controller.asking.verification import Verification
 
 __all__ = ["Collection", "Environment", "Transaction", "Verification", "open"]

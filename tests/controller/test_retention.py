@@ -12,7 +12,7 @@ import pytest
 from strandline.algebra.nodes import Node
 from strandline.bench.environment import ITEMS, TICK_MS, Place, _change, _define, over_lists
 from strandline.controller.asking.holding import Hold
-from strandline.controller.asking.inquiry import latest, snapshot
+from strandline.controller.asking.reads import latest, snapshot
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply

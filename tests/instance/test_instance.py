@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from strandline.bench.environment import TICK_MS, Place, _change, _define, over_lists
 from strandline.controller.asking.holding import Hold
-from strandline.controller.asking.inquiry import snapshot
+from strandline.controller.asking.reads import snapshot
 from strandline.controller.commanded import commands
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import status
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import parse
@@ -90,14 +90,14 @@ def test_status_counts_what_the_sinks_of_a_view_did() -> None:
     async def body() -> None:
         place = Place()
         core = await filled(place)
-        sent = (await inquiry.status(core))["collections"]
+        sent = (await status.status(core))["collections"]
         assert sent["Ones"]["sink"]["rows"] == 2
         assert sent["Ones"]["sink"]["appends"] >= 2
         assert sent["Ones"]["sink"]["conflicts"] == 0
         assert "sink" not in sent["orders"]
         core.client.notifier = Asked(place, core._metrics())
         core.writing = None
-        others = await inquiry.status(core)
+        others = await status.status(core)
         assert others["collections"]["Ones"]["sink"] == sent["Ones"]["sink"], "another process reads the same"
         assert others["writer_persist"] == core.client.metrics.counts(), "and persist's counters are persist's alone"
 
@@ -122,10 +122,10 @@ def test_status_shows_how_far_a_transaction_is_while_it_goes_on(tmp_path: Path) 
         assert core.all_problems() == {}
         assert ("Extending", {"read": 2, "about": 3, "sent": 0}) in seen
         assert seen[-1] == ("Storing", {"read": 3, "about": 3, "sent": 3})
-        assert (await inquiry.status(core))["materializations"]["out"]["moving"] == {"read": 0, "about": 0, "sent": 0}
+        assert (await status.status(core))["materializations"]["out"]["moving"] == {"read": 0, "about": 0, "sent": 0}
         core.client.notifier = Asked(place, {"moving/out/read": 7, "moving/out/about": 9, "moving/out/sent": 0})
         core.writing = None
-        sent = (await inquiry.status(core))["materializations"]["out"]["moving"]
+        sent = (await status.status(core))["materializations"]["out"]["moving"]
         assert Moving(**sent) == Moving(read=7, about=9)
 
     asyncio.run(body())

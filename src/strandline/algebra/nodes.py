@@ -10,6 +10,8 @@ and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest 
 Scalar expressions are trees (`scalar.Scalar`) over the *output column names of the input*; column names are unique
 within a node (the planner renames), so no expression ever needs a qualifier.
 
+Long because all nodes are declared in one place.
+
 Source: design page "compute" (from SQL to a dataflow; a step; the table of rules).
 """
 

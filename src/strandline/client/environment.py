@@ -17,12 +17,12 @@ from strandline.client.access import Access
 from strandline.client.reading import Collection
 from strandline.client.writing import Data, Transaction, change
 from strandline.compute.explain import Explanation
-from strandline.controller.asking import backfill, housekeeping, inquiry
+from strandline.controller.asking import backfill, housekeeping, reads, status, verification
 from strandline.controller.asking.holding import Hold
-from strandline.controller.asking.inquiry import Verification
 from strandline.controller.asking.progress import progress
 from strandline.controller.asking.selfcheck import SelfCheck
 from strandline.controller.asking.skip import skip
+from strandline.controller.asking.verification import Verification
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import Applied, apply
 from strandline.controller.defining.project import Project
@@ -166,7 +166,7 @@ class Environment:
         Raises `DefinitionError` with a position where the text is wrong, `AsOfError` if the time cannot be read.
         """
         text, time, hold = arguments.query(sql), arguments.maybe_time(as_of, "as_of"), Hold()
-        return self._access.hand_out(self._run(inquiry.query(self._core, text, time, hold)).rows, hold)
+        return self._access.hand_out(self._run(reads.query(self._core, text, time, hold)).rows, hold)
 
     def answer(self, sql: str, as_of: int | None = None) -> tuple[pa.Table, int | None]:
         """Return the answer to ``sql``, whole, and the time at which it is true (None: it reads no collection).
@@ -177,7 +177,7 @@ class Environment:
 
         async def collect() -> tuple[pa.Table, int | None]:
             try:
-                found = await inquiry.query(self._core, text, time, hold)
+                found = await reads.query(self._core, text, time, hold)
                 return await self._core.engine.collect(found.rows), found.as_of
             finally:
                 hold.give_back()
@@ -222,7 +222,7 @@ class Environment:
                     f"{name!r} is a materialization: it is compared at the time that its endpoint has reached, and "
                     "filled again by env.backfill or `strandline backfill`"
                 )
-            return self._run(inquiry.verify_endpoint(self._core, name))
+            return self._run(verification.verify_endpoint(self._core, name))
         found = self._verified(name, as_of)
         if found.ok or not repair:
             return found
@@ -233,7 +233,7 @@ class Environment:
 
     def status(self) -> dict[str, Any]:
         """Return what ``strandline status --json`` prints: collections, errors, problems, materializations."""
-        return self._run(inquiry.status(self._core))
+        return self._run(status.status(self._core))
 
     def progress(self) -> dict[str, Any]:
         """Return what this environment has done since it was opened (`controller.asking.progress`)."""
@@ -293,9 +293,9 @@ class Environment:
 
     def _verified(self, name: str, as_of: int | None) -> Verification:
         """Return how a view differs from its query; if it does not, how its state does."""
-        found = self._run(inquiry.verify(self._core, name, as_of))
+        found = self._run(verification.verify(self._core, name, as_of))
         # State has no history: it is compared at the time that it is complete at.
-        state = self._run(inquiry.verify_state(self._core, name)) if found.ok and as_of is None else []
+        state = self._run(verification.verify_state(self._core, name)) if found.ok and as_of is None else []
         return next((stage for stage in state if not stage.ok), found)
 
     def _pause(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from strandline.algebra.schema import Schema
 from strandline.client.access import Access
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
 from strandline.controller.language import arguments
 from strandline.frontier.antichain import Frontier
@@ -39,8 +39,8 @@ class Collection:
 
         async def read() -> Rows:
             reader = await core.holding_reader(self.name)
-            at = time if time is not None else await inquiry.latest([reader])
-            return await core.engine.multiset(await inquiry.snapshot(core, reader, at, hold), reader.schema)
+            at = time if time is not None else await reads.latest([reader])
+            return await core.engine.multiset(await reads.snapshot(core, reader, at, hold), reader.schema)
 
         return self._access.hand_out(self._access.run(read()), hold)
 
@@ -58,7 +58,7 @@ class Collection:
             plan = partial(reader.history, upper) if whole else partial(reader.changes, lower, upper)
             contents, rows = await read_definitely(core.engine, reader, plan)
             hold.take(reader, contents)
-            await inquiry.refuse_changes(core, reader, lower, upper)
+            await reads.refuse_changes(core, reader, lower, upper)
             return rows
 
         return self._access.hand_out(self._access.run(read()), hold)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from strandline.algebra.excerpt import within
 from strandline.client.access import Access
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
 from strandline.controller.language import arguments, statements
 from strandline.engine.sql.edits import Edit
@@ -125,15 +125,15 @@ def _inserting(access: Access, s: statements.Insert) -> Statement:
     columns = tuple(name for name, _ in s.columns) or table.schema.names
     engine = access.assembly.engine
     with within(s.query.start):
-        reads = inquiry.relations_of(access.core, s.query.text)
+        names = reads.relations_of(access.core, s.query.text)
 
     async def read(as_of: int) -> Rows:
         hold = Hold()
         with within(s.query.start):
-            found = await inquiry.query(access.core, s.query.text, as_of, hold)
+            found = await reads.query(access.core, s.query.text, as_of, hold)
             return engine.inserted(access.hand_out(found.rows, hold), columns, table.schema)
 
-    return Statement(table, read, inquiry.collections_of(access.core, reads), deletes=False)
+    return Statement(table, read, reads.collections_of(access.core, names), deletes=False)
 
 
 def _editing(access: Access, s: statements.Delete | statements.Update) -> Statement:
@@ -144,15 +144,15 @@ def _editing(access: Access, s: statements.Delete | statements.Update) -> Statem
         values[each.column.lower()] = each.value
     edit = Edit(s.alias, s.where, values)
     engine = access.assembly.engine
-    reads = inquiry.edit_reads(access.core, table.name, edit)
+    names = reads.edit_reads(access.core, table.name, edit)
 
     async def read(as_of: int) -> Rows:
         hold = Hold()
-        _, relations = await inquiry.relations_at(access.core, reads, as_of, hold)
+        _, relations = await reads.relations_at(access.core, names, as_of, hold)
         rows = await engine.edited(table.name.lower(), edit, relations)
         return engine.from_dataframe(access.hand_out(rows, hold))
 
-    return Statement(table, read, inquiry.collections_of(access.core, reads), deletes=True)
+    return Statement(table, read, reads.collections_of(access.core, names), deletes=True)
 
 
 def _table(access: Access, name: str, at: Position | None = None) -> OpenTable:

@@ -9,6 +9,8 @@ A core is used by one coroutine at a time (the client holds a lock); it spawns n
 means that another environment has taken over: close it.  Any other failure is a *problem* of one item; `status` reports
 it, here and in other processes, and the other items go on.
 
+Long because a tick's order of calls is the environment's one main loop.
+
 Source: design pages "the map" (path of a row), "environment" and "persist" (modes and locks).
 """
 

@@ -11,7 +11,7 @@ import duckdb
 import msgspec
 import pytest
 
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import verification
 from strandline.controller.asking.backfill import backfill
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
@@ -226,11 +226,11 @@ def test_verify_names_every_table_of_a_materialization(place: Place) -> None:
 
     async def body() -> None:
         core = await place.filled()
-        found = await inquiry.verify_endpoint(core, "out")
+        found = await verification.verify_endpoint(core, "out")
         assert found.ok
         assert [line.split(":")[0] for line in str(found).splitlines()] == ["out/Orders", "out/People"]
         place.ask('DELETE FROM "People"')
-        found = await inquiry.verify_endpoint(core, "out")
+        found = await verification.verify_endpoint(core, "out")
         assert (found.name, found.ok, found.missing, found.extra) == ("out", False, 1, 0)
         assert [(table.name, table.ok) for table in found.tables] == [("out/Orders", True), ("out/People", False)]
         assert found.sample.to_pylist()[0]["x"] == "ann"

@@ -151,7 +151,7 @@ def test_a_plan_that_was_right_is_not_checked_again_at_every_start(
 
 def test_a_sample_of_a_view_is_compared_with_the_same_sample_of_its_meaning(place: Place) -> None:
     """Damage: the background check reports differences that are none, or sees none."""
-    from strandline.controller.asking.inquiry import Sample, verify
+    from strandline.controller.asking.verification import Sample, verify
 
     with place.open() as env:
         define(env)

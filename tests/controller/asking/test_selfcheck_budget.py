@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from strandline.controller.asking import selfcheck
-from strandline.controller.asking.inquiry import Sample, Verification
 from strandline.controller.asking.selfcheck import FIRST_CHECKS, PARTS, SHARE, SelfCheck
+from strandline.controller.asking.verification import Sample, Verification
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import View
 from strandline.errors import FencedError, Unavailable

@@ -11,7 +11,7 @@ from typing import Any, cast
 import duckdb
 import pytest
 
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.skip import skip
 from strandline.controller.core import Core
@@ -69,8 +69,8 @@ class Place:
 async def read(core: Core, name: str, time: int | None = None) -> list[int]:
     """Return the values that a collection has at ``time`` (None: the latest)."""
     reader = await core.reader(name)
-    at = await inquiry.latest([reader]) if time is None else time
-    rows = listed(await core.engine.multiset(await inquiry.snapshot(core, reader, at, Hold()), reader.schema)).rows
+    at = await reads.latest([reader]) if time is None else time
+    rows = listed(await core.engine.multiset(await reads.snapshot(core, reader, at, Hold()), reader.schema)).rows
     return sorted(row["x" if name == "v" else "value"] for row in rows)
 
 

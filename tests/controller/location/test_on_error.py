@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import reads, status
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
@@ -67,7 +67,7 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
 
 async def read(core: Core, name: str, time: int) -> int:
     """Return how many rows a collection has at ``time``."""
-    rows = await inquiry.snapshot(core, await core.reader(name), time, Hold())
+    rows = await reads.snapshot(core, await core.reader(name), time, Hold())
     return sum(row["__diff"] for row in listed(rows).rows)
 
 
@@ -90,16 +90,16 @@ def test_a_read_of_what_has_errors_says_which_how_many_and_since_when() -> None:
                 assert (str(again), again.since) == (str(caught.value), began)
             assert await read(core, name, began - 1) == 2
             with pytest.raises(CollectionError):
-                await inquiry.refuse_changes(core, await core.reader(name), 1, last)
-            await inquiry.refuse_changes(core, await core.reader(name), 1, began)
-            found = (await inquiry.status(core))["collections"][name]
+                await reads.refuse_changes(core, await core.reader(name), 1, last)
+            await reads.refuse_changes(core, await core.reader(name), 1, began)
+            found = (await status.status(core))["collections"][name]
             assert (found["errors"]["rows"], found["errors"]["since"], found["problem"]) == (2, began, None)
         healed = await change(core, [(3, 0), (4, 0)], deletes=True)
         assert await read(core, "above", healed) == 3
-        assert (await inquiry.status(core))["collections"]["q"]["errors"] == {"rows": 0, "first": [], "since": None}
+        assert (await status.status(core))["collections"]["q"]["errors"] == {"rows": 0, "first": [], "since": None}
         with pytest.raises(CollectionError):
-            await inquiry.refuse_changes(core, await core.reader("q"), last, healed + 1)
-        await inquiry.refuse_changes(core, await core.reader("q"), healed, healed + 1)
+            await reads.refuse_changes(core, await core.reader("q"), last, healed + 1)
+        await reads.refuse_changes(core, await core.reader("q"), healed, healed + 1)
 
     asyncio.run(body())
 
@@ -114,12 +114,12 @@ def test_a_materialization_waits_at_the_last_time_without_errors_and_says_so(tmp
         began = await change(core, [(4, 0), (5, 5)])
         await change(core, [(6, 6)])
         assert stored(path) == [(1, 12), (2, 6), (3, 3)]
-        found = (await inquiry.status(core))["materializations"]["out"]
+        found = (await status.status(core))["materializations"]["out"]
         assert found["position"] == began
         assert f"'q' has errors since {began}" in found["problem"]
         await change(core, [(4, 0)], deletes=True)
         assert stored(path) == [(1, 12), (2, 6), (3, 3), (5, 2), (6, 2)]
-        assert not (await inquiry.status(core))["materializations"]["out"]["problem"]
+        assert not (await status.status(core))["materializations"]["out"]["problem"]
 
     asyncio.run(body())
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from laws.broken import LawBrokenError, require
 from laws.views import Attempt, standing
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
@@ -264,8 +264,8 @@ class Instance:
         item = world.one_of("asked for", collections)
         try:
             handle = await core.reader(item.name)
-            time = await inquiry.latest([handle])
-            _, found = await inquiry.relations_at(core, [item.name.lower()], time, Hold())
+            time = await reads.latest([handle])
+            _, found = await reads.relations_at(core, [item.name.lower()], time, Hold())
             rows = await core.engine.collect(found[item.name.lower()][1])
         except CollectionError as error:
             rows, since = None, error.since

@@ -1,6 +1,6 @@
 """Progress: what this process has done for its environment so far, from memory alone.
 
-`inquiry.status` reads the location and is the same in every process.  Progress is known only to the process that
+`status.status` reads the location and is the same in every process.  Progress is known only to the process that
 writes, and `strandline run` reports it after each tick.
 
 Source: design page "environment" (long work shows its progress).

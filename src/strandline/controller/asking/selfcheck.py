@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from strandline.compute.step import StageRun
-from strandline.controller.asking.inquiry import Sample, Verification, verify
+from strandline.controller.asking.verification import Sample, Verification, verify
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import View
 from strandline.errors import AsOfError, CollectionError, EvaluationError, FencedError, reason

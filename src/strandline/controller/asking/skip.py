@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from strandline.algebra.nodes import Get
 from strandline.algebra.schema import ERROR, Column, Schema
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import Source, unknown
@@ -48,7 +48,7 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
         raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Source)))
     ingestion = await _caught_up(core, source) if apply else None
     reader = await core.reader(source.name)
-    latest = await inquiry.latest([reader])
+    latest = await reads.latest([reader])
     time = latest if as_of is None else as_of
     seen = await error_half.tally(core.engine, reader, time)
     dismissed = None
@@ -77,7 +77,7 @@ async def _dismiss(
     oracle.passed(as_time(ingestion.upper))
     at = oracle.next()
     try:
-        seen, now = [await inquiry.snapshot(core, reader, time, hold, Half.ERR) for time in (seen_at, latest)]
+        seen, now = [await reads.snapshot(core, reader, time, hold, Half.ERR) for time in (seen_at, latest)]
         left = await engine.union(reader.schema, [now, seen], advance=at, negate=[False, True])
         texts = await engine.evaluate(Get("errors", ((_TEXT, ERROR),)), {"errors": left})
         gone = (await engine.differences(texts, _TEXTS)).missing

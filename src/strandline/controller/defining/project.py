@@ -12,6 +12,8 @@ project.  An *endpoint* is a driver with options under a name that materializati
 
 Reading a project touches nothing but its files; `apply.py` makes an environment what its project says.
 
+Long because the shapes of a project's files and their errors are one format.
+
 Source: design page "environment" (a project).
 """
 

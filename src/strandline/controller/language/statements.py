@@ -17,6 +17,8 @@ text, because their meaning is Spark's.  Every refusal has a line and a column.
 ``IF NOT EXISTS`` is allowed after CREATE and its kind.  Statements that Spark has and Strandline has not are refused by
 name (`unsupported.py`).
 
+Long because all statements are listed in one place, with how each is read.
+
 Source: design page "the public face" (`env.execute`).
 """
 

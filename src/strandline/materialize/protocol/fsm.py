@@ -19,6 +19,8 @@ lag, but it is still right: the endpoint equals the collections there and at eve
 `RULES` is the only definition: `step` dispatches on it, tests enumerate it, and docs/materialize-protocol.md is
 generated from it.
 
+Long because all transitions of one machine are read together.
+
 Source: design page "materialize" (the cycle; durable at; recovery).   Laws: M1, M5.
 """
 

@@ -2,6 +2,8 @@
 
 A state holds only data that is valid in it; an action is one I/O.  `fsm` has the transitions.
 
+Long because the states, events and actions of one machine are one vocabulary.
+
 Source: design page "materialize" (head and tail).
 """
 

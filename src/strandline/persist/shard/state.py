@@ -14,6 +14,8 @@ Traps: ``since`` may legally exceed ``upper``.  Either may be empty: ``upper`` e
 The values of this room are msgspec structs.  They behave as frozen dataclasses do, and are made in a tenth of the time:
 each commit makes dozens of them, and opening a shard makes hundreds.
 
+Long because every change of a shard's state is here, so that its laws have one place.
+
 Source: design page "persist" (shard state, details that cost others years).  Laws: `persist/shard/invariants.py`.
 """
 

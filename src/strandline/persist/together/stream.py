@@ -14,6 +14,8 @@ prefix of its calls.  A call that is never awaited is done with a later one, or 
 Trap: the caller chooses the times.  A write at a time that any writer has sealed is refused (`InvalidUsage`), and later
 calls go on.  Sealing is monotone: sealing less than is sealed does nothing.
 
+Long because a writer and a reader of one collection share its queue and its names.
+
 Source: design page "persist" (the stream client).
 """
 

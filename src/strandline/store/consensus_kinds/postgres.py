@@ -20,6 +20,8 @@ or the server cancels it; a server that does not answer within twice that time c
 
 Warning: a failover to an asynchronous standby loses acknowledged commits.  Promote only synchronous standbys.
 
+Long because the SQL, its failures and its connections are one promise.
+
 Source: design page "persist" (implementations of Consensus); PostgreSQL's manual, "Read Committed Isolation Level".
 """
 

@@ -11,6 +11,8 @@ another and empty one each time.
 
 The scenarios are separate functions, so that tests can show that planted defects fail them.
 
+Long because an author subclasses one suite.
+
 Source: design page "materialize" (drivers are products).   Laws: M1, M2, M3.
 """
 

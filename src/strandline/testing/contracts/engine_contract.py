@@ -9,6 +9,8 @@ small Arrow table of updates (the columns of `SCHEMA`, perhaps ``__error``, and 
         @pytest.fixture
         def load(self, engine): return engine.from_arrow
 
+Long because an author subclasses one suite.
+
 Source: design pages "the house planned" (one contract suite runs both) and "persist" (stage, digest, halves).
 """
 

@@ -3,6 +3,8 @@
 It keeps the engine's contract.  Plans are evaluated row by row (`list_plans`), over the expressions that
 `list_expressions` knows; for a query that only Spark can run, a test passes a Python function.  Parts are msgpack in
 the given Blob.  Every call computes at once, so a frame is a value; only the Blob suspends.
+
+Long because it is one class, with every call of `Engine`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ Every run guarantees:
 - Each step takes `STEP_MS` of simulated time; time jumps only when all actors sleep.
 - After ``calm_after`` steps no more faults happen: a run that does not end then within ``steps_max`` never ends.
 
+Long because one loop decides every fate, and a replay depends on the order of its choices.
+
 Source: craft page "reliability" (3.1 kernel; F1 outcomes, F3 crashes, F4 pauses; S5 whole-trace hash).
 """
 

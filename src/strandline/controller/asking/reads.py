@@ -1,0 +1,172 @@
+"""Reads: the rows of collections at one time, for a query or whatever else asks for them.
+
+A query reads several collections at one time: by default the latest that is complete for all of them, so what it sees
+agrees with itself.
+``<source>_errors`` is a relation too: the error half of a source, one row an undecodable record.  It can be read
+whether there are errors or not; the rows of a collection cannot while it has any (`error_half`).
+
+Source: design pages "compute" (reading), "sources" (error half) and "the public face".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+from sqlglot import exp
+
+from strandline.algebra.excerpt import within
+from strandline.algebra.nodes import Get, Project
+from strandline.algebra.scalar import Scalar, call, cast, column
+from strandline.algebra.schema import ERROR, Column, Schema
+from strandline.compute.plan.scalars.dialect import parse, position_of, words
+from strandline.controller.asking.holding import Hold
+from strandline.controller.core import Core
+from strandline.controller.location.catalog import ERRORS_SUFFIX, Materialization, Source, unknown
+from strandline.engine.sql.edits import Edit
+from strandline.errors import AsOfError
+from strandline.instance import error_half
+from strandline.persist.handles.definite import read_definitely
+from strandline.persist.handles.plane import Contents, Half, Rows
+from strandline.persist.handles.read import ReadHandle
+
+ERRORS: Final = Schema(
+    (Column("file", "string"), Column("line", "bigint"), Column("reason", "string"), Column("raw", "string"))
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a query is answered with: plain rows, and the time at which they are true (None: they never change)."""
+
+    as_of: int | None
+    schema: Schema
+    rows: Rows
+
+
+async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
+    """Return plain Spark's answer to ``sql`` over the collections it names, all at one time, as plain rows.
+
+    What it reads is kept by ``hold``.
+
+    Raises:
+        AsOfError: not every collection can be read at ``as_of``.
+        CollectionError: one of them has errors then.
+        DefinitionError: Spark refuses the text, or a relation is unknown.
+    """
+    names = relations_of(core, sql)
+    time, relations = await relations_at(core, names, as_of, hold)
+    schema, rows = await core.engine.query(sql, relations, time=time)
+    return Answer(time if names else None, schema, await core.engine.multiset(rows, schema))
+
+
+def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
+    """Return the relations that an edit of ``table`` may name, that table too.  Raises `DefinitionError`."""
+    read = {table.lower()}
+    for excerpt in (*([edit.where] if edit.where else ()), *edit.values.values()):
+        with within(excerpt.start):
+            read |= set(relations_of(core, excerpt.text))
+    return sorted(read)
+
+
+async def relations_at(
+    core: Core, names: Sequence[str], as_of: int | None, hold: Hold
+) -> tuple[int, dict[str, tuple[Schema, Rows]]]:
+    """Return the multisets of relations at one time (None: the latest complete for all), and that time.
+
+    What is read is kept by ``hold``.  Raises `AsOfError` if one cannot be read at ``as_of``.
+    """
+    handles = {name: await core.holding_reader(_base(core, name)) for name in names}
+    time = as_of if as_of is not None else await latest(handles.values())
+    return time, {name: await multiset(core, name, handles[name], time, hold) for name in names}
+
+
+async def latest(handles: Iterable[ReadHandle]) -> int:
+    """Return the latest time at which all of ``handles`` are complete (0 if there are none).
+
+    Raises `AsOfError` if one of them is not complete at any time yet.
+    """
+    uppers = {handle.name: (await handle.refresh()).upper for handle in handles}
+    for name, upper in uppers.items():
+        if upper.at == 0:
+            raise AsOfError(f"{name!r} is not complete at any time yet: nothing has been read or computed")
+    times = [upper.at for upper in uppers.values() if upper.at is not None]
+    return min(times) - 1 if times else 0
+
+
+def relations_of(core: Core, sql: str) -> list[str]:
+    """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
+    known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
+    names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
+    tree = parse(sql)
+    if tree is None:
+        occurring = {word.text.lower() for word in words(sql)}
+        return sorted(names & occurring if occurring else names)
+    tables = (table for table in tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))
+    used = {table.name.lower(): table for table in tables}
+    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for name in sorted(used.keys() - names - local):
+        with within(position_of(used[name], sql)):
+            raise unknown("collection", name, names)
+    return sorted(used.keys() & names)
+
+
+def collections_of(core: Core, relations: Iterable[str]) -> list[str]:
+    """Return the collections that ``relations`` belong to: of an error half, its source."""
+    return sorted({_base(core, name) for name in relations})
+
+
+def _base(core: Core, name: str) -> str:
+    if core.catalog.find(name) is None and name.endswith(ERRORS_SUFFIX):
+        return name.removesuffix(ERRORS_SUFFIX)
+    return name
+
+
+async def snapshot(core: Core, handle: ReadHandle, time: int, hold: Hold, half: Half = Half.OK) -> Rows:
+    """Return the updates that a collection's contents at ``time`` sum up to; what they lie in is kept by ``hold``.
+
+    Raises:
+        AsOfError: it cannot be read at ``time``.
+        CollectionError: it has errors then.
+    """
+    if half is Half.OK and not _forgiven(core, handle):
+        await error_half.refuse(core.engine, handle, time)
+    return await updates(core, handle, time, hold, half)
+
+
+async def refuse_changes(core: Core, handle: ReadHandle, lower: int, upper: int) -> None:
+    """Raise `CollectionError` if the collection has errors at a time in ``[lower, upper)``."""
+    if not _forgiven(core, handle):
+        await error_half.refuse_in(core.engine, handle, lower, upper)
+
+
+def _forgiven(core: Core, handle: ReadHandle) -> bool:
+    item = core.catalog.find(handle.name)
+    return isinstance(item, Source) and item.forgiven
+
+
+async def updates(
+    core: Core, handle: ReadHandle, time: int, hold: Hold, half: Half = Half.OK, *, net: bool = False
+) -> Rows:
+    """Return the updates; ``net``: added up, so that no plan over them evaluates what was withdrawn."""
+
+    async def plan() -> Contents:
+        return replace(await handle.snapshot(time, timeout_s=0, half=half), net=net)
+
+    contents, rows = await read_definitely(core.engine, handle, plan)
+    hold.take(handle, contents)
+    return rows
+
+
+async def multiset(core: Core, name: str, handle: ReadHandle, time: int, hold: Hold) -> tuple[Schema, Rows]:
+    """Return the rows of the relation ``name`` at ``time``, with their schema.  Raises as `snapshot`."""
+    if _base(core, name) == name:
+        rows = await snapshot(core, handle, time, hold)
+        return handle.schema, await core.engine.multiset(rows, handle.schema)
+    rows = await snapshot(core, handle, time, hold, Half.ERR)
+    paths = ((c, exp.Literal.string(f"$.{c.name}")) for c in ERRORS)
+    fields = tuple((c.name, Scalar(cast(call("get_json_object", column("error"), at), c.type))) for c, at in paths)
+    parsed = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
+    return ERRORS, await core.engine.multiset(parsed, ERRORS)

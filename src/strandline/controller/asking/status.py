@@ -1,0 +1,129 @@
+"""Status: all there is to say about an environment, as plain data.
+
+Source: design pages "environment" (status) and "the public face".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.controller.commanded import log_key, spec_of
+from strandline.controller.core import Core
+from strandline.controller.location.catalog import Materialization, Source, View
+from strandline.instance import error_half, live
+from strandline.instance.tasks import reached
+from strandline.persist.handles.read import ReadHandle
+from strandline.persist.notices.notify import Notifier
+from strandline.persist.notices.push import PushClient
+from strandline.persist.shard.state import ShardState
+from strandline.persist.shard.trace import due
+
+
+async def status(core: Core) -> dict[str, Any]:
+    """Return all there is to say about the environment: plain data, as ``strandline status --json`` prints it.
+
+    Problems are those that this process knows, if it writes; else those that the last writer published.
+    """
+    catalog = core.catalog
+    if core.writing is None:
+        problems, notices = await core.board.read(), await core.noticeboard.read()
+    else:
+        problems, notices = core.all_problems(), core.notices()
+    writers = await _writers(core.client.notifier)
+    persists, theirs = live.split(writers or {})
+    counted = theirs if core.writing is None else core.live()
+    collections = {}
+    for name, item in catalog.items.items():
+        if isinstance(item, Materialization):
+            continue
+        reader = await core.client.reader(item.shard, item.schema, item.name)
+        state = None if reader is None else await reader.refresh()
+        collections[item.name] = {
+            "kind": type(item).__name__.lower(),
+            "since": None if state is None else state.since.at,
+            "upper": None if state is None else state.upper.at,
+            "updates": 0 if state is None else sum(b.rows for b in state.batches),
+            "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
+            "keep_history": core.kept(item),
+            "merge_due": 0 if state is None else _merge_due(state),
+            "errors": await _errors(core, reader),
+            **_source_status(core, name, item),
+            **_sink_status(item, live.of(counted, live.SINK, name)),
+            "notices": notices.get(name, []),
+            "problem": problems.get(name),
+        }
+    return {
+        "epoch": catalog.epoch,
+        "mode": core.mode.value,
+        "persist": core.client.metrics.counts(),
+        "writer_persist": None if writers is None else persists,
+        "holder": None if catalog.holder is None else str(catalog.holder),
+        "collections": collections,
+        "materializations": {
+            item.name: {
+                **await _task_status(core, name, item),
+                "moving": live.of(counted, live.MOVING, name) or None,
+                "problem": problems.get(name),
+            }
+            for name, item in catalog.items.items()
+            if isinstance(item, Materialization)
+        },
+        "problems": problems,
+    }
+
+
+def _merge_due(state: ShardState) -> int:
+    """Return how many updates a large merge that is due would rewrite; 0: none is."""
+    plan = due(state)
+    return plan.updates if plan is not None and plan.large else 0
+
+
+async def _writers(notifier: Notifier) -> dict[str, int] | None:
+    """Return what the process that writes has met, if it is another one and can be asked."""
+    if not isinstance(notifier, PushClient):
+        return None
+    await notifier.connect()
+    return notifier.counters
+
+
+def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
+    """Return what the sinks of a view did in the process that writes, since it was opened; None: it cannot be asked."""
+    return {"sink": counters or None} if isinstance(item, View) else {}
+
+
+def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
+    if not isinstance(item, Source) or core.writing is None or name not in core.writing.instance.ingestions:
+        return {}
+    counts = core.writing.instance.ingestions[name].status
+    return {
+        "read_records": counts.read_records,
+        "reread_records": counts.reread_records,
+    }
+
+
+async def _errors(core: Core, reader: ReadHandle | None) -> dict[str, Any]:
+    """Return the errors that a collection has now; none where nothing is known of it yet."""
+    if reader is None or not reader.state.upper.at:
+        return {"rows": 0, "first": [], "since": None}
+    return await error_half.tally(core.engine, reader, reader.state.upper.at - 1)
+
+
+async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
+    """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
+    if core.writing is None or name not in core.writing.instance.tasks:
+        return {"position": await task_position(core, item)}
+    task = core.writing.instance.tasks[name].status
+    return {
+        "phase": task.phase,
+        "checkpoint": task.checkpoint,
+        "position": task.position,
+        "transactions": task.committed.transactions,
+        "rows_stored": task.committed.stored,
+        "rows_deleted": task.committed.deleted,
+        "applied": list(task.applied),
+    }
+
+
+async def task_position(core: Core, item: Materialization) -> int:
+    """Return how far a materialization's recovery log says that it has come."""
+    return await reached(log_key(item), spec_of(item, core.catalog), core.client)

@@ -1,0 +1,196 @@
+"""Verification: a view beside plain Spark's answer, its state beside what its inputs hold, an endpoint beside its view.
+
+Source: design pages "compute" (verify) and "the public face".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from sqlglot import exp
+
+from strandline.algebra.nodes import Filter, Get, frames
+from strandline.algebra.scalar import Scalar, call, column, number
+from strandline.algebra.schema import Schema
+from strandline.compute.plan.meaning import meaning
+from strandline.compute.stage import full_plan
+from strandline.controller.asking.backfill import materialization
+from strandline.controller.asking.holding import Hold
+from strandline.controller.asking.reads import latest, multiset, snapshot, updates
+from strandline.controller.asking.status import task_position
+from strandline.controller.commanded import bindings
+from strandline.controller.core import Core
+from strandline.controller.location.catalog import Materialization, View, unknown
+from strandline.controller.planning import define
+from strandline.errors import AsOfError, InvalidUsage
+from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.read import ReadHandle
+
+SIGNIFICANT_DIGITS: Final = 12
+"""Floats of a view and of plain Spark are equal when they agree to so many decimal digits: Spark adds them in no fixed
+order."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found: ``missing`` rows should be there and are not, ``extra`` ones are and should not.
+
+    Of a materialization: the sums over its ``tables``, which holds each by its name.
+    """
+
+    name: str
+    as_of: int
+    missing: int
+    extra: int
+    sample: pa.Table
+    repaired: bool = False
+    tables: tuple[Verification, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the collection is exactly right."""
+        return not self.missing and not self.extra
+
+    def __str__(self) -> str:
+        if self.tables:
+            return "\n".join(map(str, self.tables))
+        if self.ok:
+            return f"{self.name}: equal at {self.as_of}" + (" (repaired)" if self.repaired else "")
+        lines = [f"{self.name}: {self.missing} missing, {self.extra} extra at {self.as_of}"]
+        for row in self.sample.to_pylist():
+            sign = "missing" if row.pop("__diff") < 0 else "extra"
+            lines.append(f"  {sign}: {row}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One of ``parts`` parts of a view's rows, chosen by a hash of its key (all columns, where none is known)."""
+
+    parts: int
+    part: int
+
+    def of(self, columns: Sequence[str]) -> Scalar:
+        """Return the condition that a row is in the sample."""
+        hashed = call("xxhash64", *map(column, columns))
+        return Scalar(exp.EQ(this=call("pmod", hashed, number(self.parts)), expression=number(self.part)))
+
+
+async def verify(core: Core, name: str, as_of: int | None, sample: Sample | None = None) -> Verification:
+    """Compare a view with its definite meaning, answered anew by plain Spark at one time: both ways, as multisets.
+
+    ``sample``: compare these rows only.
+
+    Raises:
+        AsOfError: the view or an input cannot be read at ``as_of``.
+        CollectionError: the view or an input has errors then.
+        DefinitionError: there is neither a view nor a materialization of this name.
+        InvalidUsage: ``name`` is not a view.
+    """
+    view = core.catalog.find(name)
+    if view is None:
+        computed = (n for n, item in core.catalog.items.items() if isinstance(item, View | Materialization))
+        raise unknown("view or materialization", name, computed)
+    if not isinstance(view, View):
+        raise InvalidUsage(
+            f"{view.name!r} is a {type(view).__name__.lower()}; only views are computed, so only they are verified"
+        )
+    reader = await core.reader(name)
+    handles = {name: await core.reader(name) for name in view.imports}
+    time = as_of if as_of is not None else await latest([reader])
+    # A view is only ever ahead of its inputs because another writer wrote to it: then what is known of them has to do.
+    known = time if as_of is not None else min(time, await latest(handles.values())) if handles else time
+    wanted = await _meant(core, view, handles, known, time)
+    stored = await snapshot(core, reader, time, Hold())
+    if sample is not None:
+        planned, _ = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+        condition = sample.of(planned.key or view.schema.names)
+        rows = Filter(Get("rows", tuple((each, each) for each in view.schema.names)), condition)
+        wanted = await core.engine.evaluate(rows, {"rows": wanted}, origin=0)
+        stored = await core.engine.evaluate(rows, {"rows": stored}, origin=0)
+    return await _compare(core, view.name, view.schema, stored, wanted, time)
+
+
+async def _meant(core: Core, view: View, handles: Mapping[str, ReadHandle], known: int, time: int) -> Rows:
+    """Return what the view must hold over its inputs' contents at ``known``, as insertions at ``time``.
+
+    Plain Spark answers the text that says it.  Where no text says it, the view's plan is computed from scratch.
+    """
+    schemas = {each: core.catalog.collection(each).schema for each in view.imports}
+    sql = meaning(view.sql, schemas, core.assembly.analyst)
+    if sql is not None:
+        relations = {each: await multiset(core, each, handle, known, Hold()) for each, handle in handles.items()}
+        _, rows = await core.engine.query(sql, relations, time=time)
+        return rows
+    read = {each: await updates(core, handle, known, Hold(), net=True) for each, handle in handles.items()}
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst)
+    for stage in stages:
+        plan = full_plan(stage)
+        read[stage.name] = await core.engine.evaluate(plan, {each: read[each] for each in frames(plan)}, origin=known)
+    return read[stages[-1].name]
+
+
+async def verify_state(core: Core, name: str) -> list[Verification]:
+    """Compare the state that each internal stage of a view keeps with what its own inputs hold, inputs first.
+
+    A view may be right while its state is not: what is wrong there comes out at the next change.  Raises as `verify`.
+    """
+    view = core.catalog.collection(name)
+    assert isinstance(view, View), f"{name!r} is not a view"
+    handles = {each: await core.reader(each) for each in view.imports}
+    _, stages = define(view.name, view.sql, core.catalog, core.assembly.analyst, distrusted=bool(view.distrusted))
+    found = []
+    for stage in stages[:-1]:
+        shard = view.stages.get(stage.name)
+        reader = None if shard is None else await core.client.reader(shard, stage.schema, f"{view.name}/{stage.name}")
+        if reader is None:
+            break  # another version defined the view: what this one would keep is not there yet
+        handles[stage.name] = reader
+        inputs = [handles[each] for each in stage.inputs]
+        time = await latest([reader])
+        known = min(time, await latest(inputs)) if inputs else time
+        plan = full_plan(stage)
+        read = {each: await updates(core, handles[each], known, Hold(), net=True) for each in sorted(frames(plan))}
+        wanted = await core.engine.evaluate(plan, read, origin=known)
+        stored = await updates(core, reader, time, Hold())
+        found.append(await _compare(core, reader.name, stage.schema, stored, wanted, time))
+    return found
+
+
+async def verify_endpoint(core: Core, name: str) -> Verification:
+    """Compare each table of a materialization with its collection at the time that the endpoint has reached.
+
+    Raises:
+        DefinitionError: there is no such materialization.
+        AsOfError: the endpoint has nothing yet.
+    """
+    item = materialization(core.catalog, name)
+    endpoint = core.assembly.drivers(item.endpoint, item.endpoint_options)
+    position = await task_position(core, item)
+    if not position:
+        raise AsOfError(f"materialization {item.name!r} has committed nothing yet")
+    found = []
+    for binding in bindings(item, core.catalog):
+        reader = await core.reader(binding.collection)
+        wanted = await updates(core, reader, position - 1, Hold())
+        with core.engine.aside(reader.schema, time=position - 1) as aside:
+            await endpoint.contents(binding, aside.add)
+            of = f"{item.name}/{binding.resource}"
+            found.append(await _compare(core, of, reader.schema, aside.rows(), wanted, position - 1))
+    return _together(item.name, found)
+
+
+def _together(name: str, tables: list[Verification]) -> Verification:
+    """Return the verifications of several tables as one; its sample is that of the first table that differs."""
+    first = next((table for table in tables if not table.ok), tables[0])
+    missing, extra = sum(table.missing for table in tables), sum(table.extra for table in tables)
+    return Verification(name, first.as_of, missing, extra, first.sample, tables=tuple(tables))
+
+
+async def _compare(core: Core, name: str, schema: Schema, stored: Rows, wanted: Rows, time: int) -> Verification:
+    both = await core.engine.union(schema, [stored, wanted], advance=time, negate=[False, True])
+    left = await core.engine.differences(both, schema, significant=SIGNIFICANT_DIGITS)
+    return Verification(name, time, left.missing, left.extra, left.sample)
