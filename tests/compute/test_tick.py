@@ -122,6 +122,19 @@ def test_what_was_moved_over_another_writers_rows_below_takes_no_withdrawal_for_
         assert shop.contents("v") == shop.contents("x") == {"a": 1}
 
 
+def test_nor_if_another_stage_of_its_level_needs_the_flush_before(shop: Workshop) -> None:
+    """Damage: the same: what is below is moved in one flush, what is above in a later one, and takes it for moved.
+
+    Found by the world of the whole system.
+    """
+    shop.copy("y", "w")  # it is fresh, and reads what is quiet
+    vandalised(shop)
+    for _ in range(2):
+        shop.write()
+        shop.tick()
+        assert shop.contents("v") == shop.contents("x") == {"a": 1}
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_nor_does_the_next_process_though_its_first_try_may_fail(shop: Workshop, fails: bool) -> None:
     """Damage: the same, after a crash right behind the flush."""

@@ -60,10 +60,10 @@ async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier,
     for level in levels(runs):
         quiet = {run.name: run for run in level if run.quiet(upper, frozenset(waiting))}
         active = [run for run in level if run.name not in quiet]
+        waiting |= quiet  # with what they read: only so is it known whether that is moved
         if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)
         await together([_step(run, upper, report) for run in active])
-        waiting |= quiet
     await _move(client, waiting, upper, report)
     for run in runs:
         if run.name not in report.failed and (standing := run.standing(upper)):
