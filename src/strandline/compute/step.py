@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -33,6 +33,8 @@ from strandline.persist.handles.plane import Contents, Engine, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
 from strandline.persist.shard.state import ShardState
 
+_Plans: TypeAlias = tuple[Node | None, Node | None]
+"""The plans of a stage's updates and of its own errors; None where there are none."""
 SMALL_ROWS_MAX: Final = 20_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
 
@@ -62,6 +64,7 @@ class StageRun:
         self._inputs = inputs
         self._forgiven = forgiven
         self._careful: Careful | None = None
+        self._planned: tuple[tuple[Care, Window], _Plans] | None = None  # the last step's
         self._failed: int | None = None  # a row failed before this time, the last one that did
 
     @property
@@ -245,8 +248,13 @@ class StageRun:
         await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
         return rows_read
 
-    def _plans(self, care: Care, window: Window) -> tuple[Node | None, Node | None]:
-        """Return the plans of the updates of both halves; None where there are none."""
+    def _plans(self, care: Care, window: Window) -> _Plans:
+        """Return the plans of the updates of both halves: often those of the step before."""
+        if self._planned is None or self._planned[0] != (care, window):
+            self._planned = (care, window), self._plan(care, window)
+        return self._planned[1]
+
+    def _plan(self, care: Care, window: Window) -> _Plans:
         if not (window.changed or window.first):
             return None, None
         if care is Care.PLAIN:
@@ -256,7 +264,7 @@ class StageRun:
         return delta_plan(self._careful.stage, window), self._careful.error_updates(window)
 
     async def _evaluated(
-        self, plans: tuple[Node | None, Node | None], read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
+        self, plans: _Plans, read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
     ) -> Updates:
         ok, err = [() if p is None else (await self._engine.evaluate(p, read, origin=origin),) for p in plans]
         return Updates(ok, (*err, *inherited))

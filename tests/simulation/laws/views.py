@@ -285,11 +285,13 @@ class Observer:
     async def _collected(self, reader: ReadHandle) -> Collected:
         state = await self._state(reader)
         since, upper = as_time(state.since), as_time(state.upper)
-        found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since))
-        names = reader.schema.names
-        updates = [(row[TIME], tuple(row[name] for name in names), row[DIFF]) for row in listed(found).rows]
-        failed = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since, half=Half.ERR))
-        errors = [(row[TIME], row[ERROR], row[DIFF]) for row in listed(failed).rows]
+        found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since, half=Half.BOTH))
+        names, updates, errors = reader.schema.names, [], []
+        for row in listed(found).rows:
+            if row[ERROR] is None:
+                updates.append((row[TIME], tuple([row[name] for name in names]), row[DIFF]))
+            else:
+                errors.append((row[TIME], row[ERROR], row[DIFF]))
         return Collected(since, upper, sorted(updates, key=lambda update: update[0]), errors)
 
     def _same_as_before(self, shard: str, now: Collected) -> None:

@@ -27,6 +27,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles import register
 from strandline.persist.shard import machine, patience, trace
 from strandline.sources.reader import SourceReader
+from strandline.store.blob import Blob
 from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose
 from strandline.testing.lists.list_analyst import ListAnalyst
@@ -182,7 +183,7 @@ class World:
             ids=self.ids,
             blob=blob,
             consensus=SimConsensus(ExposedConsensus(self.consensus, self.weather, self.ambushes)),
-            engine=FailingEngine(self, ListEngine(blob, self.queries)),
+            engine=FailingEngine(self, blob),
             analyst=ListAnalyst(),
             connectors=Connectors(self),
             drivers=lambda endpoint, options: SimDriver(self.places[options["at"]], SESSIONS[endpoint]),
@@ -227,25 +228,22 @@ class World:
         require("W1", self.acknowledged >= ACKNOWLEDGED_MIN, f"only {self.acknowledged} things were acknowledged")
 
 
-class FailingEngine:
+class FailingEngine(ListEngine):
     """A `ListEngine` that fails, now and then, as a lost executor or a full disk does; ``evaluate`` takes a while."""
 
-    def __init__(self, world: World, inner: ListEngine) -> None:
+    def __init__(self, world: World, blob: Blob) -> None:
+        super().__init__(blob, world.queries)
         self._world = world
-        self._inner = inner
-
-    def __getattr__(self, name: str):
-        return getattr(self._inner, name)
 
     async def evaluate(self, node, frames, *, origin=0):
         """See `Engine.evaluate`."""
         await self._fail("engine.evaluate")
-        return await self._inner.evaluate(node, frames, origin=origin)
+        return await super().evaluate(node, frames, origin=origin)
 
     async def stage(self, rows, request):
         """See `Engine.stage`."""
         await self._fail("engine.stage")
-        return await self._inner.stage(rows, request)
+        return await super().stage(rows, request)
 
     async def _fail(self, site: str) -> None:
         if self._world.simulation.calm:

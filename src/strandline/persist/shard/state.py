@@ -114,7 +114,7 @@ class ShardState(msgspec.Struct, frozen=True):
     @property
     def tombstone(self) -> bool:
         """Whether the shard can no longer be read or written."""
-        return self.since.empty and self.upper.empty
+        return self.since.at is None and self.upper.at is None
 
     @property
     def inline_bytes(self) -> int:
