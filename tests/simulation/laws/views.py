@@ -138,7 +138,7 @@ class Observer:
         self._shards: frozenset[str] = frozenset()  # all that were ever an item's
         self._seen: dict[tuple[str, int], Counter[Row]] = {}
         self.attempts: list[Attempt] = []
-        self.spoilt: dict[str, set[int]] = defaultdict(set)  # by shard: the times at which others may have written
+        self.spoilt: dict[str, list[range]] = defaultdict(list)  # by shard: the times that others may have sealed
         self.checked = 0
 
     async def catalog(self) -> Catalog:
@@ -212,7 +212,7 @@ class Observer:
             assert reader is not None
             now = await self._collected(reader)
             strange = [row for row in now.at(time) if foreign(row)]
-            owed = bool(strange) and now.upper == time + 1 and time not in self.spoilt[view.shard]
+            owed = bool(strange) and now.upper == time + 1 and not self._spoilt(view, time)
             require(
                 "K3",
                 not owed,
@@ -388,13 +388,13 @@ class Observer:
     # ---- views -------------------------------------------------------------------------------------------------------
 
     def _view(self, view: View, now: Collected, inputs: Mapping[str, Collected], inherited: Iterable[str]) -> None:
-        name, spoilt = view.name, self.spoilt[view.shard]
+        name = view.name
         upper = min([now.upper, *(each.upper for each in inputs.values())])
         since = max([now.since, *(each.since for each in inputs.values())])
         times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1})
         first = min(now.times | {now.upper - 1})
         for time in sorted(times):
-            if not max(since, first) <= time < upper or time in spoilt:
+            if not max(since, first) <= time < upper or self._spoilt(view, time):
                 continue  # where others wrote, what is the view's own comes with its next append
             self.checked += 1
             held = {i: list(each.at(time).elements()) for i, each in inputs.items()}
@@ -407,6 +407,9 @@ class Observer:
                 require(
                     "K2", ours == wanted, f"{name} at {time} is {_shown(ours)}; its definition gives {_shown(wanted)}"
                 )
+
+    def _spoilt(self, view: View, time: int) -> bool:
+        return any(time in sealed for sealed in self.spoilt[view.shard])
 
     # ---- endpoints ---------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,17 @@ from strandline.testing.simulation.kernel import (
     run_sync,
 )
 from worlds.meanings import define, queries
-from worlds.outside import SESSIONS, ExposedBlob, ExposedConsensus, FickleUpstream, Place, SimDriver, SimReader, Weather
+from worlds.outside import (
+    SESSIONS,
+    Ambush,
+    ExposedBlob,
+    ExposedConsensus,
+    FickleUpstream,
+    Place,
+    SimDriver,
+    SimReader,
+    Weather,
+)
 
 T = TypeVar("T")
 
@@ -135,8 +145,10 @@ class World:
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
         self.queries = queries()
-        outside = PersistClient(still, SimIds(), self.blob, self.consensus)
-        self.observer = Observer(outside, ListEngine(self.blob, self.queries), self.upstreams, self.places)
+        self.ambushes: dict[str, Ambush] = {}  # by key: what happens before its next flush
+        self.outside = PersistClient(still, self.ids, self.blob, self.consensus, grace_ms=None)
+        observing = PersistClient(still, SimIds(), self.blob, self.consensus)
+        self.observer = Observer(observing, ListEngine(self.blob, self.queries), self.upstreams, self.places)
 
     @property
     def io_points(self) -> int:
@@ -170,7 +182,7 @@ class World:
             clock=SimClock(self.simulation, self.skew_ms()),
             ids=self.ids,
             blob=blob,
-            consensus=SimConsensus(ExposedConsensus(self.consensus, self.weather)),
+            consensus=SimConsensus(ExposedConsensus(self.consensus, self.weather, self.ambushes)),
             engine=FailingEngine(self, blob),
             analyst=ListAnalyst(),
             connectors=Connectors(self),

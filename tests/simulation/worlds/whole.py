@@ -27,7 +27,10 @@ from strandline.controller.location.catalog import View
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
+from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import StageRequest
+from strandline.persist.shard.codec import decode_diff
+from strandline.store.consensus import CompareAndSet
 from strandline.testing.doubles import HandClock, in_turn
 from strandline.testing.lists.list_engine import ListEngine, updates
 from strandline.testing.simulation.choices import FAULT, Seeded
@@ -180,29 +183,47 @@ def come(world: World, upstream: FickleUpstream) -> None:
 
 
 async def vandal(world: World) -> None:
-    """Write foreign rows into views, under the epoch of their present writer."""
+    """Write foreign rows into views, now or just before the flush that moves one."""
     clock = SimClock(world.simulation)
     client = world.client(clock)
     while not world.simulation.calm:
         await clock.sleep(0.05 * (1 + world.choose("wait", 8)))
-        views = (await world.observer.catalog()).of_kind(View)
+        catalog = await world.observer.catalog()
+        views = catalog.of_kind(View)
         if not views:
             continue
-        view = world.one_of("spoilt", views)
-        try:
-            writer = await client.writer(view.shard, world.observer.epoch, schema=view.schema.ddl)
-            lower = writer.state.upper.at
-            if lower:  # neither fresh nor dropped
-                world.observer.spoilt[view.shard].add(lower)
-                row = {c.name: "foreign" if c.type == "string" else FOREIGN + world.number() for c in view.schema}
-                request = StageRequest(view.shard, view.schema, lower, lower + 1, "", inline_bytes_max=1 << 14)
-                rows = updates(view.schema, [row | {"__time": lower, "__diff": 1}])
-                staged = await ListEngine(world.blob).stage(rows, request)
-                await writer.compare_and_append([staged], Frontier(lower), Frontier(lower + 1))
-                world.marks["vandal"] += 1
-        except (StoreError, Unavailable, FencedError, InvalidUsage):
-            continue
+        read = {name for view in views for name in view.imports}
+        view = world.one_of("spoilt", [view for view in views if view.name.lower() in read] or views)
+        if world.choose("ambush", 2):
+            world.ambushes[view.shard] = partial(overtake, world, view)
+        else:
+            await spoil(world, view, client)
+    world.ambushes.clear()
     world.busy.discard("vandal")
+
+
+async def overtake(world: World, view: View, request: CompareAndSet) -> None:
+    """Write into a view before it is moved, to before or to where it is moved: what is above is moved over that."""
+    moved = decode_diff(view.shard, request.new.seqno, request.new.data).set.get("upper")
+    await spoil(world, view, world.outside, reach=0 if not moved or world.choose("short", 3) == 1 else moved)
+
+
+async def spoil(world: World, view: View, client: PersistClient, *, reach: int = 0) -> None:
+    """Write a foreign row into a view, to ``reach`` or a little further, under the epoch of its present writer."""
+    try:
+        writer = await client.writer(view.shard, world.observer.epoch, schema=view.schema.ddl)
+        lower = (await writer.refresh()).upper.at
+        if lower:  # neither fresh nor dropped
+            upper = max(lower + 1, reach)
+            world.observer.spoilt[view.shard].append(range(lower, upper))
+            row = {c.name: "foreign" if c.type == "string" else FOREIGN + world.number() for c in view.schema}
+            request = StageRequest(view.shard, view.schema, lower, upper, "", inline_bytes_max=1 << 14)
+            rows = updates(view.schema, [row | {"__time": lower, "__diff": 1}])
+            staged = await ListEngine(world.blob).stage(rows, request)
+            await writer.compare_and_append([staged], Frontier(lower), Frontier(upper))
+            world.marks["vandal"] += 1
+    except (StoreError, Unavailable, FencedError, InvalidUsage):
+        return
 
 
 def law_of(error: Exception) -> str:
