@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from strandline.algebra.nodes import Get, Node
@@ -13,9 +13,9 @@ from strandline.compute.stage import LINEAR, Stage
 from strandline.compute.step import StageRun
 from strandline.compute.tick import TickReport, tick
 from strandline.errors import Indeterminate
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Rows, StageRequest
+from strandline.persist.handles.plane import Contents, Rows, StageRequest
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
@@ -28,12 +28,16 @@ SCHEMA = Schema((Column("k", "string"),))
 
 
 class Stores(MemoryConsensus):
-    """Consensus that does not answer while ``away``; ``lost`` changes happen first, and nothing is said of them."""
+    """Consensus that does not answer while ``away``; ``lost`` changes happen first, and nothing is said of them.
+
+    Of the next flush only what changes one of ``only`` happens, and nothing is said of it, nor of what comes after it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.away = False
         self.lost = 0
+        self.only: set[str] | None = None
 
     async def head(self, key: str) -> Any:
         """See `Consensus.head`."""
@@ -56,6 +60,9 @@ class Stores(MemoryConsensus):
 
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
         """See `Consensus.compare_and_set_many`."""
+        if self.only is not None:
+            await super().compare_and_set_many([request for request in requests if request.key in self.only])
+            self.only, self.away = set(), True
         self._answer()
         return await super().compare_and_set_many(requests)
 
@@ -65,12 +72,22 @@ class Stores(MemoryConsensus):
 
 
 class CopyingEngine(ListEngine):
-    """Evaluates a plan that is one `Get`; the next calls of ``evaluate`` and ``stage`` raise what is planned."""
+    """Evaluates a plan that is one `Get`; the next calls of ``evaluate`` and ``stage`` raise what is planned.
+
+    The first of ``meanwhile`` happens while the next ``read`` of ``v`` is under way.
+    """
 
     def __init__(self, blob: MemoryBlob) -> None:
         super().__init__(blob)
         self.fails: deque[BaseException] = deque()
         self.evaluated = 0
+        self.meanwhile: deque[Callable[[], Awaitable[None]]] = deque()
+
+    async def read(self, wanted: Contents) -> Rows:
+        """See `Engine.read`."""
+        if wanted.shard == "v" and self.meanwhile:
+            await self.meanwhile.popleft()()
+        return await super().read(wanted)
 
     async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
         """See `Engine.evaluate`."""
@@ -158,6 +175,20 @@ class Workshop:
 
     async def _snapshot(self, reader: ReadHandle, at: int) -> Rows:
         return await self.engine.read(await reader.snapshot(at, timeout_s=0))
+
+
+async def spoil(shop: Workshop, name: str) -> None:
+    """Let another writer reach the next tick's time in a stage's shard first."""
+    client = PersistClient(shop.clock, shop.ids, shop.blob, shop.stores, grace_ms=None)
+    other = await client.writer(name, 1, schema=SCHEMA.ddl)
+    upper = as_time(other.state.upper)
+    await append(shop.engine, other, upper, upper + 1, [("wrong", 1)])
+
+
+async def spoil_and_see(shop: Workshop, name: str) -> None:
+    """Do so, and let this process hear of it, as from a merge beside the tick."""
+    await spoil(shop, name)
+    await shop.runs[name].sink.writer.refresh()
 
 
 async def append(

@@ -61,7 +61,6 @@ INTERPRETED: Final = {
 
 
 UNPRUNED: Final = {
-    "spark.sql.autoBroadcastJoinThreshold": "-1",  # a join with nothing would not look at the other side
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
         for rule in (
@@ -84,6 +83,8 @@ def _plain(spark: SparkSession, **more: str) -> SparkSession:
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.constraintPropagation.enabled": "false",  # else it cannot plan EXISTS over a union
+        "spark.sql.autoBroadcastJoinThreshold": "-1",  # each is a job, and may look at one side only
+        "spark.sql.ui.explainMode": "simple",
         **more,
     }.items():
         session.conf.set(name, value)
@@ -155,8 +156,11 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
             assert status["problems"] == {}, f"tick {tick} of the history {first}"
             for table in TABLES:
                 rows = [tuple(row.values()) for row in history.held[table.name]]
+                held = plain.createDataFrame(rows, table.ddl).toArrow().combine_chunks()
                 for session in (plain, unpruned):
-                    session.createDataFrame(rows, table.ddl).createOrReplaceTempView(quote(table.name))
+                    # As Arrow, since Spark hands a list to Python again at each scan; in one partition, so that nothing
+                    # is shuffled.
+                    session.createDataFrame(held).coalesce(1).createOrReplaceTempView(quote(table.name))
             for seed in views:
                 ours = _answer(partial(env.query, f"SELECT * FROM v{seed}"), CollectionError)
                 assert (ours is None) == (status["collections"][f"v{seed}"]["errors"]["rows"] > 0), f"view {seed}"

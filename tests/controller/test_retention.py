@@ -104,6 +104,20 @@ def test_what_a_step_reads_does_not_grow_with_the_ticks_before_it() -> None:
     assert reads[-1] <= 1.2 * reads[3]
 
 
+def test_a_view_that_was_idle_when_its_process_ended_goes_on() -> None:
+    """Damage: the next process goes on from where the last one read to; is that let go of, the view stands for ever."""
+    place = over_lists()
+    core = open_core(place, keep_history="0")
+    done = go_on(core, place, 2)
+    for _ in range(4):
+        place.clock.now += TICK_MS
+        run_sync(core.tick())
+    run_sync(core.close())
+    core = open_core(replace(place, assembly=replace(place.assembly, ids=CountingIds("again"))), keep_history="0")
+    go_on(core, place, 2, done)
+    assert not {"totals", "highest"} & core.all_problems().keys()
+
+
 def test_a_past_that_is_released_is_refused_with_since_and_policy() -> None:
     """Damage: a reader's error says that a time is gone, and not why, nor what is left."""
     place = over_lists()

@@ -12,8 +12,8 @@ Source: design page "the map" (decision 10: SQL is parsed with sqlglot, Spark st
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Any, ClassVar, Final
 
 import sqlglot
@@ -58,7 +58,7 @@ def text(expression: exp.Expr) -> str:
     return expression.sql(dialect=Faithful, comments=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scalar:
     """An expression over the output columns of a node's input: the tree, its text, the columns that it reads.
 
@@ -71,13 +71,16 @@ class Scalar:
     """
 
     tree: exp.Expr
-    sql: str = field(init=False)
-    columns: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        names = (each.name for each in self.tree.find_all(exp.Column))
-        object.__setattr__(self, "sql", text(self.tree))
-        object.__setattr__(self, "columns", frozenset(names))
+    @cached_property
+    def sql(self) -> str:
+        """The text of the tree: written once, and only if it is asked for."""
+        return text(self.tree)
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """The names of the columns that it reads."""
+        return frozenset(each.name for each in self.tree.find_all(exp.Column))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scalar) and self.sql == other.sql

@@ -29,8 +29,8 @@ def rehearse(stages: Sequence[Stage], collections: Mapping[str, Schema], analyst
     known = dict(collections)
     for stage in stages:
         changed = frozenset(stage.inputs)
-        for window in (Window(changed, (0,), first=True), Window(changed, (1,)), Window(changed, (1, 2))):
-            step = delta_plan(stage, window)
+        windows = Window(changed, (0,), first=True), Window(changed, (1,)), Window(changed, (1, 2))
+        for step in dict.fromkeys(delta_plan(stage, window) for window in windows):
             if step is None:
                 continue
             read = {name: known[collection] for name in frames(step) if (collection := source(name)[0]) != stage.name}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -31,17 +31,19 @@ from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.plane import Contents, Engine, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
+from strandline.persist.shard.state import ShardState
 
+_Plans: TypeAlias = tuple[Node | None, Node | None]
+"""The plans of a stage's updates and of its own errors; None where there are none."""
 SMALL_ROWS_MAX: Final = 20_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a step did: how many input updates it read, or that it had to recompute everything (``audited``)."""
+    """What a step did: how many input updates it read."""
 
     rows_read: int
-    audited: bool
 
 
 class StageRun:
@@ -62,6 +64,7 @@ class StageRun:
         self._inputs = inputs
         self._forgiven = forgiven
         self._careful: Careful | None = None
+        self._planned: tuple[tuple[Care, Window], _Plans] | None = None  # the last step's
         self._failed: int | None = None  # a row failed before this time, the last one that did
         self.stepping_ms: int | None = None
         """Since when a tick waits for a step of it (milliseconds); None: it does not."""
@@ -85,9 +88,10 @@ class StageRun:
     def needed(self) -> Frontier:
         """The time from which on its inputs, and its own shard, must stay readable.
 
-        It is one step below the start of its next window: only there can a read separate a time from earlier ones.
+        It is one step below the start of its next window, also of the next process's: only there can a read separate a
+        time from earlier ones.
         """
-        begins = [self.sink.writer.state.upper] if not self.sink.fresh else [self.known()]
+        begins = [reached(self.sink.writer.state)] if not self.sink.fresh else [self.known()]
         begins += [] if self.sink.desired is None else [Frontier(self.sink.desired)]
         return Frontier(max(0, as_time(meet(begins)) - 1))
 
@@ -98,15 +102,17 @@ class StageRun:
     def quiet(self, upper: Frontier, quiet_inputs: frozenset[str]) -> bool:
         """Return, by metadata alone, whether nothing changes up to ``upper`` but the upper itself.
 
-        ``quiet_inputs`` are stages that are themselves quiet up to ``upper`` and will be advanced there.
+        ``quiet_inputs`` are stages that are themselves quiet up to ``upper`` and will be advanced there.  They must be
+        known to where the shard is: from there on, only, its certificate leaves open what they hold.
         """
-        lower = self.sink.desired
+        lower, stands = self.sink.desired, self.sink.writer.state.upper
         if not (self.sink.known and self.sink.may_write) or lower is None or self.sink.fresh or self.sink.owes:
             return False
-        if self.sink.writer.state.upper != Frontier(lower):
+        if not (self.sink.seen and Frontier(lower) <= stands):
             return False
         for name, reader in self._inputs.items():
-            if not (upper <= reader.state.upper or name in quiet_inputs):
+            known = reader.state.upper
+            if not (upper <= known or (name in quiet_inputs and stands <= known)):
                 return False
             if _changes(reader, lower, as_time(upper)) > 0:
                 return False
@@ -154,8 +160,7 @@ class StageRun:
                 rung, wide = (rung + 1 if way.narrow or way.anew else 0), False
                 await self.sink.open()
             else:
-                audited = begin.audited or (done is not None and done.audited)
-                done = Done(rows_read + (0 if done is None else done.rows_read), audited)
+                done = Done(rows_read + (0 if done is None else done.rows_read))
                 rung = 0
         return done
 
@@ -174,7 +179,7 @@ class StageRun:
                 return _Begin(as_time(upper) - 1, rebuild=True)
         if self.sink.desired is None:
             shard = self.sink.writer.state.upper
-            return _Begin(as_time(shard), rebuild=True, audited=True) if shard < upper else None
+            return _Begin(as_time(shard), rebuild=True) if shard < upper else None
         await self.sink.look()
         lower = self.sink.desired
         if Frontier(lower) < upper:
@@ -245,8 +250,13 @@ class StageRun:
         await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
         return rows_read
 
-    def _plans(self, care: Care, window: Window) -> tuple[Node | None, Node | None]:
-        """Return the plans of the updates of both halves; None where there are none."""
+    def _plans(self, care: Care, window: Window) -> _Plans:
+        """Return the plans of the updates of both halves: often those of the step before."""
+        if self._planned is None or self._planned[0] != (care, window):
+            self._planned = (care, window), self._plan(care, window)
+        return self._planned[1]
+
+    def _plan(self, care: Care, window: Window) -> _Plans:
         if not (window.changed or window.first):
             return None, None
         if care is Care.PLAIN:
@@ -256,7 +266,7 @@ class StageRun:
         return delta_plan(self._careful.stage, window), self._careful.error_updates(window)
 
     async def _evaluated(
-        self, plans: tuple[Node | None, Node | None], read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
+        self, plans: _Plans, read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
     ) -> Updates:
         ok, err = [() if p is None else (await self._engine.evaluate(p, read, origin=origin),) for p in plans]
         return Updates(ok, (*err, *inherited))
@@ -304,11 +314,15 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """Where a stage is brought on from: anew there if ``rebuild``, because of an audit if ``audited``."""
+    """Where a stage is brought on from: anew there if ``rebuild``."""
 
     time: int
     rebuild: bool = False
-    audited: bool = False
+
+
+def reached(state: ShardState) -> Frontier:
+    """Return from where a stage goes on that opens its shard as it is now, if it trusts it."""
+    return state.upper if state.certificate is None else meet((state.upper, state.certificate.upper))
 
 
 def _changes(reader: ReadHandle, lower: int, upper: int) -> int:

@@ -4,8 +4,9 @@ Stages run in the order of their inputs; those that do not read each other run t
 Those with nothing to do but move their upper are collected and moved at once, by one durable write: a tick in which
 nothing changed costs no Spark job and one flush.
 
-Where a shard is audited, or other writers' rows are found in it after a stage above was moved over them, what reads it
-is audited too: it may lack those rows, and would take their withdrawal for its own.
+In that write a stage is moved over inputs that are moved by it too.  Where one of those is not, because another writer
+was there first or the store did not do it, the stage has not read what its input holds there: it goes on from where the
+move began, in this process (`Sink.moved`) as in the next (its certificate).
 
 A stage that fails stands still, with what reads it; the others go on, and the next tick tries it again.  Whatever it
 fails with, a bug of ours included, is its own problem; only `FencedError` ends the tick.
@@ -25,7 +26,7 @@ from strandline.errors import FencedError, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.write import fenced
-from strandline.persist.shard.state import Fenced, UpperMismatch
+from strandline.persist.shard.state import Appended, Fenced
 
 Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[object]]
 """Runs coroutines side by side until all have ended; raises what the first of them raises.  The wiring decides how."""
@@ -57,13 +58,12 @@ async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier,
     report = TickReport()
     waiting: dict[str, StageRun] = {}  # quiet, not moved yet
     for level in levels(runs):
-        _doubt(level, {name for name, done in report.stepped.items() if done.audited})
         quiet = {run.name: run for run in level if run.quiet(upper, frozenset(waiting))}
         active = [run for run in level if run.name not in quiet]
+        waiting |= quiet  # with what they read: only so is it known whether that is moved
         if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)
         await together([_step(client, run, upper, report) for run in active])
-        waiting |= quiet
     await _move(client, waiting, upper, report)
     for run in runs:
         if run.name not in report.failed and (standing := run.standing(upper)):
@@ -86,14 +86,6 @@ def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
     return found
 
 
-def _doubt(runs: Sequence[StageRun], corrected: set[str]) -> None:
-    """Have the stages (inputs first) audited that read one of the ``corrected``, and count them among these."""
-    for run in runs:
-        if not corrected.isdisjoint(run.inputs):
-            run.audit()
-            corrected.add(run.name)
-
-
 async def _step(client: PersistClient, run: StageRun, upper: Frontier, report: TickReport) -> None:
     run.stepping_ms = client.clock.now_ms()
     try:
@@ -110,8 +102,10 @@ async def _step(client: PersistClient, run: StageRun, upper: Frontier, report: T
 
 
 async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Frontier, report: TickReport) -> None:
-    runs = [run for run in waiting.values() if run.sink.writer.state.upper < upper]
+    together = frozenset(waiting)
+    runs = [run for run in waiting.values() if run.sink.seen and run.sink.writer.state.upper < upper]
     waiting.clear()
+    stood = [run.sink.writer.state.upper for run in runs]
     for run in runs:
         run.sink.forget()
         run.stepping_ms = client.clock.now_ms()
@@ -120,13 +114,13 @@ async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Fron
     finally:
         for run in runs:
             run.stepping_ms = None
-    for run, outcome in zip(runs, outcomes, strict=True):
+    behind = together - {run.name for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, Appended)}
+    for run, lower, outcome in zip(runs, stood, outcomes, strict=True):
         match outcome:
             case Fenced():
                 raise fenced(run.sink.writer.shard, outcome, run.sink.writer.epoch)
             case StrandlineError():
                 report.failed[run.name] = outcome
             case _:
-                run.sink.moved(outcome, upper)
+                run.sink.moved(outcome, upper, read=upper if behind.isdisjoint(run.inputs) else lower)
                 report.moved.append(run.name)
-    _doubt(runs, {run.name for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, UpperMismatch)})

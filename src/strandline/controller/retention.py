@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from strandline.compute.step import StageRun
+from strandline.compute.step import StageRun, reached
 from strandline.controller.location.catalog import Catalog, Collected, Item, Materialization, Source, View
 from strandline.controller.location.config import Config
 from strandline.controller.location.interval import milliseconds
@@ -53,7 +53,7 @@ class Policy:
 NONE: Final = Policy("0", 0)
 
 Upper: TypeAlias = Callable[[str], Frontier | None]
-"""How far a shard is known; None if it is not open."""
+"""How far a shard is known, or from where on its stage goes on; None if it is not open."""
 Limit: TypeAlias = tuple[str, Frontier]
 """A shard, and the time from which on it must stay readable."""
 
@@ -101,7 +101,7 @@ class Retention:
         self._holds = {shard: hold for shard, hold in self._holds.items() if shard in there}  # the rest was dropped
         views = [item for item in collections if isinstance(item, View)]
         unopened = [view for view in views if view.name.lower() not in dataflows.views]
-        limits = [*stage_limits(dataflows.runs), *view_limits(unopened, catalog, self._upper)]
+        limits = [*stage_limits(dataflows.runs), *view_limits(unopened, catalog, self._reached)]
         wanted = wanted_sinces(collections, policies, self._upper, limits)
         moves = [
             (hold, wanted[shard])
@@ -114,6 +114,10 @@ class Retention:
     def _upper(self, shard: str) -> Frontier | None:
         state = self._client.known(shard)
         return None if state is None else state.upper
+
+    def _reached(self, shard: str) -> Frontier | None:
+        state = self._client.known(shard)
+        return None if state is None else reached(state)
 
 
 def kept_shards(item: Collected) -> tuple[str, ...]:
@@ -149,7 +153,7 @@ def stage_limits(runs: Iterable[StageRun]) -> Iterator[Limit]:
 
 
 def view_limits(views: Iterable[View], catalog: Catalog, upper: Upper) -> Iterator[Limit]:
-    """Yield how far holds may move for views that could not be opened: no further than where these stopped.
+    """Yield how far holds may move for views that could not be opened: no further than where these go on (``upper``).
 
     Which of its stages reads what is not known, so all that a view reads is held for all of them.
     """

@@ -327,6 +327,8 @@ def _aligned(lazy: DataFrame, columns: Sequence[Column], negative: bool, advance
 
     ``__error`` may be lacking, and if it is not, all others may.
     """
+    if advance is None and not negative and lazy.columns == [*(c.name for c in columns), TIME, DIFF]:
+        return lazy
     present = {name.lower() for name in lazy.columns}
     optional = {c.name for c in columns if (c.name == ERROR) is not (ERROR in present)}
     selected = [

@@ -39,11 +39,11 @@ from strandline.instance.tasks import start_task
 from strandline.materialize.runtime import Materialization as Task
 from strandline.materialize.runtime import Status, unwatched
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Engine
+from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions
-from strandline.sources.ingest import Ingestion
+from strandline.sources.ingest import Ingestion, Stalled
 from strandline.sources.remap import RemapShard
 
 
@@ -226,6 +226,23 @@ class Instance:
             else:
                 self._problems.note(name, task.status.waits)
 
+    async def catch_up(self, source: str) -> Frontier | None:
+        """Make durable all that ``source`` has bound; return how far it is then, or None if it is not open.
+
+        Raises `SourceError` or `Unavailable` if it stands still.
+        """
+        ingestion = self.ingestions.get(source)
+        if ingestion is None:
+            return None
+        outcome = await ingestion.catch_up()
+        if isinstance(outcome, Stalled):
+            raise outcome.error
+        return ingestion.upper
+
+    async def dismiss(self, source: str, errors: Rows, time: int) -> None:
+        """Withdraw errors of ``source`` at ``time``, once it has caught up; see `Ingestion.dismiss`."""
+        await self.ingestions[source].dismiss(errors, time)
+
     async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
         """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
         engine = self._equipment.engine
@@ -250,8 +267,11 @@ class Instance:
             state = None if isinstance(command, RunMaterialization) else self._client.known(command.output.shard)
             if state is not None:
                 frontiers[name] = state.upper
-        notices = {name: list(each.status.notices) for name, each in self.ingestions.items() if each.status.notices}
-        return Report(frontiers, notices)
+        sources = {name: each.status for name, each in self.ingestions.items()}
+        notices = {name: list(each.notices) for name, each in sources.items() if each.notices}
+        tasks = {name: task.status for name, task in self.tasks.items()}
+        steps = {name: done.rows_read for name, done in self.last_tick.stepped.items()}
+        return Report(frontiers, notices, sources, tasks, steps)
 
     def under_way(self) -> dict[str, int]:
         """Return since when (milliseconds) something is done here for an item that has not returned, by its name."""

@@ -9,14 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.frontier.antichain import Frontier
+from strandline.materialize.runtime import Status as TaskStatus
+from strandline.sources.ingest import Status as SourceStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The frontier of each item, and its notices, by its name.
+    """How far each item is, by its name, and what was done for it since it was opened here.
 
     ``frontiers``: of a collection its upper; of a materialization the time before which its endpoint has everything.
+    ``steps``: of each stage that the last tick stepped, how many input updates it read.
     """
 
     frontiers: Mapping[str, Frontier]
     notices: Mapping[str, list[str]]
+    sources: Mapping[str, SourceStatus]
+    tasks: Mapping[str, TaskStatus]
+    steps: Mapping[str, int]

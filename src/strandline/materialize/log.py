@@ -56,6 +56,9 @@ class _Form(msgspec.Struct, forbid_unknown_fields=True):
     state: Any
 
 
+_decoder: Final = msgspec.json.Decoder(_Form)
+
+
 def encode(record: Record) -> bytes:
     """Return the bytes of ``record``."""
     progress, extent = record.progress, record.progress.extent
@@ -74,7 +77,7 @@ def encode(record: Record) -> bytes:
 def decode(key: str, body: bytes) -> Record:
     """Return the record that `encode` made, of the log ``key``.  Raises `CorruptionError` for anything else."""
     try:
-        form = msgspec.json.decode(body, type=_Form)
+        form = _decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise CorruptionError(f"recovery log {key!r}: not a record of a recovery log ({error})") from error
     if form.format != FORMAT:

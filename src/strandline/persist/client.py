@@ -133,10 +133,13 @@ class PersistClient:
         """Advance each upper, from the newest state known here, by an empty append: all in one durable flush.
 
         This is what a tick costs for shards with nothing new.  Each move is ``(writer, upper, fingerprint)``; a
-        fingerprint that is not empty certifies the shard.  The outcomes are independent: one shard's error is its
+        fingerprint that is not empty certifies the shard, as of where it is moved from: what its inputs hold beyond,
+        some of which are moved with it, is not durable yet.  The outcomes are independent: one shard's error is its
         outcome.
         """
-        requests = [(w, w.request((), w.state.upper, upper, certify=name)) for w, upper, name in moves]
+        requests = [
+            (w, w.request((), w.state.upper, upper, certify=name, read=w.state.upper)) for w, upper, name in moves
+        ]
         outcomes = await commit_many(
             self.consensus, [(self._machines[w.shard], partial(_append, request)) for w, request in requests]
         )

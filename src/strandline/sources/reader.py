@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import Schema
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.sources.reclock import Slice
 from strandline.store.clock import Clock
@@ -85,11 +85,13 @@ class FileDecoder(Protocol):
 class Surroundings:
     """What a reader is opened with besides its options.
 
-    ``schema``: of the rows that it returns.  ``progress`` opens the record shard that is its own, under ``epoch``.
+    ``schema``: of the rows that it returns.  ``engine`` makes rows of Arrow, ``decoder`` of files.  ``progress`` opens
+    the record shard that is its own, under ``epoch``.
     """
 
     clock: Clock
     schema: Schema
+    engine: Engine
     decoder: FileDecoder
     epoch: int
     progress: Callable[[], Awaitable[RecordShard]]

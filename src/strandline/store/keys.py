@@ -21,7 +21,7 @@ SEGMENT_CHARS_MAX: Final = 200
 """The longest name that every file system allows (255), less room for the suffix of a temporary file."""
 assert SEGMENT_CHARS_MAX <= KEY_CHARS_MAX
 
-_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
+_ODD: Final = re.compile(rb"[^a-z0-9_-]")
 _DIGEST_BYTES: Final = 16
 _KEPT_CHARS: Final = SEGMENT_CHARS_MAX - 2 * _DIGEST_BYTES - len("==")
 assert _KEPT_CHARS > 0
@@ -43,7 +43,7 @@ def segment(text: str) -> str:
     True
     """
     raw = text.encode("utf-8", "surrogatepass")
-    written = "".join(chr(byte) if byte in _PLAIN else f"={byte:02x}" for byte in raw) or "="
+    written = _ODD.sub(lambda byte: b"=%02x" % ord(byte[0]), raw).decode() or "="
     if len(written) <= SEGMENT_CHARS_MAX:
         return written
     return f"{written[:_KEPT_CHARS]}=={blake2b(raw, digest_size=_DIGEST_BYTES).hexdigest()}"

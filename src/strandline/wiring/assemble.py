@@ -85,7 +85,7 @@ def assemble(
             store,
             engine,
             SparkAnalyst(session),
-            Readers(clock, SparkFiles(session)),
+            Readers(clock, engine, SparkFiles(session)),
             partial(driver, clock),
             side_by_side,
             SystemProcesses(),

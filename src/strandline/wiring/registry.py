@@ -20,6 +20,7 @@ from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.drivers import duckdb
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
+from strandline.persist.handles.plane import Engine
 from strandline.sources.reader import FileDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers.files import reader as files
 from strandline.store.clock import Clock
@@ -48,9 +49,10 @@ def named(kinds: Mapping[str, K], what: str, name: str) -> K:
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """`Connectors` of all `READERS`; ``decoder`` turns files into rows."""
+    """`Connectors` of all `READERS`."""
 
     clock: Clock
+    engine: Engine
     decoder: FileDecoder
 
     def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
@@ -64,7 +66,8 @@ class Readers:
         own = {name: text for name, text in source.options.items() if name != OPTION}
         options = understood(f"source {source.output.name!r}", kind.options, own, resolve=_resolved)
         progress = partial(client.records, source.progress, epoch)
-        return await kind.open(options, Surroundings(self.clock, source.output.schema, self.decoder, epoch, progress))
+        schema = source.output.schema
+        return await kind.open(options, Surroundings(self.clock, schema, self.engine, self.decoder, epoch, progress))
 
 
 def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import pytest
-from workshop import SCHEMA, Workshop, append
+from workshop import SCHEMA, Workshop, append, spoil_and_see
 
 from strandline.compute.sink.actor import Sink
 from strandline.errors import FencedError, Indeterminate, StrandlineError, Unavailable
@@ -103,6 +104,17 @@ def test_what_another_writer_appended_is_withdrawn_by_the_next_append(shop: Work
     shop.step()
     assert shop.contents() == {"a": 1, "b": 1}
     assert shop.runs["v"].sink.counters.conflicts == 1
+
+
+def test_what_another_writer_appends_while_the_sink_looks_is_withdrawn_too(shop: Workshop) -> None:
+    """Damage: the sink appends behind rows that it has not seen, and vouches for them: a merge had heard of them."""
+    run_sync(spoil_and_see(shop, "v"))
+    shop.engine.meanwhile += [partial(spoil_and_see, shop, "v")] * 2
+    shop.write(("b", 1), upper=shop.upper + 4)
+    shop.step()
+    assert not shop.engine.meanwhile
+    assert shop.contents() == {"a": 1, "b": 1}
+    assert shop.runs["v"].sink.counters.conflicts == 3
 
 
 def test_a_fenced_sink_stops_and_appends_nothing(shop: Workshop) -> None:

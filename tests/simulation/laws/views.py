@@ -138,7 +138,7 @@ class Observer:
         self._shards: frozenset[str] = frozenset()  # all that were ever an item's
         self._seen: dict[tuple[str, int], Counter[Row]] = {}
         self.attempts: list[Attempt] = []
-        self.spoilt: dict[str, set[int]] = defaultdict(set)  # by shard: the times at which others may have written
+        self.spoilt: dict[str, list[range]] = defaultdict(list)  # by shard: the times that others may have sealed
         self.checked = 0
 
     async def catalog(self) -> Catalog:
@@ -212,7 +212,7 @@ class Observer:
             assert reader is not None
             now = await self._collected(reader)
             strange = [row for row in now.at(time) if foreign(row)]
-            owed = bool(strange) and now.upper == time + 1 and time not in self.spoilt[view.shard]
+            owed = bool(strange) and now.upper == time + 1 and not self._spoilt(view, time)
             require(
                 "K3",
                 not owed,
@@ -285,11 +285,13 @@ class Observer:
     async def _collected(self, reader: ReadHandle) -> Collected:
         state = await self._state(reader)
         since, upper = as_time(state.since), as_time(state.upper)
-        found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since))
-        names = reader.schema.names
-        updates = [(row[TIME], tuple(row[name] for name in names), row[DIFF]) for row in listed(found).rows]
-        failed = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since, half=Half.ERR))
-        errors = [(row[TIME], row[ERROR], row[DIFF]) for row in listed(failed).rows]
+        found = await self._engine.read(contents(state, reader.schema, 0, upper, advance=since, half=Half.BOTH))
+        names, updates, errors = reader.schema.names, [], []
+        for row in listed(found).rows:
+            if row[ERROR] is None:
+                updates.append((row[TIME], tuple([row[name] for name in names]), row[DIFF]))
+            else:
+                errors.append((row[TIME], row[ERROR], row[DIFF]))
         return Collected(since, upper, sorted(updates, key=lambda update: update[0]), errors)
 
     def _same_as_before(self, shard: str, now: Collected) -> None:
@@ -386,13 +388,13 @@ class Observer:
     # ---- views -------------------------------------------------------------------------------------------------------
 
     def _view(self, view: View, now: Collected, inputs: Mapping[str, Collected], inherited: Iterable[str]) -> None:
-        name, spoilt = view.name, self.spoilt[view.shard]
+        name = view.name
         upper = min([now.upper, *(each.upper for each in inputs.values())])
         since = max([now.since, *(each.since for each in inputs.values())])
         times = now.times.union(*(each.times for each in inputs.values()), {since, upper - 1})
         first = min(now.times | {now.upper - 1})
         for time in sorted(times):
-            if not max(since, first) <= time < upper or time in spoilt:
+            if not max(since, first) <= time < upper or self._spoilt(view, time):
                 continue  # where others wrote, what is the view's own comes with its next append
             self.checked += 1
             held = {i: list(each.at(time).elements()) for i, each in inputs.items()}
@@ -405,6 +407,9 @@ class Observer:
                 require(
                     "K2", ours == wanted, f"{name} at {time} is {_shown(ours)}; its definition gives {_shown(wanted)}"
                 )
+
+    def _spoilt(self, view: View, time: int) -> bool:
+        return any(time in sealed for sealed in self.spoilt[view.shard])
 
     # ---- endpoints ---------------------------------------------------------------------------------------------------
 

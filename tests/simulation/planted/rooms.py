@@ -1,4 +1,4 @@
-"""Bugs that are planted in compute and sources, to prove that their small worlds see them.
+"""Bugs that are planted in compute and sources, to prove that their small worlds and scripts see them.
 
 Trap: as in `planted.bugs`, these know private names on purpose.
 """
@@ -8,14 +8,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from planted.bugs import Bug, registrar
+from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
-from strandline.frontier.antichain import MINIMUM
+from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reclock import Remap
 
 SINK_BUGS: Final[list[Bug]] = []
 SOURCE_BUGS: Final[list[Bug]] = []
+MOVE_BUGS: Final[list[Bug]] = []
 sink_bug = registrar(SINK_BUGS)
+move_bug = registrar(MOVE_BUGS)
 source_bug = registrar(SOURCE_BUGS)
 
 
@@ -32,6 +35,24 @@ async def first_step_repeated(self: Sink, as_of: int) -> None:
 @sink_bug("a sink believes that a failed append happened", (Sink, "forget"))
 def append_believed(self: Sink) -> None:
     """Forget nothing."""
+
+
+_certified = sinking._certified
+
+
+@move_bug("a certificate does not say how far the inputs were read: to the shard's upper", (sinking, "_certified"))
+def inputs_unnamed(state: Any, fingerprint: str) -> int | None:
+    """Trust a shard that was moved over what its input held otherwise."""
+    return None if _certified(state, fingerprint) is None else state.upper.at
+
+
+_moved = Sink.moved
+
+
+@move_bug("a stage that was moved has read its inputs, whatever became of their moves", (Sink, "moved"))
+def presumption_kept(self: Sink, outcome: Any, upper: Frontier, *, read: Frontier) -> None:
+    """Presume that they were moved, too."""
+    _moved(self, outcome, upper, read=upper)
 
 
 @source_bug("what is bound is committed upstream, durable or not", (Ingestion, "_release_upstream"))

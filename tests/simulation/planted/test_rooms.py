@@ -6,14 +6,18 @@ import pytest
 
 from laws.broken import LawBrokenError
 from planted.bugs import Bug
-from planted.rooms import SINK_BUGS, SOURCE_BUGS
+from planted.rooms import MOVE_BUGS, SINK_BUGS, SOURCE_BUGS
 from worlds.campaign import ASKED_FOR
 from worlds.seats import Model
 from worlds.small_sink import FED
 from worlds.small_source import COMING
+from worlds.upper_points import try_one
+from worlds.upper_scenarios import STRANGER
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
 
+MOVE_EVERY = 5
+"""Of so many pairs of point and fate of the script one is tried."""
 PLANTED = [*((bug, FED) for bug in SINK_BUGS), *((bug, COMING) for bug in SOURCE_BUGS)]
 
 
@@ -23,6 +27,24 @@ def test_a_bug_planted_in_a_small_world_breaks_a_law(bug: Bug, model: Model, rec
     with bug.planted(), pytest.raises(LawBrokenError) as broken:
         model.search()
     record_property("FIGURE", f"planted.small.{bug.name} law={broken.value.law} all pass")
+
+
+@pytest.mark.parametrize("bug", MOVE_BUGS, ids=lambda bug: bug.name)
+def test_a_bug_planted_in_moves_breaks_a_law_where_a_stranger_is_moved_over(bug: Bug, record_property) -> None:
+    """Damage: what reads a view that others wrote into is wrong after one crash, and no script would show it."""
+    with bug.planted():
+        try:
+            broken = try_one((STRANGER, 64, MOVE_EVERY)).broken
+        except LawBrokenError as error:  # without any fault
+            broken = repr(error)
+    seen = LawBrokenError.__name__ in broken
+    record_property("FIGURE", f"planted.script.{bug.name} every={MOVE_EVERY} all {'pass' if seen else 'miss'}")
+    assert seen, bug.mistake
+
+
+def test_without_a_bug_the_script_breaks_no_law() -> None:
+    """Damage: the script fails for a reason of its own, and proves nothing about the bugs."""
+    assert not try_one((STRANGER, 64, MOVE_EVERY)).broken
 
 
 def test_without_a_bug_the_same_worlds_break_no_law() -> None:

@@ -10,9 +10,9 @@ Source: craft page "reliability" (3.1: F2 outages, F13 upstreams, F14 endpoints)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -355,12 +355,16 @@ class ExposedBlob:
         return await self._inner.list(prefix)
 
 
-class ExposedConsensus:
-    """A Consensus under the weather."""
+Ambush: TypeAlias = Callable[[CompareAndSet], Awaitable[None]]
 
-    def __init__(self, inner: Consensus, weather: Weather) -> None:
+
+class ExposedConsensus:
+    """A Consensus under the weather; who lies in wait for a change of some key, by `ambushes`, gets there first."""
+
+    def __init__(self, inner: Consensus, weather: Weather, ambushes: dict[str, Ambush] | None = None) -> None:
         self._inner = inner
         self._weather = weather
+        self._ambushes = {} if ambushes is None else ambushes
 
     async def head(self, key: str) -> Versioned | None:
         """See `Consensus.head`."""
@@ -375,6 +379,9 @@ class ExposedConsensus:
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
         """See `Consensus.compare_and_set_many`."""
         self._weather.check()
+        for request in requests:
+            if strike := self._ambushes.pop(request.key, None):
+                await strike(request)
         return await self._inner.compare_and_set_many(requests)
 
     async def scan(self, key: str, start: int, limit: int) -> list[Versioned]:

@@ -28,6 +28,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles import register
 from strandline.persist.shard import machine, patience, trace
 from strandline.sources.reader import SourceReader
+from strandline.store.blob import Blob
 from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose
 from strandline.testing.lists.list_analyst import ListAnalyst
@@ -45,7 +46,17 @@ from strandline.testing.simulation.kernel import (
     run_sync,
 )
 from worlds.meanings import define, queries
-from worlds.outside import SESSIONS, ExposedBlob, ExposedConsensus, FickleUpstream, Place, SimDriver, SimReader, Weather
+from worlds.outside import (
+    SESSIONS,
+    Ambush,
+    ExposedBlob,
+    ExposedConsensus,
+    FickleUpstream,
+    Place,
+    SimDriver,
+    SimReader,
+    Weather,
+)
 
 T = TypeVar("T")
 
@@ -139,8 +150,10 @@ class World:
         self.watched = False
         """Whether it is looked beside every tick whether it runs long."""
         self.queries = queries()
-        outside = PersistClient(still, SimIds(), self.blob, self.consensus)
-        self.observer = Observer(outside, ListEngine(self.blob, self.queries), self.upstreams, self.places)
+        self.ambushes: dict[str, Ambush] = {}  # by key: what happens before its next flush
+        self.outside = PersistClient(still, self.ids, self.blob, self.consensus, grace_ms=None)
+        observing = PersistClient(still, SimIds(), self.blob, self.consensus)
+        self.observer = Observer(observing, ListEngine(self.blob, self.queries), self.upstreams, self.places)
 
     @property
     def io_points(self) -> int:
@@ -174,8 +187,8 @@ class World:
             clock=SimClock(self.simulation, self.skew_ms()),
             ids=self.ids,
             blob=blob,
-            consensus=SimConsensus(ExposedConsensus(self.consensus, self.weather)),
-            engine=FailingEngine(self, ListEngine(blob, self.queries)),
+            consensus=SimConsensus(ExposedConsensus(self.consensus, self.weather, self.ambushes)),
+            engine=FailingEngine(self, blob),
             analyst=ListAnalyst(),
             connectors=Connectors(self),
             drivers=lambda endpoint, options: SimDriver(self.places[options["at"]], SESSIONS[endpoint]),
@@ -221,25 +234,22 @@ class World:
         require("W1", self.acknowledged >= ACKNOWLEDGED_MIN, f"only {self.acknowledged} things were acknowledged")
 
 
-class FailingEngine:
+class FailingEngine(ListEngine):
     """A `ListEngine` that fails, now and then, as a lost executor or a full disk does; ``evaluate`` takes a while."""
 
-    def __init__(self, world: World, inner: ListEngine) -> None:
+    def __init__(self, world: World, blob: Blob) -> None:
+        super().__init__(blob, world.queries)
         self._world = world
-        self._inner = inner
-
-    def __getattr__(self, name: str):
-        return getattr(self._inner, name)
 
     async def evaluate(self, node, frames, *, origin=0):
         """See `Engine.evaluate`."""
         await self._fail("engine.evaluate")
-        return await self._inner.evaluate(node, frames, origin=origin)
+        return await super().evaluate(node, frames, origin=origin)
 
     async def stage(self, rows, request):
         """See `Engine.stage`."""
         await self._fail("engine.stage")
-        return await self._inner.stage(rows, request)
+        return await super().stage(rows, request)
 
     async def _fail(self, site: str) -> None:
         if self._world.simulation.calm:

@@ -7,6 +7,7 @@ Source: craft page "reliability" (S3); design page "the map" (path of a row).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 from unittest import mock
 
@@ -19,7 +20,7 @@ from strandline.testing.simulation.kernel import Fate, IoPoint
 from worlds.instance import create, parsed
 from worlds.meanings import VIEWS, Row
 from worlds.performer import Act, Performer, Script
-from worlds.whole import DDL
+from worlds.whole import DDL, overtake
 
 A_DAY_S: Final = 86_400 + 1
 
@@ -100,6 +101,16 @@ def drop(kind: str, name: str) -> Act:
     return dropped
 
 
+def ambush(name: str) -> Act:
+    """Return the act in which another writer lies in wait for the next flush that moves a view, to get there first."""
+
+    async def lain(by: Performer, core: Core) -> None:
+        view = core.catalog.collection(name)
+        by.stage.ambushes[view.shard] = partial(overtake, by.stage, view)
+
+    return lain
+
+
 def reach(place: str, *, down: bool) -> Act:
     """Return the act in which an endpoint ceases, or begins again, to answer."""
 
@@ -156,6 +167,7 @@ def _into(place: str, view: str, key: str) -> str:
 _SOME: Final = insert("t1", (0, 2, 1), (1, 3, 2))
 _LESS: Final = change({"t1": [((0, 2, 1), -1), ((1, 1, 3), 1)]})
 
+STRANGER: Final = "move_over_a_stranger"
 SCRIPTS: Final = (
     Script(
         "commit_and_follow",
@@ -217,6 +229,11 @@ SCRIPTS: Final = (
             change({"t1": [((0, 0, 2), -1)]}),
             tick,
         ),
+    ),
+    Script(
+        STRANGER,
+        (_table("t1"), _view("quotients"), _view("above")),
+        (insert("t1", (0, 2, 1)), tick, ambush("quotients"), tick, tick, insert("t1", (0, 4, 3)), tick),
     ),
     Script(
         "let_go_of_history",

@@ -4,10 +4,14 @@
 staged batch, and appends it.  If another writer has appended meanwhile, the sink discards the batch, owes the negation
 of what that writer appended, and mints from the shard's real upper.
 
-Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, the
-upper, the digest of the shard. On opening, a certificate that still describes the shard means that its content is what
-this dataflow desired, and the sink goes on without recomputing.  Otherwise it asks for an *audit*: one full
-recomputation, diffed against what is stored.
+Nothing is taken from the output shard on trust.  Every append records a *certificate*: the dataflow's fingerprint, how
+far it had read its inputs, the digest of the shard. On opening, a certificate that still describes the shard means that
+its content is what this dataflow desired of its inputs up to there, and the sink goes on from there without
+recomputing. Otherwise it asks for an *audit*: one full recomputation, diffed against what is stored.
+
+What is read of an input is definite, so it stays what it was.  Only a move (`tick.py`) takes a shard further than its
+inputs are known; so its certificate, and this sink until the inputs have moved too, say that they were read to where
+the move began.
 
 A sink forgets first: before an append it gives up what it believes of the shard, and believes it again once it knows
 the outcome.  So an append that fails, or is cancelled, leaves a sink that is not ``known``; the next step opens it
@@ -75,6 +79,11 @@ class Sink:
         return self.writer.state.upper == MINIMUM
 
     @property
+    def seen(self) -> bool:
+        """Whether all that is known to be in the shard is accounted for: `look` would find nothing."""
+        return self.writer.state.upper == self._accounted
+
+    @property
     def owes(self) -> bool:
         """Whether an append is due even if nothing changes upstream."""
         return not self._correction.empty
@@ -123,7 +132,7 @@ class Sink:
     async def look(self) -> None:
         """Owe the negation of what others appended since this sink last did, as far as it is known here."""
         state = self.writer.state
-        if state.upper == self._accounted:
+        if self.seen:
             return
         lower, upper = as_time(self._accounted), as_time(state.upper)
         self.counters.conflicts += 1
@@ -164,7 +173,7 @@ class Sink:
         self.desired = as_time(upper)
         await self.look()
         while description := mint(
-            allowed=self.may_write, desired=upper, shard=self.writer.state.upper, last_lower=self._last_lower
+            allowed=self.may_write, desired=upper, shard=self._accounted, last_lower=self._last_lower
         ):
             self._last_lower = description.lower
             staged = await self._write(description, small=small)
@@ -188,12 +197,12 @@ class Sink:
         """Give up what is believed of the shard, because an append begins whose outcome may stay unknown."""
         self.known = False
 
-    def moved(self, outcome: Appended | UpperMismatch, upper: Frontier) -> None:
-        """Take note of an empty append that was made for this sink together with others'."""
+    def moved(self, outcome: Appended | UpperMismatch, upper: Frontier, *, read: Frontier) -> None:
+        """Take note of an empty append that was made for this sink together with others'; its inputs are `read`."""
         self.known = True
         match outcome:
             case Appended():
-                self.desired = as_time(upper)
+                self.desired = as_time(read)
                 self._accounted = upper
                 self.counters.appends += 1
             case UpperMismatch():
@@ -230,12 +239,9 @@ class Sink:
 
 
 def _certified(state: ShardState, fingerprint: str) -> int | None:
+    """Return how far the inputs were read for what the shard holds; None if nothing vouches for it."""
     certificate = state.certificate
     if certificate is None or state.upper.at is None:
         return None
-    describes = (certificate.fingerprint, certificate.upper, certificate.digest) == (
-        fingerprint,
-        state.upper,
-        state.digest,
-    )
-    return state.upper.at if describes else None
+    describes = (certificate.fingerprint, certificate.digest) == (fingerprint, state.digest)
+    return certificate.upper.at if describes else None

@@ -20,26 +20,27 @@ def progress(core: Core) -> dict[str, Any]:
     ``sources``: records read, read again, made durable, in error.  ``steps``: stage to number of input updates read.
     """
     writing = core.require_writing()
+    report = writing.instance.report()
     return {
         "epoch": writing.epoch,
         "sources": {
             name: {
-                "read_records": source.status.read_records,
-                "reread_records": source.status.reread_records,
-                "durable_records": source.status.durable_records,
-                "error_records": source.status.error_records,
+                "read_records": source.read_records,
+                "reread_records": source.reread_records,
+                "durable_records": source.durable_records,
+                "error_records": source.error_records,
             }
-            for name, source in writing.instance.ingestions.items()
+            for name, source in report.sources.items()
         },
-        "steps": {name: done.rows_read for name, done in writing.instance.last_tick.stepped.items()},
+        "steps": dict(report.steps),
         "materializations": {
             name: {
-                "transactions": task.status.committed.transactions,
-                "rows_stored": task.status.committed.stored,
-                "rows_deleted": task.status.committed.deleted,
-                "moving": asdict(task.status.moving),
+                "transactions": task.committed.transactions,
+                "rows_stored": task.committed.stored,
+                "rows_deleted": task.committed.deleted,
+                "moving": asdict(task.moving),
             }
-            for name, task in writing.instance.tasks.items()
+            for name, task in report.tasks.items()
         },
         "notices": core.notices(),
         "problems": core.all_problems(),

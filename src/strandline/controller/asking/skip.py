@@ -21,11 +21,10 @@ from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import Source, unknown
 from strandline.errors import InvalidUsage, Unavailable
-from strandline.frontier.antichain import as_time
+from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
 from strandline.persist.handles.plane import Half
 from strandline.persist.handles.read import ReadHandle
-from strandline.sources.ingest import Ingestion, Stalled
 
 _TEXT: Final = "error"
 _TEXTS: Final = Schema((Column(_TEXT, "string"),))
@@ -46,36 +45,33 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
     source = core.catalog.find(name)
     if not isinstance(source, Source):
         raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Source)))
-    ingestion = await _caught_up(core, source) if apply else None
+    upper = await _caught_up(core, source) if apply else None
     reader = await core.reader(source.name)
     latest = await reads.latest([reader])
     time = latest if as_of is None else as_of
     seen = await error_half.tally(core.engine, reader, time)
     dismissed = None
-    if ingestion is not None and seen["rows"]:
-        dismissed = await _dismiss(core, reader, ingestion, time, latest, count=seen["rows"])
+    if upper is not None and seen["rows"]:
+        dismissed = await _dismiss(core, reader, upper, time, latest, count=seen["rows"])
     return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
 
 
-async def _caught_up(core: Core, source: Source) -> Ingestion:
-    """Return the source's ingestion, all that it has bound being durable."""
-    ingestion = core.require_writing().instance.ingestions.get(source.name.lower())
-    if ingestion is None:
+async def _caught_up(core: Core, source: Source) -> Frontier:
+    """Return how far the source is, all that it has bound being durable."""
+    upper = await core.require_writing().instance.catch_up(source.name.lower())
+    if upper is None:
         problem = core.problems.get(source.name.lower(), "it is not open")
         raise Unavailable(f"source {source.name!r} stands still: {problem}")
-    outcome = await ingestion.catch_up()
-    if isinstance(outcome, Stalled):
-        raise outcome.error
-    return ingestion
+    return upper
 
 
 async def _dismiss(
-    core: Core, reader: ReadHandle, ingestion: Ingestion, seen_at: int, latest: int, *, count: int
+    core: Core, reader: ReadHandle, upper: Frontier, seen_at: int, latest: int, *, count: int
 ) -> int | None:
     """Withdraw the ``count`` errors of ``seen_at`` at a new time, and return that; None if all have left already."""
-    hold, engine, oracle = Hold(), core.engine, core.require_writing().oracle
-    oracle.passed(as_time(ingestion.upper))
-    at = oracle.next()
+    hold, engine, writing = Hold(), core.engine, core.require_writing()
+    writing.oracle.passed(as_time(upper))
+    at = writing.oracle.next()
     try:
         seen, now = [await reads.snapshot(core, reader, time, hold, Half.ERR) for time in (seen_at, latest)]
         left = await engine.union(reader.schema, [now, seen], advance=at, negate=[False, True])
@@ -87,7 +83,7 @@ async def _dismiss(
             raise InvalidUsage(
                 f"some errors that {reader.name!r} had at {seen_at} were withdrawn since; look at its present errors"
             )
-        await ingestion.dismiss(seen, at)
+        await writing.instance.dismiss(reader.name.lower(), seen, at)
     finally:
         hold.give_back()
     return at

@@ -9,8 +9,9 @@ from typing import Any
 
 from strandline.controller.commanded import log_key, spec_of
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import Materialization, Source, View
+from strandline.controller.location.catalog import Materialization, View
 from strandline.instance import error_half, live
+from strandline.instance.reports import Report
 from strandline.instance.tasks import reached
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.notices.notify import Notifier
@@ -25,7 +26,8 @@ async def status(core: Core) -> dict[str, Any]:
     Problems are those that this process knows, if it writes; else those that the last writer published.
     """
     catalog = core.catalog
-    if core.writing is None:
+    report = None if core.writing is None else core.writing.instance.report()
+    if report is None:
         problems, notices = await core.board.read(), await core.noticeboard.read()
     else:
         problems, notices = core.all_problems(), core.notices()
@@ -47,7 +49,7 @@ async def status(core: Core) -> dict[str, Any]:
             "keep_history": core.kept(item),
             "merge_due": 0 if state is None else _merge_due(state),
             "errors": await _errors(core, reader),
-            **_source_status(core, name, item),
+            **_source_status(report, name),
             **_sink_status(item, live.of(counted, live.SINK, name)),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
@@ -61,7 +63,7 @@ async def status(core: Core) -> dict[str, Any]:
         "collections": collections,
         "materializations": {
             item.name: {
-                **await _task_status(core, name, item),
+                **await _task_status(core, report, name, item),
                 "moving": live.of(counted, live.MOVING, name) or None,
                 "problem": problems.get(name),
             }
@@ -91,10 +93,10 @@ def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
     return {"sink": counters or None} if isinstance(item, View) else {}
 
 
-def _source_status(core: Core, name: str, item: object) -> dict[str, Any]:
-    if not isinstance(item, Source) or core.writing is None or name not in core.writing.instance.ingestions:
+def _source_status(report: Report | None, name: str) -> dict[str, Any]:
+    if report is None or name not in report.sources:
         return {}
-    counts = core.writing.instance.ingestions[name].status
+    counts = report.sources[name]
     return {
         "read_records": counts.read_records,
         "reread_records": counts.reread_records,
@@ -108,11 +110,11 @@ async def _errors(core: Core, reader: ReadHandle | None) -> dict[str, Any]:
     return await error_half.tally(core.engine, reader, reader.state.upper.at - 1)
 
 
-async def _task_status(core: Core, name: str, item: Materialization) -> dict[str, Any]:
+async def _task_status(core: Core, report: Report | None, name: str, item: Materialization) -> dict[str, Any]:
     """Return what the task did here, or, where it does not run, how far its recovery log says it has come."""
-    if core.writing is None or name not in core.writing.instance.tasks:
+    if report is None or name not in report.tasks:
         return {"position": await task_position(core, item)}
-    task = core.writing.instance.tasks[name].status
+    task = report.tasks[name]
     return {
         "phase": task.phase,
         "checkpoint": task.checkpoint,

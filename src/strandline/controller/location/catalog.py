@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from typing import Final, TypeAlias
 
 import msgspec
@@ -24,6 +25,7 @@ from strandline.algebra.schema import Column, Schema
 from strandline.controller.location import on_error
 from strandline.errors import CorruptionError, DefinitionError, FencedError
 from strandline.persist.handles.register import Register, refuse_future_json
+from strandline.store.seal import refuse_future
 
 KEY: Final = "catalog"
 FORMAT: Final = 1
@@ -31,12 +33,12 @@ ERRORS_SUFFIX: Final = "_errors"
 """Behind a source's name: under which name its errors are read."""
 
 
-class _Item(msgspec.Struct, frozen=True, tag_field="kind"):
+class _Item(msgspec.Struct, frozen=True, dict=True, tag_field="kind"):
     name: str
     columns: tuple[tuple[str, str], ...]
     shard: str
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         """The item's columns."""
         return Schema(tuple(Column(name, kind) for name, kind in self.columns))
@@ -302,8 +304,10 @@ def _fenced(epoch: int, catalog: Catalog) -> FencedError:
 def _decode(body: bytes | None) -> Catalog:
     if body is None:
         return Catalog()
-    refuse_future_json("the catalog is kept", body, FORMAT)
     try:
-        return _decoder.decode(body)
+        found = _decoder.decode(body)
     except msgspec.ValidationError as error:
+        refuse_future_json("the catalog is kept", body, FORMAT)
         raise CorruptionError(f"the catalog cannot be read by this version of strandline: {error}") from error
+    refuse_future("the catalog is kept", found.format, FORMAT)
+    return found

@@ -12,8 +12,9 @@ Source: design page "persist" (handles: stage; limits), "the map" (decisions 1 t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
-from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.algebra.schema import DIFF, ERROR, RESERVED, TIME, Schema, quote
 from strandline.engine.frames import inline, types
 from strandline.engine.frames.ddl import type_text
 from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe, later
@@ -54,6 +55,7 @@ class Stager:
 
     session: SparkSession
     store: Parts
+    views: Iterator[int] = field(default_factory=itertools.count)
 
     def stage(self, frame: Frame, request: StageRequest) -> Staged:
         """Normalise, consolidate and write ``frame``.  Raises `InvalidUsage` for wrong columns, types or times."""
@@ -66,13 +68,22 @@ class Stager:
         lazy = dataframe(frame, self.session, origin)
         _check_columns(lazy, kinds, request)
         normalise = not request.normalised and any(types.has_floats(kind) for _, kind in kinds)
-        updates = lazy.selectExpr(*consolidate.normal_columns(request.schema, lazy.columns, normalise=normalise))
-        if not request.normalised:
-            updates = _consolidated(updates)
-        if request.small:
-            collected = self._collect(updates, request)
-            if collected is not None:
-                return self._stage_collected(later(collected, origin), request)
+        normal = consolidate.normal_columns(request.schema, lazy.columns, normalise=normalise)
+        # One text, and not a frame made of a frame: Spark looks through the whole of a plan for each of these.
+        session, view = lazy.sparkSession, f"{RESERVED}staged_{next(self.views)}"
+        lazy.createOrReplaceTempView(view)
+        try:
+            text = f"SELECT {', '.join(normal)} FROM {view}"
+            if not request.normalised:
+                text = consolidate.consolidated(request.schema, text, has_error=ERROR in normal)
+            if request.small:
+                hashed = consolidate.hashed(request.schema, text, has_error=ERROR in normal)
+                collected = _collect(session, hashed, request)
+                if collected is not None:
+                    return self._stage_collected(later(collected, origin), request)
+            updates = session.sql(text)
+        finally:
+            session.catalog.dropTempView(view)
         return self._stage_bulk(updates.withColumn(TIME, F.expr(f"{TIME} + {origin}L")) if origin else updates, request)
 
     def measure(self, frame: Frame, schema: Schema) -> Staged:
@@ -86,15 +97,6 @@ class Stager:
         plain = found[_LEAST] in {1, None} and found[_GREATEST] in {1, None}
         digest = consolidate.digest_of(found, total)
         return _staged(request, (part,), found[_ROWS], total, digest, plain=plain, errors=found[_ERRORS])
-
-    def _collect(self, updates: DataFrame, request: StageRequest) -> pa.Table | None:
-        """Run the job; return rows with their hashes, sorted; or None if there are too many of them."""
-        # Spark numbers the limits in the code it generates, so a limit in the middle of a plan is compiled at each step
-        # with all that is fused to it.  As a plan's root, on one partition, it is no generated code.
-        table = _hashed(updates, request).coalesce(1).limit(SMALL_ROWS_MAX + 1).toArrow()
-        if table.num_rows > SMALL_ROWS_MAX:
-            return None
-        return inline.in_order(table, [*consolidate.sort_columns(request.schema, request.sort), *consolidate.LANES])
 
     def _stage_collected(self, collected: pa.Table, request: StageRequest) -> Staged:
         digest = consolidate.digest_of_table(collected)
@@ -130,6 +132,16 @@ class Stager:
             raise
 
 
+def _collect(session: SparkSession, hashed: str, request: StageRequest) -> pa.Table | None:
+    """Run the job; return rows with their hashes, sorted; or None if there are too many of them."""
+    # Spark numbers the limits in the code it generates, so a limit in the middle of a plan is compiled at each step
+    # with all that is fused to it.  As a plan's root, on one partition, it is no generated code.
+    table = session.sql(f"SELECT /*+ COALESCE(1) */ * FROM ({hashed}) LIMIT {SMALL_ROWS_MAX + 1}").toArrow()
+    if table.num_rows > SMALL_ROWS_MAX:
+        return None
+    return inline.in_order(table, [*consolidate.sort_columns(request.schema, request.sort), *consolidate.LANES])
+
+
 def _described(described: Sequence[Described], sums: dict[str, int | None], request: StageRequest) -> Staged:
     """Return the batch of Spark-written parts, once footers and observed sums agree."""
     rows = sum(d.part.rows for d in described)
@@ -145,12 +157,6 @@ def _described(described: Sequence[Described], sums: dict[str, int | None], requ
     )
 
 
-def _consolidated(updates: DataFrame) -> DataFrame:
-    """Return the updates with equal rows at equal times added up, zeros dropped."""
-    keys = [quote(name) for name in updates.columns if name != DIFF]
-    return updates.groupBy(*keys).agg(F.expr(f"sum({DIFF}) AS {DIFF}")).where(f"{DIFF} <> 0")
-
-
 def _sums(updates: DataFrame, request: StageRequest) -> dict[str, str]:
     """Return SQL of the sums over a batch's normalised updates, by name."""
     has_error = ERROR in updates.columns
@@ -161,14 +167,6 @@ def _sums(updates: DataFrame, request: StageRequest) -> dict[str, str]:
 
 def _named(sums: dict[str, str]) -> list[Column]:
     return [F.expr(f"{sql} AS {name}") for name, sql in sums.items()]
-
-
-def _hashed(updates: DataFrame, request: StageRequest) -> DataFrame:
-    """Return the updates with the two hashes of their rows as the columns `consolidate.LANES`."""
-    has_error = ERROR in updates.columns
-    low = f"{consolidate.low_hash(request.schema, has_error=has_error)} AS {consolidate.LANES[0]}"
-    high = f"{consolidate.high_hash(request.schema, has_error=has_error)} AS {consolidate.LANES[1]}"
-    return updates.selectExpr("*", low).selectExpr("*", high)
 
 
 def _check_columns(lazy: DataFrame, kinds: Sequence[tuple[str, types.Type]], request: StageRequest) -> None:

@@ -44,6 +44,7 @@ class SparkAnalyst:
         self._session = adopt(session)
         self._lock = threading.Lock()
         self._empties: dict[str, DataFrame] = {}
+        self._named: dict[str, str] = {}  # the views that there are, and their column lists
 
     def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
         """Return the schema of the query ``sql``, in which the names of ``relations`` stand for collections.
@@ -86,7 +87,7 @@ class SparkAnalyst:
         """
         views = {name: f"{RESERVED}frame_{n}" for n, name in enumerate(sorted(frames))}
         columns = {views[name]: f"{schema.ddl}, {TIME} bigint, {DIFF} bigint" for name, schema in frames.items()}
-        with self._views({view: self._empty(ddl) for view, ddl in columns.items()}):
+        with self._views(columns):
             found = analysed(self._session, render(step, views), list(views.values()))
             given = schema_of(found.select(*map(quote, stored.names)).schema)
             try:
@@ -107,19 +108,21 @@ class SparkAnalyst:
     @contextmanager
     def _over(self, relations: Mapping[str, Schema]) -> Iterator[None]:
         """Let the names of ``relations`` stand for empty collections meanwhile."""
-        with self._views({name: self._empty(each.ddl) for name, each in relations.items()}):
+        with self._views({name: each.ddl for name, each in relations.items()}):
             yield
 
     @contextmanager
-    def _views(self, frames: Mapping[str, DataFrame]) -> Iterator[None]:
+    def _views(self, columns: Mapping[str, str]) -> Iterator[None]:
+        """Let there be these empty views and no others.  They stay: the next question is most often about the same."""
         with self._lock:
-            try:
-                for name, frame in frames.items():
-                    frame.createOrReplaceTempView(quote(name))
-                yield
-            finally:
-                for name in frames:
-                    self._session.catalog.dropTempView(name)
+            for name in sorted(self._named.keys() - columns.keys()):
+                self._session.catalog.dropTempView(name)
+                del self._named[name]
+            for name, ddl in columns.items():
+                if self._named.get(name) != ddl:
+                    self._empty(ddl).createOrReplaceTempView(quote(name))
+                    self._named[name] = ddl
+            yield
 
 
 def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame:

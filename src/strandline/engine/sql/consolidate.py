@@ -51,6 +51,18 @@ def normal_columns(schema: Schema, present: Sequence[str], *, normalise: bool) -
     return [*selected, *([ERROR] if ERROR in lower else []), TIME, DIFF]
 
 
+def consolidated(schema: Schema, updates: str, *, has_error: bool) -> str:
+    """Return SQL of the normalised updates (SQL too) with equal rows at equal times added up, zeros dropped."""
+    keys = ", ".join([*map(quote, schema.names), *([ERROR] if has_error else []), TIME])
+    return f"SELECT {keys}, sum({DIFF}) AS {DIFF} FROM ({updates}) GROUP BY {keys} HAVING sum({DIFF}) <> 0"
+
+
+def hashed(schema: Schema, updates: str, *, has_error: bool) -> str:
+    """Return SQL of the normalised updates (SQL too) with the two hashes of their rows as the columns `LANES`."""
+    low, high = low_hash(schema, has_error=has_error), high_hash(schema, has_error=has_error)
+    return f"SELECT *, {high} AS {LANES[1]} FROM (SELECT *, {low} AS {LANES[0]} FROM ({updates}))"
+
+
 def low_hash(schema: Schema, *, has_error: bool) -> str:
     """Return SQL of a normalised row's first hash, over a null bitmap and the values."""
     flags = [f"{quote(name)} IS NULL" for name, _ in types.columns(schema)]

@@ -1,8 +1,8 @@
 """Plans as Spark SQL text that a person can read: the one place where a plan becomes text.
 
 `render` turns a node into one SELECT over temporary views; the result has the node's columns, then ``__time`` and
-``__diff``, and is not consolidated.  Every node becomes one common table expression, named after what it does.  The
-rules for groups are in `grouping`.  ANSI mode is assumed.
+``__diff``, and is not consolidated.  A node becomes a subquery; where it is read more than once, a common table
+expression named after what it does.  The rules for groups are in `grouping`.  ANSI mode is assumed.
 
 Cost: each step's SQL is parsed and planned by Spark each time, so the text uses no window, DISTINCT or shuffle that
 the case at hand (one time only, nothing stored yet, updates known to be few) does not need.
@@ -43,10 +43,9 @@ def render(node: Node, frame_names: Mapping[str, str]) -> str:
 
     >>> from strandline.algebra.scalar import scalar
     >>> print(render(Filter(Get("t:delta", (("a", "x"),)), scalar("`a` > 1")), {"t:delta": "v"}))
-    WITH __get_1 AS (
+    SELECT * FROM (
       SELECT `x` AS `a`, __time, __diff FROM `v`
-    )
-    SELECT * FROM __get_1 WHERE `a` > 1
+    ) WHERE `a` > 1
     """
     text = Text()
     return text.query(_body(node, frame_names, text))

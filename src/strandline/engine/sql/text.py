@@ -1,10 +1,14 @@
-"""SQL text under construction: common table expressions with names of their own."""
+"""SQL text under construction: parts with names of their own, which become subqueries or common table expressions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from strandline.algebra.schema import RESERVED
+
+_MAIN: Final = ""
 
 
 def listed(items: Iterable[str]) -> str:
@@ -17,16 +21,22 @@ def listed(items: Iterable[str]) -> str:
 
 
 class Text:
-    """The common table expressions of one query, each defined before it is used.
+    """The parts of one query, each defined before it is used.
 
+    What is used once stands where it is used, and the rest in front as common table expressions: Spark's analyser
+    copies and renumbers the whole of such an expression wherever it is named, and so again for those that it names.
     Their names are reserved ones, so that none hides a relation of the author's.
 
     >>> text = Text()
-    >>> print(text.query("SELECT * FROM " + text.define("get", "SELECT 1")))
-    WITH __get_1 AS (
-      SELECT 1
+    >>> once = text.define("get", "SELECT 1")
+    >>> twice = text.define("filter", f"SELECT * FROM {once} WHERE true")
+    >>> print(text.query(f"SELECT * FROM {twice} l JOIN {twice} r"))
+    WITH __filter_2 AS (
+      SELECT * FROM (
+        SELECT 1
+      ) WHERE true
     )
-    SELECT * FROM __get_1
+    SELECT * FROM __filter_2 l JOIN __filter_2 r
     """
 
     def __init__(self) -> None:
@@ -42,10 +52,16 @@ class Text:
 
     def query(self, body: str) -> str:
         """Return the whole query whose main SELECT is ``body``."""
-        if not self._names:
-            return body
-        defined = ",\n".join(f"{name} AS (\n{_indented(text)}\n)" for text, name in self._names.items())
-        return f"WITH {defined}\n{body}"
+        texts = {name: text for text, name in self._names.items()} | {_MAIN: body}
+        for name in self._names.values():
+            word = re.compile(rf"\b{name}\b")
+            users = [user for user, text in texts.items() for _ in word.findall(text)]
+            if len(users) == 1:  # what looks like a use, in a literal of the author's, counts too
+                text = f"(\n{_indented(texts.pop(name))}\n)"
+                texts[users[0]] = text.join(word.split(texts[users[0]]))
+        main = texts.pop(_MAIN)
+        defined = ",\n".join(f"{name} AS (\n{_indented(text)}\n)" for name, text in texts.items())
+        return f"WITH {defined}\n{main}" if defined else main
 
 
 def _indented(text: str) -> str:

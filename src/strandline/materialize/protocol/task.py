@@ -169,11 +169,12 @@ class Checkpoint:
     def decode(text: str) -> Checkpoint:
         """Return what `encode` wrote.  Raises `CorruptionError` for anything else."""
         try:
-            return Checkpoint(tuple(sorted(msgspec.json.decode(text, type=dict[str, int]).items())))
+            return Checkpoint(tuple(sorted(_times.decode(text).items())))
         except msgspec.MsgspecError as error:
             raise CorruptionError(f"a checkpoint is not an object of times by state key ({error}): {text!r}") from error
 
 
+_times: Final = msgspec.json.Decoder(dict[str, int])
 NOTHING: Final = Checkpoint()
 
 

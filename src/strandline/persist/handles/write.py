@@ -161,6 +161,7 @@ class WriteHandle:
         token: str | None = None,
         certify: str = "",
         begun_ms: int | None = None,
+        read: Frontier | None = None,
     ) -> Append:
         """Return what `compare_and_append` would commit (for `advance_many`, which commits several shards at once).
 
@@ -168,7 +169,7 @@ class WriteHandle:
         """
         name = self._idle.pop() if self._idle else self._ids.fresh("w")
         fresh = self._ids.fresh("t") if token is None else token
-        return Append(name, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify, begun_ms)
+        return Append(name, fresh, self.epoch, tuple(staged), expected, new, self._owner, certify, begun_ms, read)
 
     def settled(self, request: Append) -> None:
         """Record that the outcome of ``request`` is known, so that its writer name can be used again."""

@@ -114,15 +114,14 @@ def apply(state: ShardState, diffs: Sequence[Diff]) -> ShardState:
 
 
 def _changed(state: ShardState, seqno: int, changes: Entries) -> ShardState:
-    single: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         group, slash, rest = name.partition("/")
         if slash:
             groups.setdefault(group, {})[rest] = value
         else:
-            single[name] = value
-    fields = {name: _SINGLES[name].unpack(value) for name, value in single.items()}
+            fields[name] = _SINGLES[name].unpack(value)
     for group, values in groups.items():
         if group in _MAPS:
             each = _MAPS[group]
@@ -192,7 +191,8 @@ def decode_rollup(shard: str, key: str, data: bytes) -> tuple[int, dict[str, Any
 
 
 def _check_format(shard: str, written: int) -> None:
-    refuse_future(f"shard {shard!r} was written", written, FORMAT, f"strandline 0.{written} or later")
+    if written > FORMAT:
+        refuse_future(f"shard {shard!r} was written", written, FORMAT, f"strandline 0.{written} or later")
 
 
 _ABSENT: Final = object()

@@ -64,7 +64,10 @@ class Leased(msgspec.Struct, frozen=True):
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """A sink's statement that at ``upper`` the shard's digest equals what dataflow ``fingerprint`` desired."""
+    """A sink's statement: ``digest`` is that of what dataflow ``fingerprint`` desired of its inputs before ``upper``.
+
+    So it names the state of the inputs that the shard's contents come from.  The shard's own upper may be further.
+    """
 
     fingerprint: str
     upper: Frontier
@@ -111,7 +114,7 @@ class ShardState(msgspec.Struct, frozen=True):
     @property
     def tombstone(self) -> bool:
         """Whether the shard can no longer be read or written."""
-        return self.since.empty and self.upper.empty
+        return self.since.at is None and self.upper.at is None
 
     @property
     def inline_bytes(self) -> int:
@@ -163,6 +166,9 @@ AppendOutcome: TypeAlias = Appended | UpperMismatch | Fenced
 class Append(msgspec.Struct, frozen=True):
     """A request to append.  ``token`` is used only for this request and its retries.
 
+    ``certify``: the dataflow that desired what the shard then holds; empty: nothing is certified.  ``read``: how far
+    that dataflow has read its inputs; None: to ``new``.
+
     ``begun_ms``: when the oldest part of another shard that the appended records name was begun; None: there is none.
 
     ``writer`` is the key under which the state remembers the token; two requests must not use it at the same time.
@@ -177,6 +183,7 @@ class Append(msgspec.Struct, frozen=True):
     owner: str = ""
     certify: str = ""
     begun_ms: int | None = None
+    read: Frontier | None = None
 
 
 class Downgraded(msgspec.Struct, frozen=True):
@@ -227,7 +234,8 @@ def append(state: ShardState, request: Append) -> tuple[ShardState, AppendOutcom
         forgotten=forgotten,
     )
     if request.certify:
-        after = replace(after, certificate=Certificate(request.certify, request.new, after.digest))
+        read = request.new if request.read is None else request.read
+        after = replace(after, certificate=Certificate(request.certify, read, after.digest))
     return after, Appended(request.new)
 
 

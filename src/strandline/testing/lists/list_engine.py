@@ -108,15 +108,17 @@ class ListEngine:
     async def read(self, contents: Contents) -> Rows:
         """See `Engine.read`."""
         names = (*columns(contents), TIME, DIFF)
+        good = {Half.OK: (True,), Half.ERR: (False,), Half.BOTH: (True, False)}[contents.half]
         found = []
         for part in (part for batch in contents.batches for part in batch.parts):
             shown = contents.through(part.window)
             if shown is not None:
-                found += [
-                    {name: row.get(name) for name in names} | {TIME: max(row[TIME], shown.advance)}
-                    for row in await self._decode(part)
-                    if shown.lower <= row[TIME] < shown.upper and _in_half(row, contents.half)
-                ]
+                for row in await self._decode(part):
+                    time = row[TIME]
+                    if shown.lower <= time < shown.upper and (row.get(ERROR) is None) in good:
+                        seen = dict(zip(names, map(row.get, names), strict=True))
+                        seen[TIME] = max(time, shown.advance)
+                        found.append(seen)
         rows = Listed(names, tuple(found))
         return Rows(_added_up(rows) if contents.net else rows)
 
@@ -130,8 +132,11 @@ class ListEngine:
         erring = any(ERROR in listed(rows).names for rows in frames)
         names = (*schema.names, *([ERROR] if erring else []), TIME, DIFF)
         both = [
-            {name: row.get(name) for name in names}
-            | {TIME: max(row[TIME], advance), DIFF: -row[DIFF] if negative else row[DIFF]}
+            {
+                **dict(zip(names, map(row.get, names), strict=True)),
+                TIME: max(row[TIME], advance),
+                DIFF: -row[DIFF] if negative else row[DIFF],
+            }
             for rows, negative in zip(frames, negate, strict=True)
             for row in listed(rows).rows
         ]
@@ -252,7 +257,9 @@ class ListEngine:
             sums[tuple(row[name] for name in kept)] += row[DIFF]
         net = [dict(zip(kept, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff]
         net.sort(key=lambda row: (row[TIME] if times else 0, [repr(row[name]) for name in key]))
-        for batch in pa.table({name: [row[name] for row in net] for name in [*kept, DIFF]}).to_batches(1):
+        names = [*kept, DIFF]
+        arrays = [pa.array([row[name] for row in net]) for name in names]
+        for batch in pa.Table.from_arrays(arrays, names).to_batches(1):
             yield batch
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
@@ -318,10 +325,6 @@ def columns(contents: Contents) -> tuple[str, ...]:
             return (ERROR,)
         case Half.BOTH:
             return (*contents.schema.names, ERROR)
-
-
-def _in_half(row: Row, half: Half) -> bool:
-    return half is Half.BOTH or (row.get(ERROR) is None) is (half is Half.OK)
 
 
 def _counted(rows: Sequence[Row], lower: Frontier, upper: Frontier, parts: tuple[Part, ...]) -> Staged:

@@ -117,7 +117,7 @@ class Plans:
         for below in node.inputs:
             rows = self.updates(below)
             joined = [
-                left | row | {TIME: max(left[TIME], row[TIME]), DIFF: left[DIFF] * row[DIFF]}
+                {**left, **row, TIME: max(left[TIME], row[TIME]), DIFF: left[DIFF] * row[DIFF]}
                 for left in joined
                 for row in rows
             ]
@@ -210,7 +210,9 @@ def multiset(names: Sequence[str], updates: Iterable[Row], time: int = FOREVER) 
 
 
 def _kept(columns: Sequence[tuple[str, str]], row: Row) -> Row:
-    return {out: row[own] for out, own in columns} | {TIME: row[TIME], DIFF: row[DIFF]}
+    kept = {out: row[own] for out, own in columns}
+    kept[TIME], kept[DIFF] = row[TIME], row[DIFF]
+    return kept
 
 
 def _failed(expressions: Sequence[Scalar], row: Row) -> list[str]:

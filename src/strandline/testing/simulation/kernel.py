@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -64,6 +64,8 @@ class Fate(Enum):
     def __init__(self, outcome: Outcome | None, crash: bool) -> None:
         self.outcome = outcome
         self.crash = crash
+
+    __hash__ = object.__hash__  # a step's fate is hashed often, and `Enum` hashes a member's name anew
 
 
 CHANGE: Final = tuple(Fate)
@@ -108,7 +110,7 @@ Start: TypeAlias = "Callable[[int], Acting | None]"
 """Return the coroutine of an actor's incarnation (0, 1, …), or None if it does not restart after its last crash."""
 
 
-class Traced(NamedTuple):
+class Traced(msgspec.Struct, frozen=True):
     """One step of a run: the actor, its I/O, and the fate.  A late effect that lands has no fate."""
 
     actor: str
@@ -206,7 +208,7 @@ class Simulation:
 
     def trace_hash(self) -> str:
         """Return a hash of the whole trace.  Equal choices give equal hashes in any process, unless a run is impure."""
-        steps = [(actor, site, arguments, fate and fate.name) for actor, site, arguments, fate in self.trace]
+        steps = [(s.actor, s.site, s.arguments, s.fate and s.fate._name_) for s in self.trace]
         return blake2b(_encode(steps), digest_size=16).hexdigest()
 
     def fingerprint(self) -> int:
