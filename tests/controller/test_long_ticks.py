@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.bench.environment import Place, _define, over_lists
-from strandline.controller.asking import inquiry
+from strandline.controller.asking import status
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.published import PROBLEMS, Board
@@ -44,7 +44,7 @@ class Held:
     async def published(self) -> dict[str, str | None]:
         """Return the problems that `status` shows in another process."""
         other = await Core.open(self.place.assembly, Config(), Mode.READ)
-        found: dict[str, str | None] = (await inquiry.status(other))["problems"]
+        found: dict[str, str | None] = (await status.status(other))["problems"]
         return found
 
     async def after(self, milliseconds: int) -> dict[str, str | None]:
