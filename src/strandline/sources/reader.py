@@ -105,8 +105,8 @@ def any_schema(options: object, schema: Schema) -> None:
 class ReaderKind(Generic[O]):
     """A reader that CREATE SOURCE can name: its connector's name, its options, and how it is opened.
 
-    ``options`` is a dataclass of `strandline.options`.  ``check`` raises `DefinitionError` if rows of a schema cannot be
-    made with these options: at CREATE SOURCE, before anything is stored.  ``open`` raises what stores raise, and
+    ``options`` is a dataclass of `strandline.options`.  ``check`` raises `DefinitionError` if rows of a schema cannot
+    be made with these options: at CREATE SOURCE, before anything is stored.  ``open`` raises what stores raise, and
     `FencedError` if a newer epoch was admitted.
     """
 
