@@ -20,7 +20,7 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.time_limit(900)
-@pytest.mark.parametrize("days", [3, pytest.param(14, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("days", [5, pytest.param(14, marks=pytest.mark.slow)])
 def test_the_views_updates_are_identical_whatever_the_partitioning_and_the_batching(days: int, tmp_path: Path) -> None:
     """Else two replicas would correct each other's last bits for ever, and a restart could change an answer."""
     found = {}

@@ -157,7 +157,7 @@ class _Tides:
 
     engine: Engine
 
-    def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema) -> None:
         """See `Connectors.check`."""
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:

@@ -24,7 +24,7 @@ from strandline.algebra.schema import Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Phase, Window, frame, source
-from strandline.compute.rules.registry import rule_of
+from strandline.compute.rules.registry import NAMED, rule_of
 from strandline.compute.rules.rule import Rule
 
 FINGERPRINT_DIGITS: Final = 16
@@ -55,7 +55,7 @@ class Stage:
     @property
     def rule(self) -> Rule[Any] | None:
         """The rule that maintains it; None if it keeps no state beyond its output."""
-        return None if self.kind == LINEAR else rule_of(self.plan)
+        return NAMED.get(self.kind)
 
     @property
     def sentence(self) -> str:

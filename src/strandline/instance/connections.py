@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from strandline.algebra.schema import Schema
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver
 from strandline.persist.client import PersistClient
@@ -17,8 +18,8 @@ from strandline.sources.reader import SourceReader
 class Connectors(Protocol):
     """How sources are read."""
 
-    def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
-        """Raise `DefinitionError` if there is no such connector, or it refuses the options of source ``name``."""
+    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema) -> None:
+        """Raise `DefinitionError` if there is no such connector, or it refuses source ``name``."""
         ...
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:

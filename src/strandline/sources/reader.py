@@ -97,14 +97,20 @@ class Surroundings:
     progress: Callable[[], Awaitable[RecordShard]]
 
 
+def any_schema(options: object, schema: Schema) -> None:
+    """Accept every schema: what a record is read as is its definition's choice."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderKind(Generic[O]):
     """A reader that CREATE SOURCE can name: its connector's name, its options, and how it is opened.
 
-    ``options`` is a dataclass of `strandline.options`.  ``open`` raises what stores raise, and `FencedError` if a newer
-    epoch was admitted.
+    ``options`` is a dataclass of `strandline.options`.  ``check`` raises `DefinitionError` if rows of a schema cannot
+    be made with these options: at CREATE SOURCE, before anything is stored.  ``open`` raises what stores raise, and
+    `FencedError` if a newer epoch was admitted.
     """
 
     name: str
     options: type[O]
     open: Callable[[O, Surroundings], Awaitable[SourceReader]]
+    check: Callable[[O, Schema], None] = any_schema

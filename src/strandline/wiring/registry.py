@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from strandline.algebra.schema import Schema
 from strandline.controller.location.on_error import OPTION, MaterializationOptions, SourceOptions
 from strandline.errors import DefinitionError
 from strandline.instance.commands import RunIngestion
@@ -55,10 +56,10 @@ class Readers:
     engine: Engine
     decoder: FileDecoder
 
-    def check(self, name: str, connector: str, options: Mapping[str, str]) -> None:
+    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema) -> None:
         """See `Connectors.check`."""
         kind = named(READERS, "connector", connector)
-        understood(f"source {name!r}", kind.options, options)
+        kind.check(understood(f"source {name!r}", kind.options, options), schema)
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """See `Connectors.reader`."""

@@ -109,7 +109,7 @@ class Connectors:
         self._world = world
         self._simulated = simulated
 
-    def check(self, name: str, connector: str, options: object) -> None:
+    def check(self, name: str, connector: str, options: object, schema: object) -> None:
         """Accept everything."""
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:

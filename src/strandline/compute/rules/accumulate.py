@@ -178,6 +178,5 @@ RULE: Final[Rule[Reduce]] = Rule(
     names=_names,
     output=finalise,
     updates=accumulate,
-    reason=lambda _: None,
     described=lambda node: node.described,
 )

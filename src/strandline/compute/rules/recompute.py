@@ -12,7 +12,7 @@ from typing import Final
 from strandline.algebra.nodes import NOTHING, Node, Opaque, Replay
 from strandline.compute.rules.linear import at, updates
 from strandline.compute.rules.phase import Phase, Window
-from strandline.compute.rules.rule import Rule, own_columns, own_rows
+from strandline.compute.rules.rule import Rule
 
 
 def replay(node: Opaque, prior: Node, window: Window) -> Node | None:
@@ -30,9 +30,6 @@ RULE: Final[Rule[Opaque]] = Rule(
     "recompute",
     "recompute at each time of change, and take the difference",
     takes=lambda node: isinstance(node, Opaque),
-    kept=own_columns,
-    names=lambda node: node.names,
-    output=own_rows,
     updates=replay,
     reason=lambda node: node.reason,
     described=lambda node: node.sql,

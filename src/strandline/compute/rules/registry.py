@@ -5,6 +5,7 @@ Source: design page "compute" (the table of rules).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from strandline.algebra.nodes import Node
@@ -12,6 +13,9 @@ from strandline.compute.rules import accumulate, recompute, regroup
 from strandline.compute.rules.rule import Rule
 
 RULES: Final[tuple[Rule[Any], ...]] = (accumulate.RULE, regroup.RULE, recompute.RULE)
+
+
+NAMED: Final[Mapping[str, Rule[Any]]] = {rule.name: rule for rule in RULES}
 
 
 def rule_of(node: Node) -> Rule[Any] | None:

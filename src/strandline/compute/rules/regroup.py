@@ -14,7 +14,7 @@ from typing import Final
 from strandline.algebra.nodes import NOTHING, Node, Reduce, Regroup
 from strandline.compute.rules.linear import at, updates
 from strandline.compute.rules.phase import Phase, Window
-from strandline.compute.rules.rule import Rule, own_columns, own_rows
+from strandline.compute.rules.rule import Rule
 
 
 def regroup(node: Reduce, prior: Node, window: Window) -> Node | None:
@@ -36,10 +36,6 @@ RULE: Final[Rule[Reduce]] = Rule(
     "regroup",
     "aggregate the touched groups again",
     takes=lambda node: isinstance(node, Reduce),
-    kept=own_columns,
-    names=lambda node: node.names,
-    output=own_rows,
     updates=regroup,
-    reason=lambda _: None,
     described=lambda node: node.described,
 )

@@ -18,31 +18,6 @@ from strandline.compute.rules.phase import Window
 N = TypeVar("N", bound=Node)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[N]):
-    """One way to maintain a stage.  It is registered in `strandline.compute.rules.registry`.
-
-    ``name`` begins the names of its internal stages; ``sentence`` says to people what a step does.
-
-    ``takes``: whether it maintains a node.  ``kept``: the columns that the stage stores for the node, given the types
-    of the plan's columns.  ``names``: their names.  ``output``: the node's rows as a plan over the stage's collection,
-    which is called by the second argument.  ``updates``: the plan of the updates of what is stored in a window, or None
-    if nothing can change; its second argument reads what was stored before the window.  ``reason``: why nothing cheaper
-    maintains the node, for people; None: the rule is incremental.  ``described``: what the node computes, in the error
-    of a stage that fails as a whole.
-    """
-
-    name: str
-    sentence: str
-    takes: Callable[[Node], bool]
-    kept: Callable[[N, Mapping[str, str]], tuple[Column, ...]]
-    names: Callable[[N], tuple[str, ...]]
-    output: Callable[[N, str], Node]
-    updates: Callable[[N, Node, Window], Node | None]
-    reason: Callable[[N], str | None]
-    described: Callable[[N], str]
-
-
 def own_columns(node: Node, types: Mapping[str, str]) -> tuple[Column, ...]:
     """Return a node's own columns: what a rule keeps that stores the node's rows."""
     return tuple(Column(name, types[name]) for name in node.names)
@@ -51,3 +26,39 @@ def own_columns(node: Node, types: Mapping[str, str]) -> tuple[Column, ...]:
 def own_rows(node: Node, stage: str) -> Node:
     """Return the plan that reads a node's rows, as they are, from the collection ``stage``."""
     return Get(stage, tuple((name, name) for name in node.names))
+
+
+def own_names(node: Node) -> tuple[str, ...]:
+    """Return the names of a node's own columns."""
+    return node.names
+
+
+def no_reason(node: Node) -> None:
+    """Say of every node that its rule is incremental."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[N]):
+    """One way to maintain a stage.  It is registered in `strandline.compute.rules.registry`.
+
+    ``name`` begins the names of its internal stages; ``sentence`` says to people what a step does.
+
+    ``takes``: whether it maintains a node.  ``updates``: the plan of the updates of what is stored in a window, or None
+    if nothing can change; its second argument reads what was stored before the window.  ``described``: what the node
+    computes, in the error of a stage that fails as a whole.
+
+    What is stored are the node's rows as they are, or else: ``kept``, the columns that the stage stores for the node,
+    given the types of the plan's columns; ``names``, their names; ``output``, the node's rows as a plan over the
+    stage's collection, which is called by the second argument.  ``reason``: why nothing cheaper maintains the node, for
+    people; None: the rule is incremental.
+    """
+
+    name: str
+    sentence: str
+    takes: Callable[[Node], bool]
+    updates: Callable[[N, Node, Window], Node | None]
+    described: Callable[[N], str]
+    kept: Callable[[N, Mapping[str, str]], tuple[Column, ...]] = own_columns
+    names: Callable[[N], tuple[str, ...]] = own_names
+    output: Callable[[N, str], Node] = own_rows
+    reason: Callable[[N], str | None] = no_reason

@@ -63,9 +63,10 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
     with within(statement.at):
         own = on_error.others(statement.name, statement.options, on_error.SourceOptions)
         _refuse_secrets("source", statement.name, own)
-        core.assembly.connectors.check(statement.name, statement.connector, own)
     with within(statement.columns_at):
         schema = core.assembly.analyst.parse_ddl(statement.columns)
+    with within(statement.at):
+        core.assembly.connectors.check(statement.name, statement.connector, own, schema)
     fresh = core.assembly.ids.fresh
     source = Source(
         statement.name,
