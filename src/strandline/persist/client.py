@@ -3,6 +3,8 @@
 A process has one `PersistClient` for each location.  Handles to one shard share one `Machine`, so they see each other's
 commits at once.
 
+Long because every handle is opened here, over one set of stores and caches.
+
 Source: design page "persist" (handles, modes).
 """
 
