@@ -30,15 +30,17 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.task import NOTHING, Checkpoint
+from strandline.materialize.runtime import Materialization
 from strandline.testing.contracts.driver_contract import (
     DriverContract,
     MakeEndpoint,
     crash_everywhere,
     follow,
+    second_row,
     zombie_everywhere,
 )
 from strandline.testing.doubles import HandClock
-from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, StagingSession
+from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, MemorySession, StagingSession
 
 
 class File:
@@ -117,7 +119,7 @@ class TestLateCommit(DriverContract):
 
 def caught(scenario: Coroutine[Any, Any, None]) -> None:
     """Run a scenario of the contract, which must fail."""
-    with pytest.raises((AssertionError, StrandlineError)):
+    with pytest.raises((AssertionError, StrandlineError, pytest.fail.Exception)):
         asyncio.run(scenario)
 
 
@@ -138,6 +140,27 @@ def test_a_fence_that_is_read_but_not_compared_is_caught(
     """Damage: a driver that lets zombies commit passes the contract (law M3)."""
     monkeypatch.setattr(duckdb_checkpoints, "_ADVANCE", duckdb_checkpoints._ADVANCE.replace("fence = ?", "fence >= ?"))
     caught(zombie_everywhere(files(DuckDBSession)))
+
+
+@pytest.mark.parametrize("session", [KeyValueSession, StagingSession])
+def test_a_runtime_that_does_not_ask_for_new_keys_is_caught(
+    session: type[MemorySession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a key that does not identify its rows goes unnoticed where the endpoint cannot refuse it."""
+
+    async def unasked(*_: object, **__: object) -> None:
+        """Ask nothing."""
+
+    monkeypatch.setattr(Materialization, "_load", unasked)
+    caught(second_row(MemoryEndpoint(session)))
+
+
+def test_a_driver_that_overwrites_a_known_key_is_caught(
+    files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: the same, where the endpoint could have."""
+    monkeypatch.setattr(duckdb_tables, "_refuse_known", lambda *_: None)
+    caught(second_row(files(DuckDBSession)()))
 
 
 def test_a_checkpoint_committed_without_its_rows_is_caught(files: Callable[..., MakeEndpoint]) -> None:

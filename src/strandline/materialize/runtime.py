@@ -34,7 +34,7 @@ from strandline.materialize.protocol.fsm import step
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import WHOLE, MaterializationSpec, Progress
 from strandline.materialize.spool import Spool
-from strandline.materialize.stores import Stores, keys_of, with_existence
+from strandline.materialize.stores import Stores, keys_of, second_row, with_existence
 
 Answer = TypeVar("Answer")
 
@@ -264,10 +264,12 @@ class Materialization:
             case states.ReadChanges(binding, lower, upper):
                 await self._read(binding, lower, upper)
                 return states.Read(binding, self._spools[binding].rows)
-            case states.SendLoad(binding):
-                self._loaded[binding] = []
-                for rows in self._spools[binding].tables():
-                    await self._send(messages.Load(binding, keys_of(self._spec.bindings[binding], rows)))
+            case states.SendLoad(binding, new):
+                await self._load(binding, new=new)
+            case states.Refuse(loaded):
+                # A successor may have stored these very rows: the write fails with `FencedError` if there is one.
+                await self._persist(self._log.record.progress, None)
+                raise second_row(self._spec.bindings[loaded.binding], loaded.rows)
             case states.SendFlush():
                 await self._send(messages.Flush())
             case states.SendStore(binding):
@@ -307,6 +309,15 @@ class Materialization:
         last = stores.end()
         if last is not None:
             spool.add(last)
+
+    async def _load(self, binding: int, *, new: bool) -> None:
+        """Ask for the keys in the spool; ``new``: for those that are said to be new, and none may be there."""
+        if not new:
+            self._loaded[binding] = []
+        for rows in self._spools[binding].tables():
+            asked = rows.filter(pc.invert(rows[messages.EXISTS])) if new else rows
+            if asked.num_rows:
+                await self._send(messages.Load(binding, keys_of(self._spec.bindings[binding], asked)))
 
     async def _store(self, binding: int) -> None:
         """Send the rows of the spool."""

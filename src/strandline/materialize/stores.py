@@ -127,9 +127,21 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.asarray(codes, np.int64)
 
 
-def _not_a_key(binding: Binding, changes: pa.Table, row: int) -> DefinitionError:
-    key = ", ".join(f"{name} = {changes[name][row].as_py()!r}" for name in binding.key)
+def second_row(binding: Binding, known: pa.Table) -> DefinitionError:
+    """Return the error for the first of ``known``, rows of the resource whose keys the collection adds once more."""
     return DefinitionError(
-        f"{binding.collection!r} into {binding.resource!r}: more than one row has the key ({key}); "
-        f"KEY ({', '.join(binding.key)}) does not identify its rows"
+        f"{binding.collection!r} into {binding.resource!r}: a second row has the key ({_key_text(binding, known, 0)}); "
+        f"either KEY ({', '.join(binding.key)}) does not identify its rows, or another program wrote to the resource"
     )
+
+
+def _not_a_key(binding: Binding, changes: pa.Table, row: int) -> DefinitionError:
+    return DefinitionError(
+        f"{binding.collection!r} into {binding.resource!r}: more than one row has the key "
+        f"({_key_text(binding, changes, row)}); KEY ({', '.join(binding.key)}) does not identify its rows"
+    )
+
+
+def _key_text(binding: Binding, rows: pa.Table, row: int) -> str:
+    values = {name: rows[name][row].as_py() for name in binding.key}
+    return ", ".join(f"{name} = {'NULL' if value is None else repr(value)}" for name, value in values.items())

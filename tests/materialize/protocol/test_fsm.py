@@ -265,7 +265,22 @@ def test_an_extent_in_flight_is_replayed_exactly() -> None:
     with pytest.raises(ProtocolViolation, match="not due"):
         step(machine, states.Extend(9))
     _, actions = run(machine, states.Extend(5), states.Read(0, 1))
-    assert actions == (states.SendLoad(0),), "which of its rows are there must be asked"
+    assert actions == (states.SendLoad(0, new=False),), "which of its rows are there must be asked"
+
+
+def test_an_endpoint_without_a_checkpoint_is_asked_for_the_keys_that_are_new() -> None:
+    """Damage: a key gets a second row, the last one wins, and no transaction after it is right."""
+    begun = states.Start(Progress(at(2), at(2)))
+    machine, _ = run(Machine(KEYS), begun, Opened(None), Acknowledged(), states.Extend(4))
+    machine, actions = step(machine, states.Read(0, 1))
+    assert actions == (states.SendLoad(0, new=True),)
+    machine, actions = run(machine, states.Read(1, 0))
+    assert actions == (states.SendFlush(),)
+    known = Loaded(0, ROWS)
+    assert step(machine, known)[1] == (states.Refuse(known),)
+    for start, opened in ((begun, Opened(at(2))), (states.Start(Progress()), Opened(None))):
+        machine, _ = run(Machine(KEYS), start, opened, Acknowledged(), states.Extend(4))
+        assert step(machine, states.Read(0, 1))[1] == (), "the endpoint refuses by itself; or it has no row yet"
 
 
 def test_flush_waits_for_acknowledged() -> None:

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.errors import Determinate, FencedError, StoreError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.materialize.driver import Applied
 from strandline.materialize.protocol.messages import (
+    EXISTS,
     Acknowledge,
     Acknowledged,
     Flush,
@@ -34,6 +36,7 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.stores import second_row
 from strandline.persist.handles.plane import Rows
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.blob import Blob
@@ -44,6 +47,7 @@ from strandline.testing.endpoints import (
     MemoryDriver,
     MemorySession,
     StagingSession,
+    key_of,
 )
 from strandline.testing.lists.list_source import ListReader, Upstream, Withdrawn, undecodable
 from strandline.testing.simulation.kernel import CHANGE, READ, Fate, IoPoint, run_sync
@@ -277,10 +281,20 @@ class CheckpointSession(SimSession):
             if before.of(binding.state_key) is None:
                 self.place.tables.pop(binding.resource, None)
         for store in self._stores:
+            self._refuse_second_rows(self.bindings[store.binding], store.rows)
+        for store in self._stores:
             self.place.store(self.bindings[store.binding], store.rows.to_pylist())
         self._stores = []
         self.place.checkpoints[self.name] = checkpoint
         self.place.commits += 1
+
+    def _refuse_second_rows(self, binding: Binding, rows: pa.Table) -> None:
+        """Refuse the transaction if a key that is to be new is there, as `messages.Store` demands."""
+        table = self.place.tables.get(binding.resource, {})
+        new = rows.filter(pc.invert(rows[EXISTS]))
+        known = [at for at, row in enumerate(new.to_pylist()) if key_of(binding, row) in table]
+        if known:
+            raise second_row(binding, new.take(known))
 
 
 class StagedSession(SimSession, StagingSession):

@@ -23,6 +23,7 @@ from strandline.materialize.drivers.sql import Sql, compose, identifier, joined
 from strandline.materialize.protocol.messages import DELETE, EXISTS
 from strandline.materialize.protocol.task import Binding, Checkpoint
 from strandline.materialize.spool import Spool
+from strandline.materialize.stores import second_row
 
 CONTENTS_ROWS: Final = 10_000
 """Rows of a table that `contents` hands over; DuckDB rounds up to its vectors."""
@@ -231,7 +232,7 @@ def store(connection: duckdb.DuckDBPyConnection, target: Target, rows: Spool) ->
 
 
 def _refuse_known(connection: duckdb.DuckDBPyConnection, target: Target, present: Sql) -> None:
-    known = connection.execute(
+    known = connection.sql(
         compose(
             "SELECT {p} FROM {r} AS r SEMI JOIN {t} AS t ON {m} WHERE NOT r.{present} LIMIT 1",
             p=joined(", ", (compose("r.{c}", c=c) for c in _key_places(target))),
@@ -240,13 +241,9 @@ def _refuse_known(connection: duckdb.DuckDBPyConnection, target: Target, present
             m=target.match,
             present=present,
         ).text
-    ).fetchall()
-    if known:
-        key = ", ".join(f"{name} = {value!r}" for name, value in zip(target.binding.key, known[0], strict=True))
-        raise DefinitionError(
-            f"{target.binding.collection!r} into {target.binding.resource!r}: a second row has the key ({key}); either "
-            f"KEY ({', '.join(target.binding.key)}) does not identify its rows, or another program wrote to the table"
-        )
+    ).to_arrow_table()
+    if known.num_rows:
+        raise second_row(target.binding, known.rename_columns(list(target.binding.key)))
 
 
 def _key_places(target: Target) -> list[Sql]:

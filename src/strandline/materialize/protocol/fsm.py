@@ -61,6 +61,7 @@ from strandline.materialize.protocol.states import (
     QuietPersisted,
     Read,
     ReadChanges,
+    Refuse,
     SendAcknowledge,
     SendFlush,
     SendLoad,
@@ -115,7 +116,7 @@ def _opened(machine: Machine, head: Opening, event: Opened) -> Step:
     position = reached if begun is None else begun.start
     replay = begun if event.checkpoint is None else None  # an endpoint that keeps a checkpoint has kept nothing else
     idle = Idle(Progress(base, position, replay), position)
-    return replace(machine, head=idle, tail=Acknowledging()), (SendAcknowledge(),)
+    return replace(machine, asks=event.checkpoint is None, head=idle, tail=Acknowledging()), (SendAcknowledge(),)
 
 
 def _extend(machine: Machine, head: Idle, event: Extend) -> Step:
@@ -136,9 +137,10 @@ def _read(machine: Machine, head: Extending, event: Read) -> Step:
     filled = (*head.filled, event.binding) if event.rows else head.filled
     extending = replace(head, unread=head.unread - {event.binding}, filled=filled)
     loads: tuple[Action, ...] = ()
-    if event.rows and head.progress.extent is not None:
+    replays = head.progress.extent is not None
+    if event.rows and (replays or (machine.asks and head.position.of(machine.state_keys[event.binding]))):
         extending = replace(extending, loading=head.loading | {event.binding})
-        loads = (SendLoad(event.binding),)
+        loads = (SendLoad(event.binding, new=not replays),)
     machine, closing = _close(replace(machine, head=extending), extending)
     return machine, loads + closing
 
@@ -165,6 +167,8 @@ def _quiet_persisted(machine: Machine, head: PersistingQuiet, _event: QuietPersi
 def _loaded(machine: Machine, head: Extending | Flushing, event: Loaded) -> Step:
     if event.binding not in head.loading or not isinstance(machine.tail, Done | PersistingState):
         raise _violation(head, event)
+    if head.progress.extent is None and event.rows.num_rows:
+        return machine, (Refuse(event),)
     return machine, ()
 
 
@@ -295,8 +299,16 @@ RULES: Final[tuple[Rule, ...]] = (
         "closed when all changes are read and the tail is done; quiet when nothing changed",
     ),
     Rule(PersistingQuiet, QuietPersisted, _quiet_persisted, (Idle,), (), (Hold,), "holds follow the durable position"),
-    Rule(Extending, Loaded, _loaded, (), (), (), "only for a binding with a Load, and only after Acknowledged"),
-    Rule(Flushing, Loaded, _loaded, (), (), (), "only for a binding with a Load"),
+    Rule(
+        Extending,
+        Loaded,
+        _loaded,
+        (),
+        (),
+        (Refuse,),
+        "only for a binding with a Load, and only after Acknowledged; outside a replay no new key may be there",
+    ),
+    Rule(Flushing, Loaded, _loaded, (), (), (Refuse,), "only for a binding with a Load; likewise"),
     Rule(Flushing, Flushed, _flushed, (PersistingExtent,), (), (PersistExtent,), "the extent is durable before a row"),
     Rule(
         PersistingExtent,

@@ -61,7 +61,12 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Keep these rows, or drop those marked `DELETE`."""
+    """Keep these rows, or drop those marked `DELETE`.
+
+    A row that is not marked `EXISTS` and whose key is there is a second row of that key.  An endpoint that keeps a
+    checkpoint refuses the transaction, with `DefinitionError`, and commits nothing of it; any other endpoint was asked
+    for the key beforehand, by `Load`.
+    """
 
     binding: int
     rows: pa.Table

@@ -169,9 +169,14 @@ TAILS: Final[tuple[type[Any], ...]] = (Done, Committing, Acknowledging, Persisti
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Both machines, over the bindings named by ``state_keys``."""
+    """Both machines, over the bindings named by ``state_keys``.
+
+    ``asks``: the endpoint keeps no checkpoint, so it cannot refuse a transaction whole; the runtime asks it beforehand
+    whether it has the keys that are said to be new.
+    """
 
     state_keys: tuple[str, ...]
+    asks: bool = False
     head: Head = field(default_factory=Closed)
     tail: Tail = field(default_factory=Done)
 
@@ -306,9 +311,20 @@ class ReadChanges:
 
 @dataclass(frozen=True, slots=True)
 class SendLoad:
-    """Send `Load`s for every key that was read of a binding."""
+    """Send `Load`s for every key that was read of a binding; ``new``: for those that are said to be new."""
 
     binding: int
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Fail with `DefinitionError`: the endpoint has rows of these keys, and the collection adds others to them.
+
+    Fail with `FencedError` instead if another runtime has the task: then the rows may be its own.
+    """
+
+    loaded: Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +389,7 @@ Action: TypeAlias = (
     | SendAcknowledge
     | ReadChanges
     | SendLoad
+    | Refuse
     | SendFlush
     | SendStore
     | SendStartCommit

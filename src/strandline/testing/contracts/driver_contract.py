@@ -30,7 +30,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import AsOfError, FencedError
+from strandline.errors import AsOfError, DefinitionError, FencedError
 from strandline.frontier.antichain import EMPTY, Frontier
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog
@@ -198,6 +198,10 @@ class DriverContract:
         """Damage: a row is missing or duplicated after a restart."""
         asyncio.run(crash_everywhere(make_endpoint))
 
+    def test_a_second_row_of_a_key_is_refused_until_one_of_them_goes(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: of two rows of one key the last one wins; or the task stands still for ever."""
+        asyncio.run(second_row(make_endpoint()))
+
     def test_a_zombie_commits_nothing(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a process that was presumed dead overwrites its successor's rows."""
         asyncio.run(replaced(make_endpoint()))
@@ -237,6 +241,28 @@ async def follow(endpoint: EndpointUnderTest) -> None:
         world.check(upper)
         world.check_committed()
         assert not await runtime.advance()
+    await runtime.close()
+
+
+async def second_row(endpoint: EndpointUnderTest) -> None:
+    """Give a key a second row, in a later transaction than the first; then take both away, and store another."""
+    world = World(endpoint)
+    _, people = world.feeds
+    runtime = world.runtime()
+    one, two, last = (row(1, None, s) for s in ("one", "two", "last"))
+    people.write(1, (one, 1), (row(2, None, "other"), 1))
+    await advance_through(world, runtime, (3,))
+    people.write(3, (two, 1))
+    world.seal(5)
+    for again in (runtime, runtime, world.runtime()):
+        with pytest.raises(DefinitionError, match=r"'people' into 'People': a second row has the key \(k = 1\)"):
+            await again.advance()
+        world.check(3)
+        world.check_committed()
+        runtime = again
+    people.write(6, (one, -1), (two, -1), (last, 1))
+    await advance_through(world, runtime, (8,))
+    world.check(8)
     await runtime.close()
 
 
