@@ -53,6 +53,7 @@ POSSIBLE: Final = frozenset((site, fate) for site, fates in SITES.items() for fa
 MARKS: Final = (
     "tick: problems",
     "caught up",
+    "merged beside",
     "fenced",
     "open: failed",
     "commit: done",

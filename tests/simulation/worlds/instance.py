@@ -38,7 +38,7 @@ from strandline.persist.handles.register import Register
 from strandline.testing.lists.list_engine import updates
 from strandline.testing.simulation.kernel import SideBySide, SimClock
 from worlds.meanings import TABLE, Row
-from worlds.system import LONG_S, World
+from worlds.system import LARGE_UPDATES, LONG_S, World
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ class Instance:
         """Tick; nothing may stand still without a problem."""
         world = self.world
         before = await self._uppers(core)
-        time = await self._ticked(self._watched(core) if world.watched else core.tick())
+        time = await self._ticked(core, self._watched(core) if world.watched else core.tick())
         after = await self._uppers(core)
         problems = core.all_problems()
         silent = standing(before, after, time, problems)
@@ -175,21 +175,35 @@ class Instance:
         """Make a part of a tick: also a fenced environment may begin with any of them."""
         match self.world.choose("part", 3):
             case 0:
-                await self._ticked(core.ingest(step=False))
+                await self._ticked(core, core.ingest(step=False))
             case 1:
-                await self._ticked(core.maintain())
+                await self._ticked(core, core.maintain())
             case _:
-                await self._ticked(core.deliver())
+                await self._ticked(core, core.deliver())
 
-    async def _ticked(self, tick: Coroutine[Any, Any, T]) -> T:
+    async def _ticked(self, core: Core, tick: Coroutine[Any, Any, T]) -> T:
         """Return what a tick, or a part of one, returns; whatever fails in it but the tenure is one item's problem."""
         self.world.marks["tick"] += 1
         try:
+            if self.world.large_updates < LARGE_UPDATES[0] and self.world.choose("merge", 2):
+                return await self._beside_merges(core, tick)
             return await tick
         except (FencedError, LawBrokenError):
             raise
         except Exception as error:
             raise LawBrokenError("tick", f"it ends with {error!r}") from error
+
+    async def _beside_merges(self, core: Core, tick: Coroutine[Any, Any, T]) -> T:
+        """Return what the tick returns; the large merges are carried out meanwhile, as in every environment."""
+        answers: list[T] = []
+        before = core.client.metrics.large_compactions
+
+        async def ticking() -> None:
+            answers.append(await tick)
+
+        await SideBySide(self.world.choose)([ticking(), core.merge()])
+        self.world.marks["merged beside"] += core.client.metrics.large_compactions > before
+        return answers[0]
 
     async def _uppers(self, core: Core) -> dict[str, int]:
         """Return how far each item that is durably defined has come: endpoints as their tasks say."""
@@ -330,9 +344,9 @@ class Instance:
         if world.choose("mended", 2):
             await self._mend(core)
         ahead = max((await self._uppers(core)).values(), default=0)  # another writer may have sealed times to come
-        time = await self._ticked(core.tick(max(ahead, core.require_writing().oracle.now())))
+        time = await self._ticked(core, core.tick(max(ahead, core.require_writing().oracle.now())))
         for _ in range(CATCH_UP_TICKS - 1):
-            time = await self._ticked(core.tick())
+            time = await self._ticked(core, core.tick())
         uppers = await self._uppers(core)
         behind = {name: upper for name, upper in uppers.items() if upper <= time}
         problems, excused = core.all_problems(), await world.observer.excused()

@@ -68,6 +68,8 @@ KEEP_HISTORY: Final = ("1 hour", "100 milliseconds", "0 seconds")
 TICKS_BETWEEN: Final = (16, 1, 3)
 """How often holds are moved."""
 INLINE_BYTES: Final = (100, 200_000)
+LARGE_UPDATES: Final = (100_000, 100_000, 3, 0)
+"""Above how many updates a merge is carried out beside ticks."""
 LONG_S: Final = 0.03
 """How long a tick runs until it is said what it waits for."""
 SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
@@ -144,6 +146,7 @@ class World:
         self.rollup_every = ROLLUPS_EVERY[0]
         self.fan = FANS[-1]
         self.inline_bytes = INLINE_BYTES[-1]
+        self.large_updates = LARGE_UPDATES[0]
         self.keep_history = KEEP_HISTORY[0]
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
@@ -204,6 +207,7 @@ class World:
         self.rollup_every = self.one_of("rollups", ROLLUPS_EVERY)
         self.fan = self.one_of("fan", FANS)
         self.inline_bytes = self.one_of("inline", INLINE_BYTES)
+        self.large_updates = self.one_of("large", LARGE_UPDATES)
         self.keep_history = self.one_of("history", KEEP_HISTORY)
         self.ticks_between = self.one_of("letting go", TICKS_BETWEEN)
         self.skewed = self.choose("clocks", 4) == 0
@@ -217,6 +221,7 @@ class World:
             mock.patch.object(register, "RETRIES_MAX", self.patience),
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
+            mock.patch.object(trace, "LARGE_UPDATES", self.large_updates),
             mock.patch.object(retention, "TICKS_BETWEEN", self.ticks_between),
             mock.patch.object(problems, "LONG_S", LONG_S),
             mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),

@@ -35,7 +35,7 @@ async def tick(by: Performer, core: Core) -> None:
 
 async def bind(by: Performer, core: Core) -> None:
     """Bind a time at every source, and make no data durable."""
-    await by._ticked(core.ingest(step=False))
+    await by._ticked(core, core.ingest(step=False))
 
 
 async def tick_and_be_succeeded(by: Performer, core: Core) -> None:
