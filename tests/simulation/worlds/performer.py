@@ -134,7 +134,7 @@ class Performer(Instance):
             stage.observer.attempts.append(stage.asked[at])
         await self._ask(core, stage.asked[at])
         if stage.asked[at].time is None:
-            await self._ticked(core.tick())  # a table that could not be opened is opened by it
+            await self._ticked(core, core.tick())  # a table that could not be opened is opened by it
             raise Unavailable("the commit was not answered")
 
 
