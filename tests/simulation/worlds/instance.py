@@ -132,11 +132,12 @@ class Instance:
     async def _tick(self, core: Core) -> None:
         """Tick; nothing may stand still without a problem."""
         world = self.world
-        before = await self._uppers(core)
+        made, before = await self._made(), await self._uppers(core)
         time = await self._ticked(core, self._watched(core) if world.watched else core.tick())
         after = await self._uppers(core)
-        problems = core.all_problems()
-        silent = standing(before, after, time, problems)
+        problems, now = core.all_problems(), await self._made()
+        there = {name: upper for name, upper in before.items() if made[name] == now.get(name)}  # not defined anew
+        silent = standing(there, after, time, problems)
         require("silent", not silent, f"{silent} did not move at tick {time}, and have no problem: {problems}")
         moved = [name for name, upper in after.items() if upper > before.get(name, 0)]
         world.acknowledged += bool(moved)
@@ -211,6 +212,11 @@ class Instance:
         items = catalog.of_kind(Materialization)
         positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
         return await self.world.observer.uppers(catalog) | positions
+
+    async def _made(self) -> dict[str, str]:
+        """Return what tells each item from another one that was defined under its name."""
+        catalog = await self.world.observer.catalog()
+        return {n: i.id if isinstance(i, Materialization) else i.shard for n, i in catalog.items.items()}
 
     async def _commit(self, core: Core) -> None:
         """Change one table or both, at one time."""
