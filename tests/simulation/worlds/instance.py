@@ -188,13 +188,18 @@ class Instance:
         """Return what a tick, or a part of one, returns; whatever fails in it but the tenure is one item's problem."""
         self.world.marks["tick"] += 1
         try:
-            if self.world.large_updates < LARGE_UPDATES[0] and self.world.choose("merge", 2):
+            if self._merging and self.world.choose("merge", 2):
                 return await self._beside_merges(core, tick)
             return await tick
         except (FencedError, LawBrokenError):
             raise
         except Exception as error:
             raise LawBrokenError("tick", f"it ends with {error!r}") from error
+
+    @property
+    def _merging(self) -> bool:
+        """Whether large merges run beside ticks: with the patience of this world they may fail a tick, as faults do."""
+        return self.world.large_updates < LARGE_UPDATES[0] and not self.world.simulation.calm
 
     async def _beside_merges(self, core: Core, tick: Coroutine[Any, Any, T]) -> T:
         """Return what the tick returns; the large merges are carried out meanwhile, as in every environment."""
