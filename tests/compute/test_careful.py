@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.algebra.careful import careful
+from strandline.algebra.joins import joined
 from strandline.algebra.nodes import Aggregate, Filter, Get, Join, Node, Project, Reduce, UnionAll
 from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME
@@ -72,18 +73,18 @@ def test_a_condition_guards_what_stands_to_its_right_and_what_is_projected_from_
 
 def test_a_join_is_tried_side_by_side() -> None:
     """Damage: a row that fails is reported once for each row of the other side, or the join becomes a cross product."""
-    ok, failed = _halves(Join((T, U), (scalar("a DIV b = c"),)))
+    ok, failed = _halves(joined((T, U), (scalar("a DIV b = c"),)))
     assert failed == [{"a": 6, "b": 0}]
     assert ok == {(6, 1, 6, 1): 1, (6, 2, 3, 0): 1, (6, 2, 3, 2): 1}
-    plan, _ = careful(Join((T, U), (scalar("a DIV b = c"),)), "v")
+    plan, _ = careful(joined((T, U), (scalar("a DIV b = c"),)), "v")
     assert isinstance(plan, Project)
     assert isinstance(plan.input, Join)
-    assert [type(each.tree).__name__ for each in plan.input.on] == ["EQ"]
+    assert [type(each.tree).__name__ for each in plan.input.conditions] == ["EQ"]
 
 
 def test_a_condition_over_both_sides_fails_on_pairs() -> None:
     """Damage: a pair that has no answer is left out without any message."""
-    ok, failed = _halves(Join((T, U), (scalar("a = c"), scalar("b <> 2"), scalar("a DIV (b - d) > 0"))))
+    ok, failed = _halves(joined((T, U), (scalar("a = c"), scalar("b <> 2"), scalar("a DIV (b - d) > 0"))))
     assert failed == [{"a": 6, "b": 1, "c": 6, "d": 1}]
     assert ok == {}
 
@@ -110,9 +111,9 @@ def test_each_branch_of_a_union_reports_its_own_rows() -> None:
     "plan",
     [
         Filter(T, scalar("12 DIV b > 5")),
-        Join((T, U), (scalar("a DIV b = c"),)),
-        Join((T, U), (scalar("b = d"), scalar("a DIV (c - 3) > 0"))),
-        Project(Join((T, U), (scalar("b = d"),)), (("x", scalar("a DIV c")), ("y", scalar("c DIV d")))),
+        joined((T, U), (scalar("a DIV b = c"),)),
+        joined((T, U), (scalar("b = d"), scalar("a DIV (c - 3) > 0"))),
+        Project(joined((T, U), (scalar("b = d"),)), (("x", scalar("a DIV c")), ("y", scalar("c DIV d")))),
     ],
 )
 def test_both_halves_have_exact_updates(plan: Node) -> None:
@@ -135,6 +136,6 @@ def test_both_halves_have_exact_updates(plan: Node) -> None:
 
 def test_a_plan_without_expressions_stays_as_it_is() -> None:
     """Damage: views that cannot fail pay for being careful."""
-    plan = Project(Join((T, U), (scalar("`a` = `c`"),)), columns(["a", "d"]))
+    plan = Project(joined((T, U), (scalar("`a` = `c`"),)), columns(["a", "d"]))
     assert careful(plan, "v") == (plan, ())
     assert ERROR not in plan.names

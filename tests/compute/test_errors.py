@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from strandline.algebra.nodes import Aggregate, Filter, Get, Join, Node, Opaque, Project, Reduce
+from strandline.algebra.joins import joined
+from strandline.algebra.nodes import Aggregate, Filter, Get, Node, Opaque, Project, Reduce
 from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.compute.plan.view import PlannedView
@@ -62,7 +63,7 @@ def _largest(relations: Mapping[str, Sequence[dict[str, Any]]]) -> Iterable[Row]
 COUNT = Aggregate("c", "count", None, distinct=False, type="bigint", argument_type="bigint")
 SUM = Aggregate("s", "sum", QUOTIENT, distinct=False, type="bigint", argument_type="bigint")
 MAX = Aggregate("s", "max", QUOTIENT, distinct=False, type="bigint", argument_type="bigint")
-JOINED = Filter(Join((T, U), (scalar("k = j"),)), scalar("n DIV m >= 0"))
+JOINED = Filter(joined((T, U), (scalar("k = j"),)), scalar("n DIV m >= 0"))
 VIEWS = {
     "linear": _view(Project(Filter(T, scalar("12 DIV n > 1")), (("k", scalar("k")), ("q", QUOTIENT))), "t"),
     "join": _view(Project(JOINED, columns(["k", "n", "m"])), "t", "u"),

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from strandline.algebra.joins import reads_only
 from strandline.algebra.nodes import (
     Failing,
     Filter,
@@ -87,55 +88,26 @@ class _Careful:
     def join(self, node: Join) -> Node:
         """Try conditions and operands that read one input on that input, and the other conditions on the pairs."""
         inputs = [self.node(below) for below in node.inputs]
-        on: list[Scalar] = []
-        rest: list[Scalar] = []
         operands: list[list[tuple[str, Scalar]]] = [[] for _ in inputs]
-        for position, below in enumerate(node.inputs):
-            own = [each for each in node.on if each.columns and each.columns <= frozenset(below.names)]
-            if own:
-                condition = Scalar(conjunction(each.tree for each in own))
+        own = [[each for each in node.on if reads_only(each, [below]) == 0] for below in node.inputs]
+        for position, conditions in enumerate(own):
+            if conditions:
+                condition = Scalar(conjunction(each.tree for each in conditions))
                 inputs[position] = Filter(self.passing(inputs[position], [condition]), condition)
-        for each in node.on:
-            readers = [i for i, below in enumerate(node.inputs) if each.columns & frozenset(below.names)]
-            if len(readers) == 1:
-                continue
-            equality = self._equality(each, node, operands)
-            (rest if equality is None else on).append(each if equality is None else equality)
+        rest = [each for each in node.on if not any(each in conditions for conditions in own)]
+        equal = tuple(
+            replace(each, left=_operand(each.left, node, operands), right=_operand(each.right, node, operands))
+            for each in node.equal
+        )
         for position, computed in enumerate(operands):
             if computed:
                 below = self.passing(inputs[position], (value for _, value in computed))
                 inputs[position] = Project(below, (*columns(below.names), *computed))
-        joined: Node = replace(node, inputs=tuple(inputs), on=tuple(on))
+        joined: Node = replace(node, inputs=tuple(inputs), equal=equal, on=())
         if rest:
             condition = Scalar(conjunction(each.tree for each in rest))
             joined = Filter(self.passing(joined, [condition]), condition)
         return joined if joined.names == node.names else Project(joined, columns(node.names))
-
-    def _equality(self, condition: Scalar, node: Join, operands: list[list[tuple[str, Scalar]]]) -> Scalar | None:
-        """Return ``condition`` as an equality of columns, or None if it is not an equality of two inputs.
-
-        An operand that is not a column becomes a computed column of its input, which is added to ``operands``.
-        """
-        tree = condition.tree
-        if not isinstance(tree, exp.EQ | exp.NullSafeEQ):
-            return None
-        sides = [Scalar(tree.this.copy()), Scalar(tree.expression.copy())]
-        places = [
-            [i for i, below in enumerate(node.inputs) if side.columns and side.columns <= frozenset(below.names)]
-            for side in sides
-        ]
-        if not all(places):
-            return None
-        names = []
-        for side, place in zip(sides, places, strict=True):
-            if side.column is None:
-                own = operands[place[0]]
-                name = f"__operand_{place[0]}_{len(own)}"
-                own.append((name, side))
-                names.append(name)
-            else:
-                names.append(side.column)
-        return Scalar(type(tree)(this=column(names[0]), expression=column(names[1])))
 
 
 def pruned(node: Node, wanted: frozenset[str]) -> Node:
@@ -157,7 +129,7 @@ def pruned(node: Node, wanted: frozenset[str]) -> Node:
             used = (a.argument for a in node.aggregates if a.argument is not None)
             return replace(node, input=pruned(node.input, _read([*(value for _, value in node.keys), *used])))
         case Join():
-            needed = wanted | _read(node.on)
+            needed = wanted | _read(node.conditions)
             return replace(node, inputs=tuple(pruned(below, needed & frozenset(below.names)) for below in node.inputs))
         case UnionAll():
             kept_at = [i for i, name in enumerate(node.names) if name in wanted]
@@ -188,3 +160,14 @@ def _read(expressions: Iterable[Scalar]) -> frozenset[str]:
 def _safe(expression: Scalar) -> bool:
     """Return whether ``expression`` certainly has a value for every row: a column, or a literal."""
     return expression.column is not None or isinstance(expression.tree, exp.Literal | exp.Null | exp.Boolean)
+
+
+def _operand(value: Scalar, node: Join, operands: list[list[tuple[str, Scalar]]]) -> Scalar:
+    """Return ``value`` as a column of the input that it reads; if it is none yet, it is added to ``operands``."""
+    if value.column is not None:
+        return value
+    place = reads_only(value, node.inputs)
+    assert place is not None, "each side of a key reads one input"
+    name = f"__operand_{place}_{len(operands[place])}"
+    operands[place].append((name, value))
+    return Scalar(column(name))

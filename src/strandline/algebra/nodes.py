@@ -21,7 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, TypeAlias
 
-from strandline.algebra.scalar import Scalar
+from sqlglot import exp
+
+from strandline.algebra.scalar import Scalar, binary
 from strandline.algebra.schema import ERROR
 
 
@@ -83,16 +85,36 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
-    """Inner join of all inputs on the conjunction of ``on``; output columns are the inputs' in order, all distinct.
+class Equal:
+    """A key of a `Join`: ``left`` and ``right`` read one input each, not the same; ``nulls``: NULL equals NULL."""
 
-    ``small`` (step plans) is the position of an input that is known to be small: the join starts there and broadcasts
-    it.
+    left: Scalar
+    right: Scalar
+    nulls: bool = False
+
+    @property
+    def condition(self) -> Scalar:
+        """The same as an expression."""
+        return Scalar(binary(exp.NullSafeEQ if self.nulls else exp.EQ, self.left.tree, self.right.tree))
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Inner join of all inputs on ``equal`` keys and the conditions ``on``; `joins.joined` makes one.
+
+    Output columns are the inputs' in order, all distinct.  ``small`` (step plans) is the position of an input that is
+    known to be small: the join starts there and broadcasts it.
     """
 
     inputs: tuple[Node, ...]
-    on: tuple[Scalar, ...]
+    equal: tuple[Equal, ...] = ()
+    on: tuple[Scalar, ...] = ()
     small: int | None = None
+
+    @property
+    def conditions(self) -> tuple[Scalar, ...]:
+        """All that pairs must fulfil, keys first."""
+        return (*(each.condition for each in self.equal), *self.on)
 
     @property
     def names(self) -> tuple[str, ...]:

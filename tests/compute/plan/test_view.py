@@ -82,7 +82,7 @@ def test_inner_joins_of_every_spelling_are_one_join(laboratory: Any) -> None:
     )
     (join,) = nodes(laboratory.plan(sql).plan, Join)
     assert len(join.inputs) == 4
-    assert len(join.on) == 2
+    assert len(join.equal) == 2
 
 
 def test_only_columns_that_the_text_names_are_read(laboratory: Any) -> None:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from strandline.algebra.joins import joined
 from strandline.algebra.nodes import (
     NOTHING,
     Accumulate,
@@ -14,7 +15,6 @@ from strandline.algebra.nodes import (
     Constant,
     Filter,
     Get,
-    Join,
     Negate,
     Opaque,
     Project,
@@ -40,7 +40,7 @@ def test_linear_nodes_read_like_what_they_mean() -> None:
 
 def test_a_join_starts_at_its_small_input_and_broadcasts_it() -> None:
     """Damage: a tick would shuffle the large sides of its joins."""
-    sql = render(Join((U, T), (scalar("`a` = `c`"),), small=1), NAMES)
+    sql = render(joined((U, T), (scalar("`a` = `c`"),), small=1), NAMES)
     assert "/*+ BROADCAST(l) */" in sql
     assert sql.index("`t_delta`") < sql.index("JOIN")
     assert re.search(r"`t_delta`\n\) l JOIN \(\n.*`u_old`\n\) r ON `a` = `c`$", sql)
@@ -49,7 +49,7 @@ def test_a_join_starts_at_its_small_input_and_broadcasts_it() -> None:
 def test_a_join_goes_on_to_what_is_connected() -> None:
     """Damage: a join of three relations would begin with a cross product."""
     far = Get("v:old", (("d", "d"),))
-    sql = render(Join((U, far, T), (scalar("`d` = `b`"), scalar("`a` = `c`")), small=0), NAMES)
+    sql = render(joined((U, far, T), (scalar("`d` = `b`"), scalar("`a` = `c`")), small=0), NAMES)
     assert "true" not in sql
 
 

@@ -12,7 +12,8 @@ from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.nodes import Constant, Filter, Join, Node
+from strandline.algebra.joins import joined
+from strandline.algebra.nodes import Constant, Filter, Node
 from strandline.algebra.scalar import Scalar, column, conjunction, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.scalars.compose import names as items
@@ -63,7 +64,7 @@ class Relations:
     def node(self) -> Node:
         """Return the plan so far."""
         if len(self.inputs) > 1:
-            return Join(tuple(self.inputs), tuple(self.on))
+            return joined(self.inputs, self.on)
         assert not self.on
         return self.inputs[0]
 

@@ -119,7 +119,7 @@ def _constant(node: Constant) -> str:
 def _join(node: Join, sources: list[str], text: Text) -> str:
     """Join the inputs one after another, from the small one on; what is joined so far is then small, and broadcast."""
     left = list(range(len(sources)))
-    waiting = list(node.on)
+    waiting = list(node.conditions)
     start = node.small or 0
     left.remove(start)
     joined, names, body = sources[start], frozenset(node.inputs[start].names), ""

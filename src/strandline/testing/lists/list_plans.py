@@ -113,7 +113,7 @@ class Plans:
 
     def _join(self, node: Join) -> list[Row]:
         joined: list[Row] = [{TIME: 0, DIFF: 1}]
-        conditions = [evaluator_of(condition) for condition in node.on]
+        conditions = [evaluator_of(condition) for condition in node.conditions]
         for below in node.inputs:
             rows = self.updates(below)
             joined = [
