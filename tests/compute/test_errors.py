@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Half, Rows, StageRequest
 from strandline.persist.handles.read import contents
+from strandline.persist.shard.batch import Staged
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock, in_turn
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
@@ -125,9 +127,17 @@ def _history(seed: int) -> dict[str, list[tuple[Row, int, int]]]:
 
 
 class CountingEngine(ListEngine):
-    """Counts the plans that failed on a row."""
+    """Counts the plans that failed on a row; ``meanwhile`` happens when a batch of its shard is staged, once."""
 
     failed = 0
+    meanwhile: tuple[str, Callable[[], Awaitable[None]]] | None = None
+
+    async def stage(self, rows: Rows, request: StageRequest) -> Staged:
+        """See `Engine.stage`."""
+        if self.meanwhile is not None and self.meanwhile[0] == request.shard:
+            (_, happens), self.meanwhile = self.meanwhile, None
+            await happens()
+        return await super().stage(rows, request)
 
     async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
         """See `Engine.evaluate`."""
@@ -190,6 +200,13 @@ class House:
         report = run_sync(tick(self.client, self.runs, Frontier(upper), in_turn))
         assert not report.failed
         assert not report.standing
+
+    async def overtake(self, name: str, lower: int, upper: int) -> None:
+        """Let another process append nothing to a shard over ``[lower, upper)``, under the same epoch."""
+        client = PersistClient(HandClock(), CountingIds("o"), self.blob, self.stores, grace_ms=None)
+        schema = next(run.stage.schema for run in self.runs if run.name == name)
+        writer = await client.writer(name, self.epoch, schema=schema.ddl)
+        await writer.compare_and_append([], Frontier(lower), Frontier(upper))
 
     def updates(self, name: str, upper: int = LAST + 1) -> Counter[tuple[Row, str | None, int]]:
         """Return all updates of a collection: row, error, time to diff."""
@@ -286,6 +303,23 @@ def test_a_row_that_came_and_went_is_never_evaluated_again() -> None:
         assert not house.at(name, 3)[1], name
         assert all(error is None for _, error, _ in house.updates(name)) or name == "join"
     assert house.at("join", 3)[0] == {("a", 2, 3): 1}
+
+
+@pytest.mark.parametrize("name", ["linear", "join", "max"])
+def test_a_bad_row_that_leaves_while_its_error_is_owed_leaves_no_other_error(name: str) -> None:
+    """Damage: the whole view is an error, because a step took it for one without errors and then found them."""
+    house = House()
+    house.write({"t": [(("a", 2), 0, 1)], "u": [(("a", 3), 0, 1)]}, 0, 1)
+    house.tick(1)
+    bad: dict[str, list[tuple[Row, int, int]]] = {
+        "t": [(("a", 0), 1, 1), (("a", 0), 2, -1)],
+        "u": [(("a", 0), 1, 1), (("a", 0), 2, -1)],
+    }
+    house.write(bad, 1, 3)
+    house.engine.meanwhile = name, partial(house.overtake, name, 1, 2)
+    house.tick(3)
+    assert house.engine.meanwhile is None
+    assert house.at(name, 2) == (_truth(name, {"t": Counter([("a", 2)]), "u": Counter([("a", 3)])})[0], Counter())
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["came and went", "together"])

@@ -52,6 +52,11 @@ class Way:
     narrow: bool = False
     anew: bool = False
 
+    @property
+    def wide(self) -> bool:
+        """Whether it takes the whole window."""
+        return not (self.narrow or self.anew)
+
 
 _ANEW: Final = tuple(Way(care, anew=True) for care in Care)
 _ON: Final = {
@@ -62,18 +67,17 @@ _ON: Final = {
 _REBUILT: Final = {Care.PLAIN: _ANEW, Care.ROWS: _ANEW[1:], Care.WHOLE: _ANEW}
 
 
-def ways(care: Care, *, rebuild: bool = False, wide: bool = True) -> tuple[Way, ...]:
-    """Return the ways to bring on a stage in ``care``, each for when the one before it fails; the last cannot.
+def ways(care: Care, *, rebuild: bool = False) -> tuple[Way, ...]:
+    """Return the ways to bring on a stage in ``care``, each for when those before it fail; the last cannot.
 
-    ``rebuild``: it is computed anew in any case.  Not ``wide``: a window of several times is known to fail.
+    ``rebuild``: it is computed anew in any case.
 
     >>> [way.care.name for way in ways(Care.PLAIN)]
     ['PLAIN', 'PLAIN', 'ROWS', 'WHOLE']
     >>> [way.anew for way in ways(Care.ROWS)]
     [False, True]
     """
-    possible = (_REBUILT if rebuild else _ON)[care]
-    return tuple(way for way in possible if wide or way.narrow or way.anew)
+    return (_REBUILT if rebuild else _ON)[care]
 
 
 def care_of(own: Errors) -> Care:

@@ -145,23 +145,24 @@ class StageRun:
             Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
         upper = meet((upper, self.known()))
-        rung, wide, done = 0, True, None
+        failed: set[Way] = set()
+        done = None
         while (begin := await self._begin(upper)) is not None:
             care = await self._care()
-            possible = ways(care, rebuild=begin.rebuild, wide=wide)
-            way = possible[min(rung, len(possible) - 1)]
-            if rung or care is not Care.PLAIN:
+            possible = ways(care, rebuild=begin.rebuild)
+            way = next((way for way in possible if way not in failed), possible[-1])
+            if failed or care is not Care.PLAIN:
                 self._failed = as_time(upper)
             try:
                 rows_read = await self._go(way, begin, as_time(upper))
             except EvaluationError:
                 if way == possible[-1]:
                     raise
-                rung, wide = (rung + 1 if way.narrow or way.anew else 0), False
+                failed.add(way)
                 await self.sink.open()
             else:
                 done = Done(rows_read + (0 if done is None else done.rows_read))
-                rung = 0
+                failed = {way for way in failed if way.wide}  # what fails on the window fails on any that begins later
         return done
 
     async def _begin(self, upper: Frontier) -> _Begin | None:
@@ -201,7 +202,7 @@ class StageRun:
         """Bring the shard on, to ``upper`` or less; return how many input updates were read."""
         if begin.rebuild:
             return await self._anew(way.care, begin.time)
-        if not (way.narrow or way.anew):
+        if way.wide:
             return await self._change(way, begin.time, upper)
         time = await self._first_change(begin.time, upper)
         if time is None or time > begin.time:

@@ -150,13 +150,16 @@ class Sink:
         return await self._engine.union(self.schema, frames, advance=0, negate=[False] * len(frames))
 
     async def own_errors(self, name: str) -> Errors:
-        """Return the errors in the shard that name the collection ``name``: those that are no input's."""
-        state = self.writer.state
-        if not any(batch.errors for batch in state.batches):
+        """Return the errors, stored or owed, that name the collection ``name``: those that are no input's."""
+        await self.look()
+        state, (frames, negate) = self.writer.state, self._correction.err()
+        if any(batch.errors for batch in state.batches):
+            held = contents(state, self.schema, 0, as_time(self._accounted), advance=0, half=Half.ERR)
+            frames, negate = (*frames, await self._engine.read(erring(held))), (*negate, False)
+        if not frames:
             return Errors(0)
-        upper = as_time(state.upper)
-        held = contents(state, self.schema, 0, upper, advance=0, half=Half.ERR)
-        return await self._engine.errors(await self._engine.read(erring(held)), of=name)
+        both = await self._engine.union(Schema(()), frames, advance=0, negate=negate)
+        return await self._engine.errors(both, of=name)
 
     async def advance(self, delta: Updates, upper: Frontier, *, small: bool) -> None:
         """Append the desired updates of ``[desired, upper)``, and whatever is owed besides.

@@ -63,6 +63,11 @@ class Correction:
         """Return what is owed of the ok half, times moved up to ``advance``."""
         return await self._union([(r, sign) for held, sign in self._held for r in held.ok], advance)
 
+    def err(self) -> tuple[tuple[Rows, ...], tuple[bool, ...]]:
+        """Return what is owed of the err half, and which of it is negated."""
+        signed = [(r, sign) for held, sign in self._held for r in held.err]
+        return tuple(rows for rows, _ in signed), tuple(sign for _, sign in signed)
+
     async def _union(self, signed: list[tuple[Rows, bool]], advance: int) -> Rows:
         frames, negate = [rows for rows, _ in signed], [sign for _, sign in signed]
         return await self._engine.union(self._schema, frames, advance=advance, negate=negate)
