@@ -24,10 +24,10 @@ from strandline.compute.sink.actor import Sink
 from strandline.compute.stage import split
 from strandline.compute.step import StageRun
 from strandline.compute.tick import tick
-from strandline.errors import EvaluationError
+from strandline.errors import EvaluationError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
-from strandline.persist.handles.plane import Half, Rows, StageRequest
+from strandline.persist.handles.plane import Contents, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents
 from strandline.persist.shard.batch import Staged
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -127,10 +127,21 @@ def _history(seed: int) -> dict[str, list[tuple[Row, int, int]]]:
 
 
 class CountingEngine(ListEngine):
-    """Counts the plans that failed on a row; ``meanwhile`` happens when a batch of its shard is staged, once."""
+    """Counts the plans that failed on a row.
+
+    ``meanwhile`` happens when a batch of its shard is staged, once; the next read of the shard ``unreadable`` fails.
+    """
 
     failed = 0
+    unreadable = ""
     meanwhile: tuple[str, Callable[[], Awaitable[None]]] | None = None
+
+    async def read(self, wanted: Contents) -> Rows:
+        """See `Engine.read`."""
+        if wanted.shard == self.unreadable:
+            self.unreadable = ""
+            raise Unavailable("an executor was lost")
+        return await super().read(wanted)
 
     async def stage(self, rows: Rows, request: StageRequest) -> Staged:
         """See `Engine.stage`."""
@@ -303,6 +314,22 @@ def test_a_row_that_came_and_went_is_never_evaluated_again() -> None:
         assert not house.at(name, 3)[1], name
         assert all(error is None for _, error, _ in house.updates(name)) or name == "join"
     assert house.at("join", 3)[0] == {("a", 2, 3): 1}
+
+
+@pytest.mark.parametrize("name", ["linear", "join"])
+def test_a_view_that_was_half_computed_anew_owes_none_of_it(name: str) -> None:
+    """Damage: a store fails while a view is compared with what it holds, and the next step appends all of it again."""
+    house = House()
+    house.write({"t": [(("a", 2), 0, 1)], "u": [(("a", 3), 0, 1)]}, 0, 1)
+    house.tick(1)
+    house.write({"t": [(("a", 0), 1, 1)], "u": [(("a", 0), 1, 1)]}, 1, 2)
+    house.engine.unreadable = name
+    assert run_sync(tick(house.client, house.runs, Frontier(2), in_turn)).failed.keys() == {name}
+    house.write({"t": [(("b", 4), 2, 1)], "u": []}, 2, 3)
+    house.tick(3)
+    held = {"t": Counter([("a", 2), ("a", 0), ("b", 4)]), "u": Counter([("a", 3), ("a", 0)])}
+    rows, errors = house.at(name, 2)
+    assert (rows, sum(errors.values())) == _truth(name, held)
 
 
 @pytest.mark.parametrize("name", ["linear", "join", "max"])

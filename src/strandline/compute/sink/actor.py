@@ -120,13 +120,16 @@ class Sink:
         self.desired = as_of
 
     async def replace(self, desired: Updates) -> None:
-        """Owe the difference between full desired contents, both halves of them, and all that is stored."""
+        """Owe the difference between full desired contents, both halves of them, and all that is stored.
+
+        If it raises, the sink owes what it owed.
+        """
         state = await self.writer.refresh()
+        stored = Updates() if self.fresh else await self._stored(state, 0, as_time(state.upper))
         self._correction.clear()
         self._correction.add(desired)
-        if not self.fresh:
-            self._correction.withdraw(await self._stored(state, 0, as_time(state.upper)))
-            self.counters.audits += self.desired is None
+        self._correction.withdraw(stored)
+        self.counters.audits += self.desired is None and not self.fresh
         self._accounted = state.upper
 
     async def look(self) -> None:
