@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from strandline.instance.commands import RunIngestion
 from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD
 from strandline.sources.ingest import Ingestion, Status
+from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.endpoints import Endpoint, KeyValueSession, MemoryDriver
@@ -158,6 +160,29 @@ def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(
     time = run_sync(core.tick())
     assert "u" in core.require_writing().instance.tables
     assert core.client.state_of("other").upper > Frontier(time)
+    assert core.all_problems() == {}
+
+
+def test_a_create_that_happens_after_its_outcome_was_looked_up_is_refused(core: Core) -> None:
+    """Damage: the item appears in the catalog when all think that it failed; it does nothing, and has no problem.
+
+    Found by the world of the whole system (seed 2011788).
+    """
+    stores = core.assembly.consensus
+    assert isinstance(stores, MemoryConsensus)
+    under_way: list[CompareAndSet] = []
+
+    async def hang(request: CompareAndSet) -> Committed | Mismatch:
+        under_way.append(request)
+        raise Indeterminate("no answer yet")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(core.catalogs._register, "_consensus", SimpleNamespace(head=stores.head, compare_and_set=hang))
+        with pytest.raises(Indeterminate):
+            run_sync(definitions._add(core, Table("u", (("k", "string"),), "other")))
+    run_sync(core.tick())
+    assert all(isinstance(run_sync(stores.compare_and_set(request)), Mismatch) for request in under_way)
+    assert "u" not in run_sync(core.catalogs.read()).items
     assert core.all_problems() == {}
 
 

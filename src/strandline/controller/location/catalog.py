@@ -238,16 +238,18 @@ class CatalogStore:
     async def read(self) -> Catalog:
         """Fetch the newest catalog."""
         self.current = _decode(await self._register.read())
-        self._settled = True
         return self.current
 
     async def settle(self, epoch: int) -> None:
         """Learn what became of a change whose outcome was unknown; where every one is known, do nothing.
 
+        Such a change may still be under way, and reading would not show it.  So this writes the catalog as it is, once
+        more: from then on the change has happened, or is refused.
+
         Raises `FencedError` if a newer generation than ``epoch`` has taken over.
         """
         if not self._settled:
-            await self.confirm(epoch)
+            await self.change(epoch, lambda catalog: catalog)
 
     async def confirm(self, epoch: int) -> None:
         """Fetch the newest catalog.  Raises `FencedError` if a newer generation than ``epoch`` has taken over."""
