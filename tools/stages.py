@@ -15,8 +15,8 @@ Warning: this file is also a pytest plugin (``-p stages``); it must import nothi
     python tools/stages.py unit spark         these stages
     python tools/stages.py --figures damage   print only the reliability figures that the tests recorded
 
-A test records a figure with ``record_property("FIGURE", "name value goal pass|miss|told")``.  A miss makes the run
-fail; `told` is for a speed, which depends on what else the machine does: its reader judges it.
+A test records a figure with ``record_property("FIGURE", "name value goal pass|miss|info")``.  A miss makes the run
+fail; `info` is for a speed, which depends on what else the machine does: its reader judges it.
 """
 
 from __future__ import annotations

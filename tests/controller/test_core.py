@@ -19,7 +19,7 @@ from strandline.controller.defining import definitions
 from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, Drop
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder, Source, Table
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.published import PROBLEMS, Board
+from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import (
     AsOfError,
     ConfigError,
@@ -269,11 +269,11 @@ def test_a_store_that_takes_no_note_of_problems_stops_no_tick() -> None:
     core = place.open()
     run_sync(core.tick())
     core.problems["t"] = "stuck"
-    board, core.board = core.board, Board(Away(), str)
+    before, core.published_problems = core.published_problems, Published(Away(), str)
     time = run_sync(core.tick())
-    core.board = board
+    core.published_problems = before
     assert run_sync(core.tick()) > time
-    assert run_sync(Board(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus), str).read()) == {
+    assert run_sync(Published(Register(PROBLEMS, place.clock, CountingIds("look"), place.consensus), str).read()) == {
         "t": "stuck"
     }
     run_sync(core.close())
@@ -289,7 +289,7 @@ def test_a_damaged_list_of_problems_stops_no_tick() -> None:
     place = Place()
     core = place.open()
     core.problems["t"] = "stuck"
-    core.board = Board(Damaged(), str)
+    core.published_problems = Published(Damaged(), str)
     time = run_sync(core.tick())
     assert run_sync(core.tick()) > time
     assert "a byte is flipped" in core.all_problems()["(status)"]

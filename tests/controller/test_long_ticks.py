@@ -14,7 +14,7 @@ from strandline.bench.environment import Place, _define, over_lists
 from strandline.controller.asking import status
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.published import PROBLEMS, Board
+from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import CorruptionError, Unavailable
 from strandline.instance.problems import LONG_S
 from strandline.persist.handles.register import Register
@@ -175,7 +175,7 @@ def test_ticks_that_are_short_write_nothing_more() -> None:
 
 
 def test_a_board_that_cannot_be_written_is_said_all_the_same() -> None:
-    """Damage: the store that is silent keeps the board too, so nobody learns of the outage."""
+    """Damage: the store that is silent keeps what is published, too, so nobody learns of the outage."""
 
     async def scenario() -> None:
         async with holding(lambda core: (core.client, "advance_many")) as at:
@@ -184,16 +184,16 @@ def test_a_board_that_cannot_be_written_is_said_all_the_same() -> None:
                 async def fail(change: object, error: Exception = error) -> None:
                     raise error
 
-                register = at.core.board._register
-                at.core.board._register = type("Failing", (), {"update": staticmethod(fail)})()
+                register = at.core.published_problems._register
+                at.core.published_problems._register = type("Failing", (), {"update": staticmethod(fail)})()
                 assert await at.after(SHORT_MS + 1) == {}
                 assert at.said[-1].keys() == ITEMS | {"transactions"}
-                at.core.board._register = register
+                at.core.published_problems._register = register
 
     asyncio.run(scenario())
 
 
-# ---- the board -------------------------------------------------------------------------------------------------------
+# ---- what is published -----------------------------------------------------------------------------------------------
 
 
 class LateConsensus(MemoryConsensus):
@@ -218,45 +218,45 @@ class LateConsensus(MemoryConsensus):
             await each
 
 
-def board(consensus: MemoryConsensus, owner: str = "a") -> Board[str]:
-    """A board as one process has it."""
-    return Board(Register(PROBLEMS, HandClock(), CountingIds(owner), consensus), str)
+def published(consensus: MemoryConsensus, owner: str = "a") -> Published[str]:
+    """What is published, as one process has it."""
+    return Published(Register(PROBLEMS, HandClock(), CountingIds(owner), consensus), str)
 
 
 @pytest.mark.parametrize("successor", [False, True])
 def test_what_lands_late_hides_nothing_that_was_told_after_it(successor: bool) -> None:
     """Damage: a problem that is over, or one that is not, is shown wrongly until there is another one."""
     consensus = LateConsensus()
-    ours = board(consensus)
-    run_sync(ours.tell({"t": "stuck"}, 1))
+    ours = published(consensus)
+    run_sync(ours.publish({"t": "stuck"}, 1))
     consensus.late = True
-    run_sync(ours.tell({}, 1))
+    run_sync(ours.publish({}, 1))
     assert len(consensus.sent) == ATTEMPTS_MAX
     consensus.late = False
-    later = board(consensus, "b") if successor else ours
-    run_sync(later.tell({"t": "stuck"}, 2 if successor else 1))
+    later = published(consensus, "b") if successor else ours
+    run_sync(later.publish({"t": "stuck"}, 2 if successor else 1))
     run_sync(consensus.land())
-    assert run_sync(board(consensus).read()) == {"t": "stuck"}
+    assert run_sync(published(consensus).read()) == {"t": "stuck"}
 
 
 def test_an_environment_that_was_succeeded_publishes_nothing() -> None:
     """Damage: a process that was paused for an hour says of all items that they stand still."""
     consensus = MemoryConsensus()
-    old, new = board(consensus), board(consensus, "b")
-    run_sync(old.tell({}, 1))
-    run_sync(new.tell({}, 2))
-    run_sync(old.tell({"t": "it waits for its turn"}, 1))
-    assert run_sync(board(consensus).read()) == {}
+    old, new = published(consensus), published(consensus, "b")
+    run_sync(old.publish({}, 1))
+    run_sync(new.publish({}, 2))
+    run_sync(old.publish({"t": "it waits for its turn"}, 1))
+    assert run_sync(published(consensus).read()) == {}
 
 
 def test_what_is_stale_before_it_is_sent_is_not_published() -> None:
     """Damage: `status` says that items wait for a tick that has ended."""
     consensus = MemoryConsensus()
-    ours = board(consensus)
-    run_sync(ours.tell({}, 1))
-    run_sync(ours.tell({"t": "it waits for its turn"}, 1, stale=lambda: True))
-    run_sync(ours.tell({}, 1))
-    assert run_sync(board(consensus).read()) == {}
+    ours = published(consensus)
+    run_sync(ours.publish({}, 1))
+    run_sync(ours.publish({"t": "it waits for its turn"}, 1, stale=lambda: True))
+    run_sync(ours.publish({}, 1))
+    assert run_sync(published(consensus).read()) == {}
 
 
 def test_of_two_that_tell_at_once_the_later_is_published() -> None:
@@ -277,17 +277,17 @@ def test_of_two_that_tell_at_once_the_later_is_published() -> None:
 
     async def scenario() -> None:
         consensus = Slow()
-        ours = board(consensus)
+        ours = published(consensus)
 
         async def after() -> None:
             await consensus.first.wait()
-            await ours.tell({}, 1)
+            await ours.publish({}, 1)
             consensus.turn.set()
 
-        await side_by_side([ours.tell({"t": "it waits"}, 1), after()])
-        assert await board(consensus).read() == {}
-        await ours.tell({"t": "it waits"}, 1)
-        assert await board(consensus).read() == {"t": "it waits"}
+        await side_by_side([ours.publish({"t": "it waits"}, 1), after()])
+        assert await published(consensus).read() == {}
+        await ours.publish({"t": "it waits"}, 1)
+        assert await published(consensus).read() == {"t": "it waits"}
 
     asyncio.run(scenario())
 
@@ -297,4 +297,4 @@ def test_a_board_of_an_earlier_version_is_read() -> None:
     consensus = MemoryConsensus()
     register = Register(PROBLEMS, HandClock(), CountingIds("old"), consensus)
     run_sync(register.update(lambda _: b'{"t": "stuck"}'))
-    assert run_sync(board(consensus).read()) == {"t": "stuck"}
+    assert run_sync(published(consensus).read()) == {"t": "stuck"}

@@ -219,7 +219,7 @@ def test_a_job_waits_for_a_silent_bucket_about_as_long_as_persist(s3_server: S3S
         os.kill(s3_server.process.pid, signal.SIGCONT)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    record_property("FIGURE", f"outage.job {json.dumps(found).replace(' ', '')} <={JOB_S_MAX} told")
+    record_property("FIGURE", f"outage.job {json.dumps(found).replace(' ', '')} <={JOB_S_MAX} info")
     assert found["rows"] == 2_000_000
     assert max(found["read"], found["write"]) <= 2 * PATIENCE_S
     assert found["upload"] <= JOB_S_MAX, "the call that fails, and those that clean up"

@@ -89,8 +89,8 @@ def figures(campaign: Campaign, name: str, least: int, minutes: float) -> list[s
         ("steps-max", f"{campaign.steps_max}", f"<{STEPS_MAX}", campaign.steps_max < STEPS_MAX),
     )
     speeds = (
-        f"{name}.histories-per-cpu-minute {rate:.0f} >={PER_CPU_MINUTE_MIN} told",
-        f"{name}.histories-per-minute {n / minutes:.0f} >={PER_MINUTE_MIN} told",
+        f"{name}.histories-per-cpu-minute {rate:.0f} >={PER_CPU_MINUTE_MIN} info",
+        f"{name}.histories-per-minute {n / minutes:.0f} >={PER_MINUTE_MIN} info",
     )
     return [*(f"{name}.{what} {value} {goal} {'pass' if met else 'miss'}" for what, value, goal, met in rows), *speeds]
 

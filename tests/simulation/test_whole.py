@@ -127,10 +127,10 @@ def hold(record_property, name: str, base: int, histories: int) -> None:
     )
     for what, value, goal, met in rows:
         record_property("FIGURE", f"{name}.{what} {value} {goal} {'pass' if met else 'miss'}")
-    record_property("FIGURE", f"{name}.io-points-per-history {whole.io_points / n:.0f} told told")
+    record_property("FIGURE", f"{name}.io-points-per-history {whole.io_points / n:.0f} - info")
     rate = n / max(whole.cpu_seconds, 1e-9) * 60
-    record_property("FIGURE", f"{name}.histories-per-cpu-minute {rate:.0f} >={PER_MINUTE_MIN // 2} told")
-    record_property("FIGURE", f"{name}.histories-per-minute {n / minutes:.0f} >={PER_MINUTE_MIN} told")
+    record_property("FIGURE", f"{name}.histories-per-cpu-minute {rate:.0f} >={PER_MINUTE_MIN // 2} info")
+    record_property("FIGURE", f"{name}.histories-per-minute {n / minutes:.0f} >={PER_MINUTE_MIN} info")
     assert all(met for *_, met in rows), (
         sorted(f"{s} {f.name}" for s, f in POSSIBLE - whole.reached)
         + [mark for mark in MARKS if mark not in marks]

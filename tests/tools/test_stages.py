@@ -55,7 +55,7 @@ def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: Mo
         <testcase classname="a" name="passes"><properties>
             <property name="FIGURE" value="S1 7 5 pass"/>
             <property name="FIGURE" value="S2 7 &gt;=9 miss"/>
-            <property name="FIGURE" value="rate 7 &gt;=9 told"/></properties></testcase>
+            <property name="FIGURE" value="rate 7 &gt;=9 info"/></properties></testcase>
         <testcase classname="a" name="fails"><failure message="no"/></testcase>
         <testcase classname="a" name="breaks"><error message="no"/></testcase>
         <testcase classname="a" name="waits"><skipped type="pytest.skip" message="no PostgreSQL here"/></testcase>
@@ -63,7 +63,7 @@ def test_a_report_counts_every_test_and_gives_the_reason_of_each_skip(stages: Mo
     tally = stages.read_report(report)
     assert str(tally) == "1 passed, 2 failed, 1 skipped"
     assert tally.skips == ["a::waits: no PostgreSQL here"]
-    assert tally.figures == ["FIGURE S1 7 5 pass", "FIGURE S2 7 >=9 miss", "FIGURE rate 7 >=9 told"]
+    assert tally.figures == ["FIGURE S1 7 5 pass", "FIGURE S2 7 >=9 miss", "FIGURE rate 7 >=9 info"]
     assert tally.missed == ["FIGURE S2 7 >=9 miss"], "a speed is shown: it fails no run"
 
 

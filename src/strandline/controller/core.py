@@ -43,7 +43,7 @@ from strandline.controller.location.dropped import bury
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.planning import Definition, define, stage_shards
-from strandline.controller.published import NOTICES, PROBLEMS, Board
+from strandline.controller.published import NOTICES, PROBLEMS, Published
 from strandline.controller.retention import RELEASING, Retention, policy_of
 from strandline.controller.standing import standing, waiting
 from strandline.errors import (
@@ -105,8 +105,8 @@ class Core:
         self.mode = mode
         self.writing: Writing | None = None
         self.problems = Problems(assembly.clock)
-        self.board = Board(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
-        self.noticeboard = Board(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
+        self.published_problems = Published(Register(PROBLEMS, assembly.clock, assembly.ids, client.consensus), str)
+        self.published_notices = Published(Register(NOTICES, assembly.clock, assembly.ids, client.consensus), list[str])
         self._reconciled: Catalog | None = None  # the catalog that the instance runs; None: a tick is to find out
         self._standing: dict[str, str] = {}  # what is behind the last tick without a problem of its own
         self._time: int | None = None  # the time of the tick that runs, once it has one
@@ -361,8 +361,8 @@ class Core:
         self._standing = standing(self.catalog, self.problems, report.frontiers, Frontier(time))
         await self._release_history(time)
         async with self.problems.of(STATUS):
-            await self.board.tell(self.all_problems(), writing.epoch)
-            await self.noticeboard.tell(report.notices, writing.epoch)
+            await self.published_problems.publish(self.all_problems(), writing.epoch)
+            await self.published_notices.publish(report.notices, writing.epoch)
             self.problems.note(STATUS, "")
         return time
 
@@ -388,7 +388,7 @@ class Core:
         if waits := self.waits():
             self.overdue(waits)
             with suppress(StrandlineError):
-                await self.board.tell(
+                await self.published_problems.publish(
                     waits | self.all_problems(), self.require_writing().epoch, lambda: not self.waits()
                 )
 

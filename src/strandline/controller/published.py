@@ -1,9 +1,9 @@
-"""Boards: what stands in the way of an environment's items, and what they wait for, kept where others can read it.
+"""What stands in the way of an environment's items, and what they wait for: published where others can read it.
 
 Only the process that writes meets *problems* (an item does not go on) and *notices* (nothing is wrong yet, such as a
 file that is still being written).  A tick publishes them at its end, and while it runs long what each item waits for.
 Other processes, also later ones, read what it published last, in registers of the location.
-Boards are for operators.  No code decides by them, so a store that fails to keep one stops nothing.
+It is for operators.  No code decides by them, so a store that fails to keep one stops nothing.
 
 Source: design page "environment" (`status`).
 """
@@ -24,14 +24,14 @@ NOTICES: Final = "notices"
 T = TypeVar("T")
 
 
-class Board(Generic[T]):
+class Published(Generic[T]):
     """What is published about items, by their names; ``kind`` is the type of what is published about one."""
 
     def __init__(self, register: Register, kind: type[T]) -> None:
         self._register = register
-        # With the epoch of the environment that told it; without, as an earlier version did.
+        # With the epoch of the environment that published it; without, as an earlier version did.
         self._decoder = msgspec.json.Decoder(tuple[int, dict[str, kind]] | dict[str, kind])  # type: ignore[valid-type]
-        self._told: dict[str, T] | None = None  # what is durable for sure, told here
+        self._published: dict[str, T] | None = None  # what is durable for sure, published here
         self._doubtful = False  # whether a change that was sent from here may still land
         self._turns = 0
 
@@ -39,18 +39,18 @@ class Board(Generic[T]):
         """Return what was published last."""
         return self._decode(await self._register.read())[1]
 
-    async def tell(self, found: Mapping[str, T], epoch: int, stale: Callable[[], bool] = lambda: False) -> None:
+    async def publish(self, found: Mapping[str, T], epoch: int, stale: Callable[[], bool] = lambda: False) -> None:
         """Let other processes read what was ``found`` under ``epoch``; publishing the same again writes nothing.
 
         It is not published once it is ``stale``, or a newer environment has published something.  Two coroutines may
-        tell: the board comes to show what was told last.
+        publish: what was published last is what is read.
         """
         wanted = dict(found)
-        if wanted == self._told:
+        if wanted == self._published:
             return
         self._turns += 1
         turn, doubtful = self._turns, self._doubtful
-        self._told, self._doubtful = None, True
+        self._published, self._doubtful = None, True
         encoded = msgspec.json.encode((epoch, wanted))
 
         def change(body: bytes | None) -> bytes | None:
@@ -62,7 +62,7 @@ class Board(Generic[T]):
         with suppress(StoreError, Unavailable):  # the next tick publishes it again
             await self._register.update(change)
             if turn == self._turns:
-                self._told, self._doubtful = wanted, False
+                self._published, self._doubtful = wanted, False
 
     def _decode(self, body: bytes | None) -> tuple[int, dict[str, T]]:
         found = (0, {}) if body is None else self._decoder.decode(body)

@@ -26,7 +26,7 @@ from strandline.controller import core as core_module
 from strandline.controller import retention
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import Catalog
-from strandline.controller.published import Board
+from strandline.controller.published import Published
 from strandline.errors import StrandlineError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.frontier.gauge import Offsets
@@ -365,11 +365,13 @@ def turn_unsaid(items: Any, behind: Any, under_way: Any, tick_ms: int) -> dict[s
 
 @watched_bug("what a tick said while it ran stays published", (Core, "watch"))
 async def said_for_ever(self: Core) -> None:
-    """Publish it without the board's knowing."""
+    """Publish it in a way that the next tick does not know of."""
     if waits := self.waits():
         self.overdue(waits)
         with suppress(StrandlineError):
-            await Board(self.board._register, str).tell(waits | self.all_problems(), self.require_writing().epoch)
+            await Published(self.published_problems._register, str).publish(
+                waits | self.all_problems(), self.require_writing().epoch
+            )
 
 
 @bug("one source's failure ends the tick of all", (Problems, "of"))

@@ -22,7 +22,7 @@ from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.catalog import Materialization, Source, Table
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.published import PROBLEMS, Board
+from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import (
     AsOfError,
     CollectionError,
@@ -368,7 +368,7 @@ class Instance:
             behind.keys() <= excused and problems.keys() == excused,
             f"{time} after {CATCH_UP_TICKS} ticks: {behind} are behind, {problems}; {excused} cannot follow",
         )
-        told = await Board(Register(PROBLEMS, core.client.clock, world.ids, world.consensus), str).read()
+        told = await Published(Register(PROBLEMS, core.client.clock, world.ids, world.consensus), str).read()
         require("L2", told == problems, f"others read {told}, and the problems are {problems}")
         await world.observer.settled(time, excused)
         world.marks["caught up: but for what cannot follow" if excused else "caught up"] += 1

@@ -28,7 +28,7 @@ async def status(core: Core) -> dict[str, Any]:
     catalog = core.catalog
     report = None if core.writing is None else core.writing.instance.report()
     if report is None:
-        problems, notices = await core.board.read(), await core.noticeboard.read()
+        problems, notices = await core.published_problems.read(), await core.published_notices.read()
     else:
         problems, notices = core.all_problems(), core.notices()
     writers = await _writers(core.client.notifier)
