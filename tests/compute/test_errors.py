@@ -316,6 +316,23 @@ def test_a_row_that_came_and_went_is_never_evaluated_again() -> None:
     assert house.at("join", 3)[0] == {("a", 2, 3): 1}
 
 
+@pytest.mark.parametrize("name", ["linear", "join", "max", "largest"])
+def test_a_step_ends_though_it_owes_a_change_and_fails_on_the_next(name: str) -> None:
+    """Damage: a tick never returns: what a step owed is forgotten when it fails, so it begins again, and fails."""
+    house = House()
+    house.write({"t": [(("a", 2), 0, 1)], "u": [(("a", 3), 0, 1)]}, 0, 1)
+    house.tick(1)
+    change: list[tuple[Row, int, int]] = [(("b", 4), 1, 1), (("a", 0), 2, 1)]
+    house.write({"t": change, "u": change}, 1, 3)
+    run_sync(house.overtake(name, 1, 2))
+    house.tick(3)
+    held = Counter([("b", 4), ("a", 0)])
+    rows, errors = house.at(name, 2)
+    assert (rows, sum(errors.values())) == _truth(
+        name, {"t": held + Counter([("a", 2)]), "u": held + Counter([("a", 3)])}
+    )
+
+
 @pytest.mark.parametrize("name", ["linear", "join"])
 def test_a_view_that_was_half_computed_anew_owes_none_of_it(name: str) -> None:
     """Damage: a store fails while a view is compared with what it holds, and the next step appends all of it again."""

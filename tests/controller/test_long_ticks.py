@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,12 @@ from strandline.controller.asking import status
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.published import PROBLEMS, Published
-from strandline.errors import CorruptionError, Unavailable
+from strandline.errors import CorruptionError, Indeterminate, Unavailable
 from strandline.instance.problems import LONG_S
 from strandline.persist.handles.register import Register
 from strandline.persist.shard.patience import ATTEMPTS_MAX
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus
-from strandline.store.unreliable import Indeterminate
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.assemble import side_by_side
@@ -221,6 +221,26 @@ class LateConsensus(MemoryConsensus):
 def published(consensus: MemoryConsensus, owner: str = "a") -> Published[str]:
     """What is published, as one process has it."""
     return Published(Register(PROBLEMS, HandClock(), CountingIds(owner), consensus), str)
+
+
+def test_what_was_published_without_an_answer_is_not_read_once_it_is_over() -> None:
+    """Damage: a problem that is gone is read by others until another one comes."""
+    consensus = MemoryConsensus()
+    ours, under_way = published(consensus), []
+
+    async def hang(request: CompareAndSet) -> Committed | Mismatch:
+        under_way.append(request)
+        raise Indeterminate("no answer")
+
+    run_sync(ours.publish({}, 1))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ours._register, "_consensus", SimpleNamespace(head=consensus.head, compare_and_set=hang))
+        run_sync(ours.publish({"v": "stuck"}, 1))
+    run_sync(ours.publish({"v": "it waits for its turn"}, 1, stale=lambda: True))
+    run_sync(ours.publish({}, 1))
+    for request in under_way:
+        run_sync(consensus.compare_and_set(request))
+    assert run_sync(published(consensus).read()) == {}
 
 
 @pytest.mark.parametrize("successor", [False, True])

@@ -160,6 +160,7 @@ class StageRun:
                     raise
                 failed.add(way)
                 await self.sink.open()
+                self.sink.audit_if_passed()
             else:
                 done = Done(rows_read + (0 if done is None else done.rows_read))
                 failed = {way for way in failed if way.wide}  # what fails on the window fails on any that begins later

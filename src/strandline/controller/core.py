@@ -303,8 +303,9 @@ class Core:
         )
         shards = stage_shards(stages, self.catalog, self.assembly.ids)
         if shards != view.stages:  # this version plans otherwise than the one that defined the view
-            view = msgspec.structs.replace(view, stages=shards)
-            await self.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(view))
+            before, view = view, msgspec.structs.replace(view, stages=shards)
+            after = view
+            await self.catalogs.change(writing.epoch, lambda catalog: catalog.with_changed(before, after))
         writing.plans.put(Definition(view, planned, stages))
         return view
 

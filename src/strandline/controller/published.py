@@ -53,16 +53,20 @@ class Published(Generic[T]):
         self._published, self._doubtful = None, True
         encoded = msgspec.json.encode((epoch, wanted))
 
+        said = False
+
         def change(body: bytes | None) -> bytes | None:
+            nonlocal said
             known = self._decode(body)
-            if stale() or turn != self._turns or known[0] > epoch or (known == (epoch, wanted) and not doubtful):
+            said = not (stale() or turn != self._turns or known[0] > epoch)
+            if not said or (known == (epoch, wanted) and not doubtful):
                 return None
             return encoded  # in doubt, the same again: so that what was sent before can no longer land
 
         with suppress(StoreError, Unavailable):  # the next tick publishes it again
             await self._register.update(change)
             if turn == self._turns:
-                self._published, self._doubtful = wanted, False
+                self._published, self._doubtful = (wanted, False) if said else (None, doubtful)
 
     def _decode(self, body: bytes | None) -> tuple[int, dict[str, T]]:
         found = (0, {}) if body is None else self._decoder.decode(body)

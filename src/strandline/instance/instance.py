@@ -152,9 +152,12 @@ class Instance:
     async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
         output, client = command.output, self._client
         reader = await self._equipment.connectors.reader(command, client, self._epoch)
-        remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
-        data = await client.writer(output.shard, self._epoch, schema=output.schema.ddl)
-        self.ingestions[name] = await Ingestion.open(output.schema, reader, remap, data, self._equipment.engine)
+        async with AsyncExitStack() as failing:
+            failing.push_async_callback(reader.close)
+            remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
+            data = await client.writer(output.shard, self._epoch, schema=output.schema.ddl)
+            self.ingestions[name] = await Ingestion.open(output.schema, reader, remap, data, self._equipment.engine)
+            failing.pop_all()
 
     async def _start_task(self, name: str, command: RunMaterialization) -> None:
         readers = [await self._reader(each) for each in command.inputs]

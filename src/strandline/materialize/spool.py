@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 
-from strandline.errors import Determinate
+from strandline.errors import Determinate, InvalidUsage
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of Arrow data that a spool keeps in memory."""
@@ -34,6 +34,7 @@ class Spool:
         self._bytes = 0
         self._file: BinaryIO | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
+        self._closed = False
 
     @property
     def spilled(self) -> bool:
@@ -51,7 +52,8 @@ class Spool:
             self._spill()
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows, in tables of the sizes in which they were added."""
+        """Yield the rows, in tables of the sizes in which they were added.  Raises `InvalidUsage` if it is closed."""
+        self._require_open()
         if self._file is None:
             yield from self._held
             return
@@ -59,16 +61,25 @@ class Spool:
             yield pa.Table.from_batches([batch])
 
     def relation(self) -> pa.Table | pa.RecordBatchReader:
-        """Return all rows: as a table, or, if they are in a file, as a stream that can be read once."""
+        """Return all rows: as a table, or, if they are in a file, as a stream that can be read once.
+
+        Raises `InvalidUsage` if it is closed.
+        """
+        self._require_open()
         assert self.rows, "an empty spool has no schema"
         return pa.concat_tables(self._held) if self._file is None else self._reader()
 
     def close(self) -> None:
         """Drop all rows."""
+        self._closed = True
         self._held.clear()
         self._writer = None
         if self._file is not None:
             self._file.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise InvalidUsage("the rows of this transaction were dropped")
 
     def _spill(self) -> None:
         try:

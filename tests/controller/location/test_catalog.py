@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Materialization, View
-from strandline.errors import ConfigError
+from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder, Materialization, View
+from strandline.errors import ConfigError, Indeterminate
 from strandline.persist.handles.register import Register
+from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.simulation.kernel import run_sync
@@ -35,3 +36,42 @@ def test_what_no_item_keeps_is_dropped_and_nothing_else() -> None:
     replanned = View("two", (), "s-2", "", (), {"summed": "s-10"}, {})
     assert both.having({"one": one, "two": replanned}).dropped == ()
     assert Catalog(items={"two": two}).having({"two": replanned}).dropped == ("s-9",)
+
+
+class Late(MemoryConsensus):
+    """While it is ``silent`` it answers no change, and keeps the first: that may happen later."""
+
+    silent = False
+    kept: CompareAndSet | None = None
+
+    async def compare_and_set(self, request: CompareAndSet) -> Committed | Mismatch:
+        """See `Consensus.compare_and_set`."""
+        if self.silent:
+            self.kept = self.kept or request
+            raise Indeterminate("no answer")
+        return await super().compare_and_set(request)
+
+
+def test_a_take_over_that_had_no_answer_holds_nothing_later() -> None:
+    """Damage: the location belongs to a living process that has no environment open, and nothing can open it."""
+    consensus = Late()
+    store = CatalogStore(Register(KEY, HandClock(), CountingIds(), consensus))
+    holder = Holder("d", "host", 1, 1, 1, reentrant=False)
+    consensus.silent = True
+    with pytest.raises(Indeterminate):
+        run_sync(store.succeed(lambda _: holder))
+    consensus.silent = False
+    run_sync(store.leave(1, holder))
+    assert consensus.kept is not None
+    assert isinstance(run_sync(consensus.compare_and_set(consensus.kept)), Mismatch)
+    assert run_sync(store.read()).holder is None
+
+
+def test_an_item_that_was_dropped_meanwhile_is_not_brought_back() -> None:
+    """Damage: the self-check marks a view whose DROP had no answer: the view returns, and its shards are closed."""
+    before = View("v", (), "s-1", "", (), {}, {})
+    after = View("v", (), "s-1", "", (), {}, {}, checked="right")
+    there = Catalog(items={"v": before})
+    assert there.with_changed(before, after).items == {"v": after}
+    gone = there.without("v")
+    assert gone.with_changed(before, after) == gone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -322,6 +323,31 @@ def test_a_file_that_was_deleted_is_filled_again(tmp_path: Path) -> None:
         endpoint.kept.close()
 
     asyncio.run(body())
+
+
+def test_a_commit_that_outlives_its_session_stores_its_rows_or_nothing(tmp_path: Path) -> None:
+    """Damage: the call is cancelled and the session closed; its thread then commits the checkpoint without the rows."""
+    gate = threading.Event()
+    gate.set()
+
+    def connect(path: str) -> Any:
+        gate.wait()
+        return duckdb.connect(path)
+
+    endpoint = DuckDBEndpoint(tmp_path / "late.duckdb", connect)
+
+    async def body() -> None:
+        session, _ = await opened(endpoint)
+        gate.clear()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(commit(session, 5, changes((7, "first", 1))), 0.1)
+        await session.close()
+        gate.set()
+
+    asyncio.run(body())  # its end waits for the thread
+    stored = endpoint.checkpoint(SPEC.name)
+    assert stored is not None
+    assert len(endpoint.rows("t")) == (stored != NOTHING)
 
 
 def test_a_second_row_of_a_key_is_an_error_that_names_the_key(endpoint: DuckDBEndpoint) -> None:

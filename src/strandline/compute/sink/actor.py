@@ -105,6 +105,14 @@ class Sink:
         """Forget what is believed of the shard, whatever its certificate says, until an audit has come to its end."""
         self.desired, self._doubted = None, True
 
+    def audit_if_passed(self) -> None:
+        """Ask for an audit if the shard is ahead of what is desired, so that a step would owe and not append.
+
+        A step that fails forgets what it owes.  Going back to where it was known, it would owe and fail for ever.
+        """
+        if self.desired is not None and Frontier(self.desired) < self.writer.state.upper:
+            self.desired = None
+
     async def start(self, as_of: int) -> None:
         """Begin the history of a fresh shard at ``as_of``: the first step's window starts there.
 

@@ -169,6 +169,6 @@ class SelfCheck:
         )
 
     async def _change(self, name: str, **fields: str) -> None:
-        view = msgspec.structs.replace(self._view(name), **fields)
-        epoch = self.core.require_writing().epoch
-        await self.core.catalogs.change(epoch, lambda catalog: catalog.with_item(view))
+        before, epoch = self._view(name), self.core.require_writing().epoch
+        after = msgspec.structs.replace(before, **fields)
+        await self.core.catalogs.change(epoch, lambda catalog: catalog.with_changed(before, after))

@@ -172,6 +172,10 @@ class Catalog(msgspec.Struct, frozen=True):
         """Return the catalog with ``item``, in the place of what had its name."""
         return self.having({**self.items, item.name.lower(): item})
 
+    def with_changed(self, before: Item, after: Item) -> Catalog:
+        """Return the catalog with ``after`` for ``before``; the same catalog if ``before`` is no longer in it."""
+        return self.with_item(after) if self.items.get(before.name.lower()) == before else self
+
     def without(self, name: str) -> Catalog:
         """Return the catalog without the item called ``name``."""
         return self.having({known: item for known, item in self.items.items() if known != name.lower()})
@@ -268,9 +272,10 @@ class CatalogStore:
             before = _decode(body)
             if before.epoch != epoch:
                 raise _fenced(epoch, before)
-            return msgspec.json.encode(edit(before))
+            after = msgspec.json.encode(edit(before))
+            self._settled = False
+            return after
 
-        self._settled = False
         self.current = _decode(await self._register.update(step))
         self._settled = True
         return self.current
@@ -280,18 +285,25 @@ class CatalogStore:
 
         def step(body: bytes | None) -> bytes:
             before = _decode(body)
-            return msgspec.json.encode(msgspec.structs.replace(before, epoch=before.epoch + 1, holder=admit(before)))
+            after = msgspec.structs.replace(before, epoch=before.epoch + 1, holder=admit(before))
+            self._settled = False
+            return msgspec.json.encode(after)
 
         self.current = _decode(await self._register.update(step))
+        self._settled = True
         return self.current
 
     async def leave(self, epoch: int, holder: Holder) -> None:
-        """Take ``holder`` out of the catalog, if it holds the location in generation ``epoch``."""
+        """Take ``holder`` out of the catalog, if it holds the location in generation ``epoch``.
+
+        A `succeed` that had no answer may still be under way: then the catalog is written as it is, which refuses it.
+        """
 
         def step(body: bytes | None) -> bytes | None:
             before = _decode(body)
-            ours = (before.epoch, before.holder) == (epoch, holder)
-            return msgspec.json.encode(msgspec.structs.replace(before, holder=None)) if ours else None
+            if (before.epoch, before.holder) == (epoch, holder):
+                return msgspec.json.encode(msgspec.structs.replace(before, holder=None))
+            return None if self._settled else msgspec.json.encode(before)
 
         self.current = _decode(await self._register.update(step))
 

@@ -21,7 +21,8 @@ Source: design page "materialize" (the four patterns, 1).   Laws: M2, M3.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -187,13 +188,10 @@ class DuckDBSession:
 
     async def close(self) -> None:
         """Drop uncommitted rows."""
-        self._forget()
-        self._answers.clear()
-
-    def _forget(self) -> None:
         for spool in self._stores.values():
             spool.close()
         self._stores.clear()
+        self._answers.clear()
 
     def _answer(self, message: Response) -> None:
         self._said = self._said.then(message)
@@ -225,15 +223,34 @@ class DuckDBSession:
     async def _commit(self, checkpoint: Checkpoint) -> None:
         held = self._held
         assert held is not None, "the grammar lets nothing be committed before Open"
+        # From here on they are the worker thread's: it may outlive this call, if that is cancelled, and the session.
+        stores, self._stores = self._stores, {}
         try:
-            await self._file.run(lambda connection: self._transact(connection, held, checkpoint))
+            await self._file.run(lambda connection: self._transact(connection, held, stores, checkpoint))
         except _OutcomeUnknownError as unknown:
             if await self._file.run(lambda connection: duckdb_checkpoints.look(connection, held)) != checkpoint:
                 raise Unavailable(f"{self._file} did not commit: {unknown}") from unknown
-        self._forget()
 
-    def _transact(self, connection: duckdb.DuckDBPyConnection, held: Claim, checkpoint: Checkpoint) -> None:
-        """Run the whole transaction, in a worker thread."""
+    def _transact(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        held: Claim,
+        stores: Mapping[int, Spool],
+        checkpoint: Checkpoint,
+    ) -> None:
+        """Run the whole transaction, in a worker thread; then drop the rows."""
+        with ExitStack() as closing:
+            for spool in stores.values():
+                closing.callback(spool.close)
+            self._write(connection, held, stores, checkpoint)
+
+    def _write(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        held: Claim,
+        stores: Mapping[int, Spool],
+        checkpoint: Checkpoint,
+    ) -> None:
         connection.begin()
         try:
             committed = duckdb_checkpoints.of_task(connection, held.materialization)
@@ -242,7 +259,7 @@ class DuckDBSession:
             for target in targets:
                 if all(each.of(target.binding.state_key) is None for each in committed):
                     duckdb_tables.empty(connection, target)
-            for binding, rows in self._stores.items():
+            for binding, rows in stores.items():
                 duckdb_tables.store(connection, targets[binding], rows)
         except BaseException:
             connection.rollback()
