@@ -21,6 +21,7 @@ from strandline.algebra.scalar import columns, scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.sink.actor import Sink
+from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import split
 from strandline.compute.step import StageRun
 from strandline.compute.tick import tick
@@ -314,6 +315,26 @@ def test_a_row_that_came_and_went_is_never_evaluated_again() -> None:
         assert not house.at(name, 3)[1], name
         assert all(error is None for _, error, _ in house.updates(name)) or name == "join"
     assert house.at("join", 3)[0] == {("a", 2, 3): 1}
+
+
+def test_a_step_goes_on_after_what_it_owed_could_not_be_read() -> None:
+    """Damage: every later step fails on the same rows, which only a restart forgets."""
+    house = House()
+    house.write({"t": [(("a", 2), 0, 1)], "u": []}, 0, 1)
+    house.tick(1)
+    house.write({"t": [(("a", 0), 1, 1)], "u": []}, 1, 2)
+    house.engine.meanwhile = "linear", partial(house.overtake, "linear", 1, 2)
+    house.tick(2)
+    (run,) = (run for run in house.runs if run.name == "linear")
+    assert run.sink.owes
+    run.sink._correction.add(Updates(err=(Rows(None),)))  # as a part that is gone
+    house.write({"t": [(("b", 4), 2, 1)], "u": []}, 2, 3)
+    assert run_sync(tick(house.client, house.runs, Frontier(3), in_turn)).failed.keys() == {"linear"}
+    house.tick(3)
+    rows, errors = house.at("linear", 2)
+    assert (rows, sum(errors.values())) == _truth(
+        "linear", {"t": Counter([("a", 2), ("a", 0), ("b", 4)]), "u": Counter()}
+    )
 
 
 @pytest.mark.parametrize("name", ["linear", "join", "max", "largest"])

@@ -144,7 +144,13 @@ class StageRun:
             AsOfError: the since of an input is after a time that the step needs.
             Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
-        upper = meet((upper, self.known()))
+        try:
+            return await self._bring(meet((upper, self.known())))
+        except BaseException:
+            self.sink.forget()
+            raise
+
+    async def _bring(self, upper: Frontier) -> Done | None:
         failed: set[Way] = set()
         done = None
         while (begin := await self._begin(upper)) is not None:

@@ -208,7 +208,7 @@ class Sink:
         self.known, self._doubted = True, False
 
     def forget(self) -> None:
-        """Give up what is believed of the shard, because an append begins whose outcome may stay unknown."""
+        """Give up what is believed of the shard: an append begins whose outcome may stay unknown, or a step failed."""
         self.known = False
 
     def moved(self, outcome: Appended | UpperMismatch, upper: Frontier, *, read: Frontier) -> None:
