@@ -5,8 +5,8 @@ the error half.  *As a whole*: no single row can be blamed (a recomputed query f
 is empty and the error half holds one error, which names the collection and the query.
 
 What care a stage is in at a time is a function of its own errors in its shard at that time, so a restart finds it
-again.  It only changes where something fails or heals, and there the stage is computed anew from its inputs' contents:
-plain Spark and a careful plan need not agree about which rows fail, since Spark prunes and reorders.
+again.  Where the care changes, the stage is computed anew from its inputs' contents: plain Spark and a careful plan
+need not agree about which rows fail, since Spark prunes and reorders.
 
 Source: design page "compute" (the ok and err halves travel side by side).
 """

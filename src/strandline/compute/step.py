@@ -169,7 +169,7 @@ class StageRun:
                 self.sink.audit_if_passed()
             else:
                 done = Done(rows_read + (0 if done is None else done.rows_read))
-                failed = {way for way in failed if way.wide}  # what fails on the window fails on any that begins later
+                failed = {way for way in failed if way.wide}  # a shorter window holds, most likely, what failed
         return done
 
     async def _begin(self, upper: Frontier) -> _Begin | None:

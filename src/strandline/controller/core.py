@@ -277,6 +277,9 @@ class Core:
             self.problems.note(shard, problems.get(shard, ""))
         if buried:
             await self.catalogs.change(writing.epoch, lambda catalog: catalog.closed(buried))
+        for shard in buried:
+            self._readers.pop(shard, None)
+            self.client.forget(shard)
 
     async def start(self, item: Item) -> None:
         """Open an item of the catalog under this epoch.

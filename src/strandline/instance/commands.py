@@ -87,11 +87,13 @@ Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization
 
 
 def inputs_of(command: Command) -> tuple[Collection, ...]:
-    """Return the collections that running ``command`` reads."""
+    """Return the collections that running ``command`` reads; a table is read to change its rows."""
     match command:
         case RunDataflow(inputs=inputs):
             return tuple(inputs.values())
         case RunMaterialization(inputs=inputs):
             return inputs
-        case RunTable() | RunIngestion():
+        case RunTable(output=output):
+            return (output,)
+        case RunIngestion():
             return ()

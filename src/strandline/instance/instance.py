@@ -102,9 +102,10 @@ class Instance:
         for name, known in list(self._commanded.items()):
             if commands.get(name) != known:
                 await self.stop(name)
-        for each in (collection for command in commands.values() for collection in inputs_of(command)):
-            if each.shard in self._readers:
-                self._readers[each.shard].kept = each.kept  # that may have changed, and is no part of what is compared
+        read = {each.shard: each for command in commands.values() for each in inputs_of(command)}
+        self._readers = {shard: reader for shard, reader in self._readers.items() if shard in read}
+        for shard, reader in self._readers.items():
+            reader.kept = read[shard].kept  # that may have changed, and is no part of what is compared
 
     async def start(self, name: str, command: Command) -> None:
         """Open an item under this epoch, unless it is open.  Raises what keeps it from opening; then it is not."""

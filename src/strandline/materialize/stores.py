@@ -131,14 +131,16 @@ def second_row(binding: Binding, known: pa.Table) -> DefinitionError:
     """Return the error for the first of ``known``, rows of the resource whose keys the collection adds once more."""
     return DefinitionError(
         f"{binding.collection!r} into {binding.resource!r}: a second row has the key ({_key_text(binding, known, 0)}); "
-        f"either KEY ({', '.join(binding.key)}) does not identify its rows, or another program wrote to the resource"
+        f"either KEY ({', '.join(binding.key)}) does not identify its rows: remove one row, or declare another key; "
+        f"or another program wrote to the resource: `strandline backfill` fills it anew"
     )
 
 
 def _not_a_key(binding: Binding, changes: pa.Table, row: int) -> DefinitionError:
     return DefinitionError(
         f"{binding.collection!r} into {binding.resource!r}: more than one row has the key "
-        f"({_key_text(binding, changes, row)}); KEY ({', '.join(binding.key)}) does not identify its rows"
+        f"({_key_text(binding, changes, row)}); KEY ({', '.join(binding.key)}) does not identify its rows: "
+        f"remove all but one of them, or declare another key"
     )
 
 

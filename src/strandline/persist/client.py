@@ -171,8 +171,7 @@ class PersistClient:
 
         It may run beside anything else that this client does: nothing waits for it.
         """
-        for shard, compactor in list(self._compactors.items()):
-            machine = self._machines[shard]
+        for machine, compactor in [(self._machines[shard], each) for shard, each in self._compactors.items()]:
             if compactor.merger is not None and due(machine.state) is not None:
                 await machine.upkeep.do("merge", compactor.catch_up)
 
@@ -260,6 +259,11 @@ class PersistClient:
         if self._grace_ms is not None:
             with suppress(StoreError, Unavailable, CorruptionError):
                 await self._collector(await self._open(shard), self._grace_ms).collect()
+
+    def forget(self, shard: str) -> None:
+        """Drop from memory what is known of ``shard``, which was closed; handles of it go on as they are."""
+        self._machines.pop(shard, None)
+        self._compactors.pop(shard, None)
 
     def _collector(self, machine: Machine, grace_ms: int) -> Collector:
         return Collector(machine, self.clock, self.ids, self.blob, self.consensus, grace_ms)

@@ -65,7 +65,7 @@ class Store:
 
     A row that is not marked `EXISTS` and whose key is there is a second row of that key.  An endpoint that keeps a
     checkpoint refuses the transaction, with `DefinitionError`, and commits nothing of it; any other endpoint was asked
-    for the key beforehand, by `Load`.
+    for the key beforehand, by `Load`, unless the transaction is the first one into an empty resource.
     """
 
     binding: int
