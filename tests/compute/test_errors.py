@@ -187,7 +187,7 @@ class House:
         for name, view in VIEWS.items():
             for stage in split(view, name):
                 writer = run_sync(self.client.writer(stage.name, self.epoch, schema=stage.schema.ddl))
-                sink = Sink(self.engine, writer, stage.schema, f"{stage.name} as it is", ())
+                sink = Sink(self.engine, writer, stage.schema, f"{stage.name} as it is")
                 inputs = {each: readers[each] for each in stage.inputs}
                 assert all(inputs.values())
                 self.runs.append(StageRun(stage, self.engine, inputs, sink))  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ class Workshop:
         """Open a stage ``name`` whose contents are those of ``of``."""
         stage = Stage(name, LINEAR, Get(of, (("k", "k"),)), (of,), SCHEMA, (("k", "k"),))
         own = client or self.client
-        sink = Sink(self.engine, self.writer(name, epoch, own), SCHEMA, f"copy of {of}", ())
+        sink = Sink(self.engine, self.writer(name, epoch, own), SCHEMA, f"copy of {of}")
         run_sync(sink.open())
         reader = run_sync(own.reader(of, SCHEMA, of))
         assert reader is not None

@@ -219,6 +219,11 @@ def test_definitions_depend_on_views_and_drop_in_order(place: Place, rows: Rows)
         assert rows(env, "SELECT * FROM best") == [{"city": "Ghent", "n": 3}]
         assert not env.explain("best").incremental
         assert env.explain("sales").incremental
+        assert env.status()["collections"]["sales"]["sort"] == ["city"]
+        assert [
+            env.inspect("sales")["sort"],
+            *{each["sort"] for each in env.inspect("sales")["batches"] if each["rows"]},
+        ] == [("city",), ("city",)]
         env.execute("DROP MATERIALIZED VIEW best")
         env.execute("DROP MATERIALIZED VIEW sales")
         env.execute(SALES)

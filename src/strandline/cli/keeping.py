@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, table
+
+_LISTS: Final = {"sort", "keys"}
+"""What ``--json`` says of a batch and a table has no room for."""
 
 
 def inspect_shard(opener: Opener, root: Path, name: str, output: Output) -> None:
@@ -24,13 +27,13 @@ def inspect_shard(opener: Opener, root: Path, name: str, output: Output) -> None
         f"{found['name']}: shard {found['shard']}, version {found['seqno']} of {found['versions']} kept, "
         f"since {_frontier(found['since'])}, upper {_frontier(found['upper'])}, epoch {found['epoch']}"
     )
-    output.result(found, head)
+    output.result(found, head + (f", sorted by {', '.join(found['sort'])}" if found["sort"] else ""))
     if output.json:
         return
     shown = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found["bytes"].items())
     output.result({}, f"bytes: {shown}")
     _show(output, "since waits for", found["holders"])
-    _show(output, "batches", found["batches"])
+    _show(output, "batches", [{name: each[name] for name in each if name not in _LISTS} for each in found["batches"]])
 
 
 def fsck(opener: Opener, root: Path, output: Output, *, apply: bool) -> Exit:

@@ -58,6 +58,12 @@ class Stage:
         return NAMED.get(self.kind)
 
     @property
+    def sort(self) -> tuple[str, ...]:
+        """The columns by which what is stored is sorted; none: by all of them."""
+        stored_as = {own: stored for stored, own in self.stored}
+        return () if self.rule is None else tuple(stored_as[name] for name in self.rule.key(self.plan))
+
+    @property
     def sentence(self) -> str:
         """What a step does, for people."""
         return _LINEAR if self.rule is None else self.rule.sentence

@@ -92,8 +92,8 @@ class Dataflows:
         conf: Mapping[str, str],
         forgiven: frozenset[str],
     ) -> StageRun:
-        writer = await self._client.writer(shard, self._epoch, schema=stage.schema.ddl)
-        sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, inputs, conf, forgiven), ())
+        writer = await self._client.writer(shard, self._epoch, schema=stage.schema.ddl, sort=stage.sort)
+        sink = Sink(self._engine, writer, stage.schema, fingerprint(stage, inputs, conf, forgiven))
         sink.may_write = self.may_write
         await sink.open()
         return StageRun(stage, self._engine, inputs, sink, forgiven)

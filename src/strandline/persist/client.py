@@ -81,10 +81,18 @@ class PersistClient:
         self._compactors: dict[str, Compactor] = {}
 
     async def writer(
-        self, shard: str, epoch: int, *, schema: str, owner: str = "", merger: Merger | None = None
+        self,
+        shard: str,
+        epoch: int,
+        *,
+        schema: str,
+        owner: str = "",
+        sort: tuple[str, ...] = (),
+        merger: Merger | None = None,
     ) -> WriteHandle:
         """Open ``shard`` for writing under ``epoch``, creating it if need be; older epochs are fenced from here on.
 
+        ``sort``: the columns by which its batches are sorted from now on (default: all); merges keep to it.
         ``merger`` rewrites the shard's parts when its trace grows long (default: as `compactor` says).
 
         Raises:
@@ -92,7 +100,7 @@ class PersistClient:
             InvalidUsage: the shard is registered with another schema or owner.
         """
         machine = await self._open(shard)
-        await machine.commit(lambda state: describe(state, schema, owner))
+        await machine.commit(lambda state: describe(state, schema, owner, sort))
         self._look_after(machine, merger or await self._merger_of(machine.state, self._merger))
         handle = WriteHandle(machine, self.ids, epoch, owner=owner)
         await handle.admit()

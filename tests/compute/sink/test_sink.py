@@ -129,7 +129,7 @@ def test_a_fenced_sink_stops_and_appends_nothing(shop: Workshop) -> None:
 
 def test_a_certificate_that_describes_the_shard_spares_the_audit(shop: Workshop) -> None:
     """Damage: every restart recomputes every view."""
-    again = Sink(shop.engine, shop.writer("v"), SCHEMA, "copy of t", ())
+    again = Sink(shop.engine, shop.writer("v"), SCHEMA, "copy of t")
     run_sync(again.open())
     assert again.desired == shop.upper
 
@@ -137,7 +137,7 @@ def test_a_certificate_that_describes_the_shard_spares_the_audit(shop: Workshop)
 @pytest.mark.parametrize("fingerprint", ["another plan", ""])
 def test_a_certificate_of_another_dataflow_is_not_believed(shop: Workshop, fingerprint: str) -> None:
     """Damage: a view keeps the contents of its former definition."""
-    again = Sink(shop.engine, shop.writer("v"), SCHEMA, fingerprint, ())
+    again = Sink(shop.engine, shop.writer("v"), SCHEMA, fingerprint)
     run_sync(again.open())
     assert again.desired is None
 

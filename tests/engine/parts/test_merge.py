@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import decimal
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +19,7 @@ from strandline.engine.parts.part_store import PartStore
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import TIME_MAX
+from strandline.persist.shard.batch import BlobPart, Staged
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, contents, request, table, updates
 
 pytestmark = pytest.mark.spark
@@ -65,6 +68,36 @@ def test_widened_columns_hold_the_values_they_held(engine: SparkEngine, way: str
         assert again[DIFF].to_pylist() == [1, 2, -1]
 
     asyncio.run(body())
+
+
+def test_a_large_merge_gives_each_part_a_range_of_keys_of_its_own(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a reader that looks for few keys must open every part."""
+    monkeypatch.setattr(merge, "HERE_ROWS_MAX", 0)
+    engine.session.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    engine.session.conf.set("spark.sql.shuffle.partitions", "4")
+    rows = [(n, f"v{n % 5}" if n % 100 else None, n % 4, 1) for n in range(1_000)]
+
+    async def merged(*sort: str) -> Staged:
+        staged = await engine.stage(engine.from_arrow(table(rows), SCHEMA), request("bulk"))
+        found = await engine.merge(contents(staged), replace(request("bulk"), sort=sort))
+        assert updates(await engine.collect(await engine.read(contents(found)))) == updates(table(rows))
+        return found
+
+    by_number = sorted(_ranges(asyncio.run(merged("k"))))
+    assert len(by_number) > 1
+    assert (by_number[0][0], by_number[-1][1]) == (0, 999)
+    assert all(before[1] < after[0] for before, after in pairwise(by_number))
+    by_text = _ranges(asyncio.run(merged("v", "k")))
+    assert {least for least, _ in by_text} >= {None}  # NULL is before all texts
+    assert max(greatest for _, greatest in by_text) == "v4"
+
+
+def _ranges(staged: Staged) -> list[tuple[Any, Any]]:
+    keys = [part.keys for part in staged.parts if isinstance(part, BlobPart)]
+    assert None not in keys
+    return [(each.least, each.greatest) for each in keys if each is not None]
 
 
 def test_many_updates_are_merged_by_a_job_and_few_here_alike(

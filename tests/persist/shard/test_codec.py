@@ -13,7 +13,7 @@ from msgspec.structs import fields, replace
 from strandline.errors import ConfigError, InvalidUsage
 from strandline.frontier.antichain import EMPTY, Frontier, join
 from strandline.persist.shard import codec, invariants
-from strandline.persist.shard.batch import NOTHING, BlobPart, Digest, InlinePart, Staged, Window
+from strandline.persist.shard.batch import NOTHING, BlobPart, Digest, InlinePart, KeyRange, Staged, Window
 from strandline.persist.shard.evolution import evolve
 from strandline.persist.shard.holds import downgrade_leased, register_leased
 from strandline.persist.shard.state import (
@@ -47,7 +47,8 @@ def parts(draw):
     if draw(st.booleans()):
         return InlinePart(draw(st.binary(max_size=5)), rows, window)
     crc = draw(st.integers(0, 2**32 - 1))
-    return BlobPart(f"s/parts/{draw(st.integers(0, 9))}", draw(st.integers(0, 99)), rows, crc, "", window)
+    keys = draw(st.sampled_from([None, KeyRange(None, None), KeyRange(-1, 2**40), KeyRange("", "é")]))
+    return BlobPart(f"s/parts/{draw(st.integers(0, 9))}", draw(st.integers(0, 99)), rows, crc, "", window, keys)
 
 
 @st.composite
@@ -98,7 +99,19 @@ def appending(step, held, epoch, writer, token):
         lower = state.upper if state.upper.at is not None else Frontier(3)
         new = EMPTY if step == 0 else Frontier(lower.at + step)
         rows = sum(p.rows for p in held)
-        staged = (Staged(lower, new, tuple(held), rows, rows - 2, Digest(rows, 7), plain=False, errors=rows),)
+        staged = (
+            Staged(
+                lower,
+                new,
+                tuple(held),
+                rows,
+                rows - 2,
+                Digest(rows, 7),
+                plain=False,
+                errors=rows,
+                sort=("k",) * (rows % 2),
+            ),
+        )
         request = Append(
             writer, f"t{token}", epoch, staged if held else (), lower, new, certify="c" if token % 2 else ""
         )
@@ -312,12 +325,18 @@ def test_the_stored_form_is_the_released_one():
         "rollup/1": "s/rollup/1",
         "batch/0": [0, 2, 0, [[0, b"ab", 1], [1, "s/parts/1", 10, 3, 5, ""]], 4, 2, 6, 7, False, 1],
     }
+    batch = replace(state.batches[0], parts=(replace(part, keys=KeyRange(-1, 7)),), sort=("a",))
+    ordered = codec.entries(replace(state, sort=("a",), batches=(batch,)))
+    keys = {"least": -1, "greatest": 7}
+    assert ordered["sort"] == ["a"]
+    assert ordered["batch/0"] == [0, 2, 0, [[1, "s/parts/1", 10, 3, 5, "", keys]], 4, 2, 6, 7, False, 1, ["a"]]
     diff = codec.difference(FIRST, replace(state, seqno=2))
     assert codec.decode_diff("s", 2, codec.encode_diff("s", diff)) == diff
 
 
 def test_a_packed_batch_comes_back():
     """Damage: a committed transaction appends other parts than were staged."""
-    two = (InlinePart(b"ab", 1), BlobPart("k", 1, 2, 3, "k.crc"))
+    two = (InlinePart(b"ab", 1), BlobPart("k", 1, 2, 3, "k.crc", keys=KeyRange(None, "z")))
     held = Staged(Frontier(3), EMPTY, two, 3, -1, Digest(5, 6), plain=False, errors=1)
-    assert codec.unpack_staged(codec.pack_staged(held)) == held
+    for each in (held, replace(held, sort=("k", "é"))):
+        assert codec.unpack_staged(codec.pack_staged(each)) == each

@@ -62,6 +62,14 @@ def held(**sinces):
 # ---- append
 
 
+def test_a_batch_of_several_staged_ones_has_an_order_if_all_of_them_have_it():
+    """Damage: a reader searches unsorted rows for a key, and misses some."""
+    apart = [replace(staged(0, 2, n), sort=("k",)) for n in (1, 2)]
+    for second, sort in ((apart[1], ("k",)), (replace(apart[1], sort=()), ())):
+        state, _ = append(FRESH, Append("w", "t", 0, (apart[0], second), Frontier(0), Frontier(2)))
+        assert state.batches[0].sort == sort
+
+
 def test_an_append_moves_the_upper_and_sums_its_batches_up_in_one():
     """Damage: rows, diffs or the digest of a shard are not those of its parts, and every later check is void."""
     after = appended(FRESH, 0, 4, staged(0, 2, 3), staged(1, 4, 5))

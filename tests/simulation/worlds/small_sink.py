@@ -98,7 +98,7 @@ class SinkWorld(Room[Seat]):
         assert seat.input is not None
         engine = ListEngine(seat.client.blob)
         writer = await seat.client.writer(OUTPUT, epoch, schema=stage().schema.ddl)
-        sink = Sink(engine, writer, stage().schema, "the definition", ())
+        sink = Sink(engine, writer, stage().schema, "the definition")
         await sink.open()
         seat.run = StageRun(stage(), engine, {SOURCE: seat.input}, sink)
 

@@ -179,4 +179,5 @@ RULE: Final[Rule[Reduce]] = Rule(
     output=finalise,
     updates=accumulate,
     described=lambda node: node.described,
+    key=lambda node: tuple(name for name, _ in node.keys),
 )

@@ -38,4 +38,5 @@ RULE: Final[Rule[Reduce]] = Rule(
     takes=lambda node: isinstance(node, Reduce),
     updates=regroup,
     described=lambda node: node.described,
+    key=lambda node: tuple(name for name, _ in node.keys),
 )

@@ -33,6 +33,11 @@ def own_names(node: Node) -> tuple[str, ...]:
     return node.names
 
 
+def no_key(_: Node) -> tuple[str, ...]:
+    """Say of every node that nothing looks up its rows by a key."""
+    return ()
+
+
 def no_reason(node: Node) -> None:
     """Say of every node that its rule is incremental."""
 
@@ -50,7 +55,8 @@ class Rule(Generic[N]):
     What is stored are the node's rows as they are, or else: ``kept``, the columns that the stage stores for the node,
     given the types of the plan's columns; ``names``, their names; ``output``, the node's rows as a plan over the
     stage's collection, which is called by the second argument.  ``reason``: why nothing cheaper maintains the node, for
-    people; None: the rule is incremental.
+    people; None: the rule is incremental.  ``key``: the columns of ``names`` by which rules look up what is stored; it
+    is sorted by them (none: by all columns).
     """
 
     name: str
@@ -62,3 +68,4 @@ class Rule(Generic[N]):
     names: Callable[[N], tuple[str, ...]] = own_names
     output: Callable[[N, str], Node] = own_rows
     reason: Callable[[N], str | None] = no_reason
+    key: Callable[[N], tuple[str, ...]] = no_key

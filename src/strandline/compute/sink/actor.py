@@ -53,14 +53,11 @@ class Counters:
 class Sink:
     """The one writer of a view's shard (or of an internal stage's) in this process."""
 
-    def __init__(
-        self, engine: Engine, writer: WriteHandle, schema: Schema, fingerprint: str, sort: tuple[str, ...]
-    ) -> None:
+    def __init__(self, engine: Engine, writer: WriteHandle, schema: Schema, fingerprint: str) -> None:
         self._engine = engine
         self.writer = writer
         self.schema = schema
         self.fingerprint = fingerprint
-        self._sort = sort
         self._correction = Correction(engine, schema)
         self._last_lower: int | None = None
         self._accounted = MINIMUM  # everything in the shard before this is ours, or withdrawn in the correction
@@ -234,7 +231,7 @@ class Sink:
                 lower=description.lower,
                 upper=as_time(description.upper),
                 prefix=self.writer.stage_prefix(),
-                sort=self._sort,
+                sort=self.writer.state.sort,
                 small=small,
                 inline_bytes_max=self.writer.inline_room,
             ),

@@ -178,6 +178,7 @@ def _inspected(found: Inspection) -> dict[str, Any]:
         "epoch": state.epoch,
         "owner": state.owner,
         "schema": state.schema,
+        "sort": state.sort,
         "versions": found.versions,
         "rollups": [rollup.seqno for rollup in state.rollups],
         "batches": [

@@ -46,6 +46,7 @@ async def status(core: Core) -> dict[str, Any]:
             "upper": None if state is None else state.upper.at,
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
+            "sort": [] if state is None else list(state.sort),
             "keep_history": core.kept(item),
             "merge_due": 0 if state is None else _merge_due(state),
             "errors": await _errors(core, reader),

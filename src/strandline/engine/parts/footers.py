@@ -8,7 +8,7 @@ Source: design page "persist" (everything at rest is checked).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -17,14 +17,17 @@ from typing import Final, TypeAlias
 import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import CorruptionError
-from strandline.persist.shard.batch import BlobPart
+from strandline.persist.shard.batch import BlobPart, KeyRange
 
 Read: TypeAlias = Callable[[int, int], bytes]
 
 _MAGIC: Final = b"PAR1"
+BOUND_MAX: Final = 64
+"""How many characters of a bound are kept: a state names every part's."""
 _TRAILER: Final = 8
 """A Parquet file ends in the footer's length (4 bytes, little-endian) and the magic."""
 _TAIL_GUESS: Final = 64 << 10
@@ -48,12 +51,18 @@ class Described:
     """A part as its footer describes it.
 
     ``times`` and ``diffs`` are ranges; ``errors`` counts the rows of the err half, None if the writer left no count.
+    ``metadata`` is the rest of what the footer says.
     """
 
     part: BlobPart
     times: Range
     diffs: Range
     errors: int | None
+    metadata: pq.FileMetaData
+
+    def sorted_by(self, sort: Sequence[str]) -> BlobPart:
+        """Return the part, whose rows ascend by the columns ``sort``, with the bounds of the first of them."""
+        return replace(self.part, keys=_keys(self.metadata, sort[0])) if sort else self.part
 
 
 def describe(key: str, size: int, read: Read, sidecar: str) -> Described | None:
@@ -119,7 +128,32 @@ def _metadata(footer: bytes) -> pq.FileMetaData:
 
 
 def _described(part: BlobPart, metadata: pq.FileMetaData) -> Described:
-    return Described(part, _range(metadata, TIME, part.key), _range(metadata, DIFF, part.key), _errors(metadata))
+    times, diffs = (_range(metadata, column, part.key) for column in (TIME, DIFF))
+    return Described(part, times, diffs, _errors(metadata), metadata)
+
+
+def _keys(metadata: pq.FileMetaData, column: str) -> KeyRange | None:
+    """Return a column's bounds; None if there are none, or none whose order is that of numbers or texts."""
+    at = {metadata.schema.column(n).path.lower(): n for n in range(metadata.num_columns)}.get(column.lower())
+    if at is None or metadata.schema.column(at).max_repetition_level:
+        return None
+    found = [metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups)]
+    known = [each for each in found if each is not None and each.has_min_max and _ordered(each)]
+    if len(known) < len(found):
+        return None
+    nulls = any(not each.has_null_count or each.null_count for each in known)
+    least, greatest = min(each.min_raw for each in known), max(each.max_raw for each in known)
+    if isinstance(greatest, int):
+        return KeyRange(None if nulls else least, greatest)
+    lower, upper = least.decode(), greatest.decode()
+    # A bound that is cut off is still a bound below, and none above.
+    return KeyRange(None if nulls else lower[:BOUND_MAX], upper if len(upper) <= BOUND_MAX else None)
+
+
+def _ordered(statistics: pq.Statistics) -> bool:
+    if statistics.physical_type in {"INT32", "INT64"}:
+        return True
+    return bool(statistics.physical_type == "BYTE_ARRAY" and statistics.logical_type.type == "STRING")
 
 
 def _statistics(metadata: pq.FileMetaData, column: str) -> list[pq.Statistics | None]:

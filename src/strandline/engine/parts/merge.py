@@ -9,6 +9,8 @@ Source: design page "persist" (maintenance: small ones in process with Arrow, la
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.frames import inline
+from strandline.engine.frames.rows import Frame, Local
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.stage import DRIVER_PART, Stager
+from strandline.engine.sql import consolidate
 from strandline.errors import CorruptionError
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.handles.plane import Contents, Half, StageRequest
@@ -37,6 +41,16 @@ from strandline.persist.shard.batch import (
 
 HERE_ROWS_MAX: Final = 200_000
 """Merges of more updates than this go to Spark."""
+
+
+def _ranged(frame: Frame, sort: Sequence[str]) -> Frame:
+    """Return the rows by ranges of their sort columns, so that each part that is written has a range of its own.
+
+    Adding up equal updates needs no other exchange after it.
+    """
+    if not sort or isinstance(frame, Local):
+        return frame
+    return dataclasses.replace(frame, dataframe=frame.dataframe.repartitionByRange(*map(quote, sort)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class Rewriter:
         else:
             # What is advanced may lie beyond the upper of its batch.
             beyond = replace(request, upper=max(request.upper, contents.advance + 1), small=False)
-            made = self.stager.stage(self.scanner.read(contents), beyond)
+            made = self.stager.stage(_ranged(self.scanner.read(contents), request.sort), beyond)
         lower, upper = contents.batches[0].lower, contents.batches[-1].upper
         return replace(made, lower=lower, upper=upper, digest=digest, since=Frontier(contents.advance))
 
@@ -75,6 +89,8 @@ class Rewriter:
 
     def _here(self, contents: Contents, request: StageRequest) -> Staged:
         merged = inline.consolidated(pa.concat_tables(self._tables(contents)))
+        if request.sort:
+            merged = inline.in_order(merged, consolidate.sort_columns(request.schema, request.sort))
         table = inline.without_idle_error(merged)
         parts = self._written(table, request) if table.num_rows else ()
         diffs = table[DIFF]
@@ -88,13 +104,15 @@ class Rewriter:
             NOTHING,
             plain=pc.all(pc.equal(diffs, 1)).as_py() is not False,
             errors=errors,
+            sort=request.sort,
         )
 
     def _written(self, table: pa.Table, request: StageRequest) -> tuple[Part, ...]:
         encoded = inline.encode(table)
         if len(encoded) <= min(INLINE_PART_BYTES_MAX, request.inline_bytes_max):
             return (InlinePart(encoded, table.num_rows),)
-        return (self.store.write(f"{request.prefix.rstrip('/')}/{DRIVER_PART}", inline.parquet(table)).part,)
+        described = self.store.write(f"{request.prefix.rstrip('/')}/{DRIVER_PART}", inline.parquet(table))
+        return (described.sorted_by(request.sort),)
 
     def _tables(self, contents: Contents) -> list[pa.Table]:
         target = inline.update_schema(contents.schema)

@@ -110,7 +110,8 @@ class Stager:
         if len(encoded) <= min(INLINE_PART_BYTES_MAX, request.inline_bytes_max):
             part = InlinePart(encoded, rows)
         else:
-            part = self.store.write(f"{_directory(request)}/{DRIVER_PART}", inline.parquet(table)).part
+            described = self.store.write(f"{_directory(request)}/{DRIVER_PART}", inline.parquet(table))
+            part = described.sorted_by(request.sort)
         plain = _range(table[DIFF]) == Range(1, 1)
         errors = rows - table[ERROR].null_count if ERROR in table.column_names else 0
         return _staged(request, (part,), rows, pc.sum(table[DIFF]).as_py(), digest, plain=plain, errors=errors)
@@ -150,7 +151,7 @@ def _described(described: Sequence[Described], sums: dict[str, int | None], requ
     for one in described:
         _check_times(one.times, request)
     plain = all(d.diffs == Range(1, 1) for d in described)
-    parts = tuple(d.part for d in described)
+    parts = tuple(d.sorted_by(request.sort) for d in described)
     total = sums[_DIFFS] or 0
     return _staged(
         request, parts, rows, total, consolidate.digest_of(sums, total), plain=plain, errors=sums[_ERRORS] or 0
@@ -213,4 +214,5 @@ def _staged(
     plain: bool,
     errors: int = 0,
 ) -> Staged:
-    return Staged(Frontier(request.lower), Frontier(request.upper), parts, rows, diffs, digest, plain, errors)
+    bounds = Frontier(request.lower), Frontier(request.upper)
+    return Staged(*bounds, parts, rows, diffs, digest, plain, errors, sort=request.sort)

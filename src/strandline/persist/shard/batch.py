@@ -81,12 +81,23 @@ class InlinePart(msgspec.Struct, frozen=True):
         return len(self.data)
 
 
+class KeyRange(msgspec.Struct, frozen=True):
+    """Bounds of a part's first sort column, as Parquet stores it: a number, or text; None: not bounded on that side.
+
+    NULL comes before all values, so a part that holds one has no ``least``.
+    """
+
+    least: int | str | None
+    greatest: int | str | None
+
+
 class BlobPart(msgspec.Struct, frozen=True):
     """Updates in one Blob object.
 
     ``footer_crc`` is the CRC32C of the object's last bytes from the footer on (Parquet: footer, its length and the
     magic), checked on every open together with ``size`` and ``rows``; the pages carry CRCs of their own.  ``sidecar``
-    is the key of Hadoop's checksum file, kept and deleted with the part; empty where there is none.
+    is the key of Hadoop's checksum file, kept and deleted with the part; empty where there is none.  ``keys`` is known
+    where the batch has a sort order of its own and Parquet keeps that column's bounds.
     """
 
     key: str
@@ -95,6 +106,7 @@ class BlobPart(msgspec.Struct, frozen=True):
     footer_crc: int
     sidecar: str
     window: Window | None = None
+    keys: KeyRange | None = None
 
 
 Part: TypeAlias = InlinePart | BlobPart
@@ -105,6 +117,7 @@ class Staged(msgspec.Struct, frozen=True):
 
     ``plain`` says that every diff is exactly +1 (then a scan needs no consolidation).  ``errors`` counts the updates of
     the err half.  ``since`` is beyond the minimum only for what compaction wrote: its times were advanced to there.
+    ``sort`` are the columns by which the rows of each part ascend before their times; empty: by all of them.
     The caller that staged it must append it, or pass it to `Engine.discard` after a *definite* refusal.  After an
     unknown outcome (or once fenced) the caller must leave it alone.
     """
@@ -118,6 +131,7 @@ class Staged(msgspec.Struct, frozen=True):
     plain: bool
     errors: int = 0
     since: Frontier = MINIMUM
+    sort: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.lower < self.upper:
@@ -140,6 +154,7 @@ def as_batch(staged: Staged) -> Batch:
         staged.digest,
         staged.plain,
         staged.errors,
+        staged.sort,
     )
 
 
@@ -181,7 +196,7 @@ def retimed(staged: Staged, lower: Frontier, upper: Frontier) -> Staged:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A batch of a shard.  ``since``: its times may have been advanced to here by compaction."""
+    """A batch of a shard.  ``since``: its times may have been advanced to here by compaction; ``sort``: as `Staged`."""
 
     lower: Frontier
     upper: Frontier
@@ -192,6 +207,7 @@ class Batch(msgspec.Struct, frozen=True):
     digest: Digest
     plain: bool
     errors: int = 0
+    sort: tuple[str, ...] = ()
 
     @property
     def inline_bytes(self) -> int:

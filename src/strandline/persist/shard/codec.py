@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from strandline.frontier.antichain import Frontier
-from strandline.persist.shard.batch import Batch, BlobPart, Digest, InlinePart, Part, Staged, Window
+from strandline.persist.shard.batch import Batch, BlobPart, Digest, InlinePart, KeyRange, Part, Staged, Window
 from strandline.persist.shard.state import Certificate, Critical, Leased, Rollup, ShardState, Writer
 from strandline.store.seal import Kind, refuse_future, seal, unseal, version_key
 
@@ -219,11 +219,12 @@ def _pack_batch(batch: Batch) -> list[Any]:
         batch.digest.high,
         batch.plain,
         batch.errors,
+        *_pack_sort(batch.sort),
     ]
 
 
 def _unpack_batch(value: list[Any]) -> Batch:
-    lower, upper, since, parts, rows, diffs, low, high, plain, errors = value
+    lower, upper, since, parts, rows, diffs, low, high, plain, errors, *sort = value
     return Batch(
         Frontier(lower),
         Frontier(upper),
@@ -234,7 +235,16 @@ def _unpack_batch(value: list[Any]) -> Batch:
         Digest(low, high),
         plain,
         errors,
+        _unpack_sort(sort),
     )
+
+
+def _pack_sort(sort: tuple[str, ...]) -> list[Any]:
+    return [list(sort)] if sort else []
+
+
+def _unpack_sort(packed: list[Any]) -> tuple[str, ...]:
+    return tuple(packed[0]) if packed else ()
 
 
 def _pack_certificate(certificate: Certificate | None) -> Any:
@@ -255,19 +265,29 @@ def _pack_part(part: Part) -> list[Any]:
         case InlinePart(data, rows):
             return [0, data, rows, *_pack_window(part.window)]
         case BlobPart(key, size, rows, footer_crc, sidecar):
-            return [1, key, size, rows, footer_crc, sidecar, *_pack_window(part.window)]
+            return [1, key, size, rows, footer_crc, sidecar, *_pack_window(part.window), *_pack_keys(part.keys)]
 
 
 def _pack_window(window: Window | None) -> list[Any]:
     return [] if window is None else [[window.lower, window.upper.at, window.advance]]
 
 
+def _pack_keys(keys: KeyRange | None) -> list[Any]:
+    return [] if keys is None else [{"least": keys.least, "greatest": keys.greatest}]
+
+
 def _unpack_part(value: list[Any]) -> Part:
     kind, *fields = value
+    keys = KeyRange(**fields.pop()) if isinstance(fields[-1], dict) else None
+    window = None
     if isinstance(fields[-1], list):
-        lower, upper, advance = fields[-1]
-        fields[-1] = Window(lower, Frontier(upper), advance)
-    return InlinePart(*fields) if kind == 0 else BlobPart(*fields)
+        lower, upper, advance = fields.pop()
+        window = Window(lower, Frontier(upper), advance)
+    if kind == 0:
+        data, rows = fields
+        return InlinePart(data, rows, window)
+    key, size, rows, footer_crc, sidecar = fields
+    return BlobPart(key, size, rows, footer_crc, sidecar, window, keys)
 
 
 def pack_staged(staged: Staged) -> list[Any]:
@@ -275,14 +295,16 @@ def pack_staged(staged: Staged) -> list[Any]:
     low, high = staged.digest.low, staged.digest.high
     bounds = [staged.lower.at, staged.upper.at]
     parts = [_pack_part(p) for p in staged.parts]
-    return [*bounds, parts, staged.rows, staged.diffs, low, high, staged.plain, staged.errors]
+    counts = [staged.rows, staged.diffs, low, high, staged.plain, staged.errors]
+    return [*bounds, parts, *counts, *_pack_sort(staged.sort)]
 
 
 def unpack_staged(value: list[Any]) -> Staged:
     """Return the batch that `pack_staged` packed."""
-    lower, upper, parts, rows, diffs, low, high, plain, errors = value
+    lower, upper, parts, rows, diffs, low, high, plain, errors, *sort = value
     found = tuple(_unpack_part(p) for p in parts)
-    return Staged(Frontier(lower), Frontier(upper), found, rows, diffs, Digest(low, high), plain, errors)
+    counts = (rows, diffs, Digest(low, high), plain, errors)
+    return Staged(Frontier(lower), Frontier(upper), found, *counts, sort=_unpack_sort(sort))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +342,7 @@ _SINGLES: Final[dict[str, _Single[Any]]] = {
     **dict.fromkeys(("walltime_ms", "epoch", "schema", "owner", "swept_ms"), _SCALAR),
     **dict.fromkeys(("since", "upper", "forgotten"), _FRONTIER),
     "schemas": _Single(list, tuple),
+    "sort": _Single(lambda sort: list(sort) or _ABSENT, lambda value: () if value is _ABSENT else tuple(value)),
     "digest": _Single(lambda digest: [digest.low, digest.high], lambda value: Digest(*value)),
     "certificate": _Single(_pack_certificate, _unpack_certificate),
 }

@@ -84,11 +84,12 @@ class Rollup(msgspec.Struct, frozen=True):
 class ShardState(msgspec.Struct, frozen=True):
     """The state of a shard at one version.
 
-    ``schemas``: earlier values of ``schema``, oldest first (`persist/shard/evolution.py`).  ``owner``: the only
-    component that may append; empty: any writer.  ``unsealed``: batches that a stream wrote at times that are not
-    complete yet, by a name that is used once (`persist/together/unsealed.py`).  ``forgotten``: an append that expected
-    an upper before this may have landed although no writer entry shows it.  ``swept_ms``: parts begun before this can
-    no longer be appended (`persist/upkeep/collect.py`).
+    ``schemas``: earlier values of ``schema``, oldest first (`persist/shard/evolution.py`).  ``sort``: the columns by
+    which batches are sorted from now on; empty: by all of them.  ``owner``: the only component that may append; empty:
+    any writer.  ``unsealed``: batches that a stream wrote at times that are not complete yet, by a name that is used
+    once (`persist/together/unsealed.py`).  ``forgotten``: an append that expected an upper before this may have landed
+    although no writer entry shows it.  ``swept_ms``: parts begun before this can no longer be appended
+    (`persist/upkeep/collect.py`).
     """
 
     shard: str
@@ -100,6 +101,7 @@ class ShardState(msgspec.Struct, frozen=True):
     digest: Digest = NOTHING
     schema: str = ""
     schemas: tuple[str, ...] = ()
+    sort: tuple[str, ...] = ()
     owner: str = ""
     batches: tuple[Batch, ...] = ()
     unsealed: Mapping[str, Staged] = msgspec.field(default_factory=dict)
@@ -246,19 +248,19 @@ def admit(state: ShardState, epoch: int) -> tuple[ShardState, int]:
     return replace(state, epoch=epoch), epoch
 
 
-def describe(state: ShardState, schema: str, owner: str) -> tuple[ShardState, None]:
-    """Register the schema and the owner of a fresh shard; repeating the call changes nothing.
+def describe(state: ShardState, schema: str, owner: str, sort: tuple[str, ...] = ()) -> tuple[ShardState, None]:
+    """Register the schema and the owner of a fresh shard, and how it is sorted from now on; it may be repeated.
 
-    Raises `InvalidUsage` if it is already described otherwise.
+    Raises `InvalidUsage` if it is already described with another schema or owner.
     """
-    if (state.schema, state.owner) == (schema, owner) or state.tombstone:
+    if (state.schema, state.owner, state.sort) == (schema, owner, sort) or state.tombstone:
         return state, None
-    if state.schema or state.owner:
+    if (state.schema or state.owner) and (state.schema, state.owner) != (schema, owner):
         raise InvalidUsage(
             f"shard {state.shard!r} is registered with schema {state.schema!r} and owner {state.owner!r}; "
             f"it cannot be opened with {schema!r} and {owner!r}"
         )
-    return replace(state, schema=schema, owner=owner), None
+    return replace(state, schema=schema, owner=owner, sort=sort), None
 
 
 def register_critical(state: ShardState, reader: str) -> tuple[ShardState, Critical]:
@@ -419,6 +421,7 @@ def _combine(request: Append) -> Batch:
     digest = NOTHING
     for staged in request.staged:
         digest = digest + staged.digest
+    sorts = {staged.sort for staged in request.staged}
     return Batch(
         lower=request.expected,
         upper=request.new,
@@ -429,6 +432,7 @@ def _combine(request: Append) -> Batch:
         digest=digest,
         plain=all(staged.plain for staged in request.staged),
         errors=sum(staged.errors for staged in request.staged),
+        sort=sorts.pop() if len(sorts) == 1 else (),
     )
 
 

@@ -122,6 +122,7 @@ class Compactor:
             as_time(lower),
             as_time(upper),
             self._machine.fresh_prefix(),
+            sort=state.sort,
             small=True,
             inline_bytes_max=plan.inline_bytes_max,
         )

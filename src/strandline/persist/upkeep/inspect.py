@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from strandline.frontier.antichain import Frontier
-from strandline.persist.shard.batch import BlobPart
+from strandline.persist.shard.batch import BlobPart, KeyRange, Part
 from strandline.persist.shard.holds import LEASE_MS
 from strandline.persist.shard.machine import Machine
 from strandline.persist.shard.state import ShardState
@@ -22,7 +22,7 @@ from strandline.store.blob import Blob
 
 @dataclass(frozen=True, slots=True)
 class BatchSummary:
-    """One batch of the trace."""
+    """One batch of the trace.  ``sort``: as `Batch`; ``keys``: the bounds of its parts that have them, in order."""
 
     lower: Frontier
     upper: Frontier
@@ -33,6 +33,8 @@ class BatchSummary:
     parts: int
     inline_bytes: int
     blob_bytes: int
+    sort: tuple[str, ...]
+    keys: tuple[tuple[int | str | None, int | str | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,15 @@ def _summary(state: ShardState) -> list[BatchSummary]:
             len(batch.parts),
             batch.inline_bytes,
             sum(part.size for part in batch.parts if isinstance(part, BlobPart)),
+            batch.sort,
+            tuple((keys.least, keys.greatest) for part in batch.parts if (keys := _keys(part)) is not None),
         )
         for batch in state.batches
     ]
+
+
+def _keys(part: Part) -> KeyRange | None:
+    return part.keys if isinstance(part, BlobPart) else None
 
 
 def _holders(state: ShardState) -> list[Holder]:

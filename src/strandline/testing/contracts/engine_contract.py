@@ -358,6 +358,27 @@ class EngineContract:
 
         self.run(body())
 
+    @pytest.mark.parametrize("way", WAYS)
+    def test_batches_and_merges_are_sorted_as_asked_and_say_so(self, engine: Engine, load: Load, way: str) -> None:
+        """Damage: a reader that searches for a key finds some of its rows."""
+        first = table([(5 - n, f"v{n % 3}" if n else None, 2, 1) for n in range(6)])
+        second = table([(9, "v1", 4, 1), (0, None, 5, 1), (8, "v0", 6, 1)])
+
+        def asked() -> StageRequest:
+            return replace(request(way), sort=("v", "k"))
+
+        async def body() -> None:
+            apart = [await engine.stage(load(each, SCHEMA), asked()) for each in (first, second)]
+            for staged in (*apart, await engine.merge(contents(*apart), asked())):
+                assert staged.sort == ("v", "k")
+                for part in staged.parts:
+                    one = contents(replace(staged, parts=(part,), rows=part.rows))
+                    found = (await engine.collect(await engine.read(one))).to_pylist()
+                    order = [(row["v"] or "", row["k"]) for row in found]
+                    assert order == sorted(order)
+
+        self.run(body())
+
     def test_a_merge_may_leave_nothing(self, engine: Engine, load: Load) -> None:
         """Damage: a collection that is empty again keeps empty parts."""
 

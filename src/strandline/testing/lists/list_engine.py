@@ -152,7 +152,7 @@ class ListEngine:
             net[tuple(row.get(name) for name in columns)] += row[DIFF]
         kept = [dict(zip(columns, values, strict=True)) | {DIFF: diff} for values, diff in net.items() if diff]
         parts = await self._write(kept, request) if kept else ()
-        return _counted(kept, Frontier(request.lower), Frontier(request.upper), parts)
+        return replace(_counted(kept, Frontier(request.lower), Frontier(request.upper), parts), sort=request.sort)
 
     async def merge(self, contents: Contents, request: StageRequest) -> Staged:
         """See `Engine.merge`."""
@@ -161,7 +161,8 @@ class ListEngine:
         parts = await self._write(kept, request) if kept else ()
         lower, upper = contents.batches[0].lower, contents.batches[-1].upper
         digest = sum((batch.digest for batch in contents.batches), NOTHING)
-        return replace(_counted(kept, lower, upper, parts), digest=digest, since=Frontier(contents.advance))
+        made = _counted(kept, lower, upper, parts)
+        return replace(made, digest=digest, since=Frontier(contents.advance), sort=request.sort)
 
     async def verify(self, contents: Contents) -> int:
         """See `Merger.verify`."""
@@ -283,6 +284,8 @@ class ListEngine:
 
     async def _write(self, rows: list[Row], request: StageRequest) -> tuple[Part, ...]:
         self.staged += 1
+        if request.sort:
+            rows = sorted(rows, key=lambda row: [_before(row.get(name)) for name in (*request.sort, TIME)])
         data = _encoded(rows)
         if len(data) <= min(INLINE_PART_BYTES_MAX, request.inline_bytes_max):
             return (InlinePart(data, len(rows)),)
@@ -325,6 +328,11 @@ def columns(contents: Contents) -> tuple[str, ...]:
             return (ERROR,)
         case Half.BOTH:
             return (*contents.schema.names, ERROR)
+
+
+def _before(value: Any) -> tuple[bool, Any]:
+    """Return what compares as SQL orders a column's values: NULL first."""
+    return value is not None, value
 
 
 def _counted(rows: Sequence[Row], lower: Frontier, upper: Frontier, parts: tuple[Part, ...]) -> Staged:
