@@ -64,6 +64,16 @@ def test_delete_and_update_act_on_the_table_that_is_named(place: Place) -> None:
                 assert rows == ({other + 1, 200} if done else {other, 100, 200}), (name, each)
 
 
+def test_a_lateral_subquery_reads_a_table_whose_rows_went_as_one_whose_rows_stayed(filled: Environment) -> None:
+    """Damage: a query, and the self-check of a view, fail from the first DELETE on."""
+    sql = "SELECT t.id, l.n FROM t, LATERAL (SELECT id, count(*) AS n FROM v WHERE v.id <= t.id GROUP BY id) l"
+    before = filled.query(sql).collect()
+    with filled.transaction() as txn:
+        txn.execute("DELETE FROM v WHERE id = 2")
+        txn.execute("INSERT INTO v VALUES (2, 200)")
+    assert sorted(filled.query(sql).collect()) == sorted(before)
+
+
 @pytest.mark.parametrize(
     ("statement", "left"),
     [

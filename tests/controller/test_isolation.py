@@ -11,10 +11,10 @@ import pytest
 from strandline.algebra.schema import Schema
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import Drop
+from strandline.controller.language.statements import Drop, parse
 from strandline.controller.location.catalog import KEY, BoundTable, CatalogStore, Materialization, Source, Table
 from strandline.controller.location.config import Config, Mode
-from strandline.errors import CorruptionError, Determinate, FencedError, Indeterminate, Unavailable
+from strandline.errors import CorruptionError, DefinitionError, Determinate, FencedError, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import RunIngestion
 from strandline.persist.handles.register import Register
@@ -227,6 +227,17 @@ def test_what_could_not_be_closed_is_closed_by_the_next_tick(core: Core, monkeyp
     run_sync(core.tick())
     assert core.all_problems() == {}
     assert _closed(core, "table")
+
+
+def test_a_second_materialization_into_a_table_is_refused(core: Core) -> None:
+    """Damage: two materializations undo each other's rows, and the older one stops."""
+    core.assembly.drivers.place = Endpoint()  # type: ignore[attr-defined]
+    for name, table in (("m", "t"), ("n", "other")):
+        sql = f"CREATE MATERIALIZATION {name} INTO memory AS t TO {table} KEY (k)"
+        run_sync(definitions.create_materialization(core, cast("Any", parse(sql))))
+    again = cast("Any", parse("CREATE MATERIALIZATION o INTO memory AS t TO Other KEY (k)"))
+    with pytest.raises(DefinitionError, match="'n' writes to table 'other' there; name another table"):
+        run_sync(definitions.create_materialization(core, again))
 
 
 def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(

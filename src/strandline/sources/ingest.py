@@ -210,9 +210,13 @@ class Ingestion:
     async def _stage(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, again: bool) -> Staged:
         """Read and write a batch; if it has errors once more, to say where they are (the ok rows are the same).
 
-        Both passes are of one batch, so its records are counted once.
+        Both passes are of one batch, so its records are counted once.  The second also tells input that is damaged from
+        a failure to read it.
         """
-        staged = await self._read(slices, lower, upper, locate=False)
+        try:
+            staged = await self._read(slices, lower, upper, locate=False)
+        except CorruptionError:
+            return await self._read(slices, lower, upper, locate=True)
         self.status = replace(
             self.status,
             read_records=self.status.read_records + staged.rows,

@@ -71,6 +71,7 @@ def test_a_setting_of_spark_keeps_its_capitals(tmp_path):
         ("location: data\nkeep_history: a while", "keep_history: 'a while' is no interval"),
         ("location: data\ntick_ms: soon", r"Expected `int`, got `str` - at `\$.tick_ms`"),
         ("location: [", r"this is not YAML: .* \(at line 1, column"),
+        ("location: data\nlocation: other", r"key 'location' is there twice \(at line 2, column 1\)"),
         ("location: data\nendpoints: {w: {path: x}}", "endpoint 'w' names no driver"),
     ],
 )

@@ -323,6 +323,34 @@ def test_parquet_files_that_do_not_fit_are_one_error_each(decode):
     assert "nanoseconds" in reasons["e.parquet"]
 
 
+def _damaged_parquet():
+    """Return a Parquet file whose footer is sound and one of whose pages is not."""
+    sink = pa.BufferOutputStream()
+    table = pa.table({"k": pa.array(range(1_000), pa.int32()), "v": [f"v{n}" for n in range(1_000)]})
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    return sink.getvalue().to_pybytes()[:40] + b"\xff" * 20 + sink.getvalue().to_pybytes()[60:]
+
+
+def test_a_parquet_file_with_a_damaged_page_is_one_error_and_the_others_are_read(spark, tmp_path):
+    """Damage: one damaged file stops its source, and no operator can skip it."""
+    place = Place(spark, tmp_path, Encoding.PARQUET)
+
+    async def body():
+        ingestion = await place.ingestion()
+        (place.root / "a.parquet").write_bytes(_damaged_parquet())
+        pq.write_table(pa.table({"k": pa.array([4], pa.int32()), "v": ["d"]}), place.root / "b.parquet")
+        await ingestion.tick(1000)
+        assert await ingestion.catch_up()
+        assert await place.updates(Half.OK) == [(4, "d", 1000, 1)]
+        ((error, time, diff),) = await place.updates(Half.ERR)
+        found = json.loads(error)
+        assert (found["file"], time, diff) == ("a.parquet", 1000, 1)
+        assert found["reason"].startswith("it cannot be read as Parquet")
+
+    asyncio.run(body())
+    place.engine.close()
+
+
 @pytest.mark.parametrize("stored", [pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.timestamp("ms")], ids=str)
 @pytest.mark.parametrize("declared", ["timestamp", "timestamp_ntz"])
 def test_parquet_times_with_and_without_zone(decode, stored, declared):
@@ -455,9 +483,10 @@ def test_a_type_that_csv_cannot_hold_is_refused_by_name(decode):
 
 
 class Place:
-    """A directory of CSV files, a location, and readers and ingestions of them on Spark."""
+    """A directory of files, a location, and readers and ingestions of them on Spark."""
 
-    def __init__(self, spark, root):
+    def __init__(self, spark, root, encoding=Encoding.CSV):
+        self.encoding = encoding
         self.root = root / "in"
         self.root.mkdir()
         (root / "blob").mkdir()
@@ -470,7 +499,7 @@ class Place:
 
     async def reader(self, client=None):
         sequence = await FileSequence.open(await (client or self.client()).records("files", 1), 1)
-        options = FileOptions(path=str(self.root), format=Encoding.CSV, settle=0)
+        options = FileOptions(path=str(self.root), format=self.encoding, settle=0)
         folder = LocalFolder(*root_and_pattern(options.path))
         return FileReader(self.clock, folder, sequence, self.files, PAIR, options)
 

@@ -6,6 +6,7 @@ import errno
 from importlib import import_module
 
 import pytest
+from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from strandline.engine.frames.failures import as_ours
 from strandline.errors import CollectionError, CorruptionError, Determinate, EvaluationError, Unavailable
@@ -30,7 +31,14 @@ WORDS = "[CAST_INVALID_INPUT] The value 'No space left on device' cannot be cast
 DIVIDED = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
 RAISED = "[USER_RAISED_EXCEPTION] no such shop SQLSTATE: P0001"
 SEVERAL = "[SCALAR_SUBQUERY_TOO_MANY_ROWS] Scalar subquery returned more than one row. SQLSTATE: 21000"
-NEGATIVE = "[USER_RAISED_EXCEPTION] a row has the negative count -1: {} SQLSTATE: P0001"
+NEGATIVE = (
+    """[CAST_INVALID_INPUT] The value 'a row has the negative count -1: {"k":"it's"}' of the type "STRING" cannot """
+)
+PATTERN = "Caused by: java.util.regex.PatternSyntaxException: Unclosed group near index 1"
+HINTED = (
+    '[CAST_INVALID_INPUT] The value is malformed. If necessary set "spark.sql.ansi.enabled" to "false" to bypass this '
+    "error. SQLSTATE: 22018"
+)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +60,16 @@ NEGATIVE = "[USER_RAISED_EXCEPTION] a row has the negative count -1: {} SQLSTATE
         ),
         (py4j.Py4JError(f"{LOST}Caused by: java.util.IllegalFormatConversionException: d"), EvaluationError, "Format"),
         (py4j.Py4JError(f"{LOST}[_LEGACY_ERROR_TEMP_3243] Illegal boundaries"), EvaluationError, "Illegal boundaries"),
-        (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, "a row has the negative count -1"),
+        (py4j.Py4JError(f"{LOST}{NEGATIVE}"), CollectionError, """a row has the negative count -1: {"k":"it's"}"""),
+        (py4j.Py4JError(f"{LOST}{PATTERN}"), EvaluationError, "Unclosed group"),
+        (py4j.Py4JError(f"{LOST}{HINTED}"), EvaluationError, "CAST_INVALID_INPUT: The value is malformed."),
+        (py4j.Py4JError(f"{LOST}Caused by: javax.xml.transform.TransformerException: //["), EvaluationError, "//["),
+        (IllegalArgumentException("Illegal sequence boundaries: 1 to 5 by 0"), EvaluationError, "1 to 5 by 0"),
+        (
+            AnalysisException("[INVALID_FORMAT.ESC_AT_THE_END] It ends. SQLSTATE: 42601"),
+            EvaluationError,
+            "ends.",
+        ),
         (py4j.Py4JError(UNANSWERED), Unavailable, "a store does not answer Spark"),
         (py4j.Py4JError(WORDS.replace("No", "java.net.SocketException: no")), EvaluationError, "cannot be cast"),
         (py4j.Py4JError(FULL), Determinate, "No space left on device: /data/blob/s-1/part.parquet"),
@@ -65,6 +82,8 @@ def test_whose_move_it_is_follows_from_what_failed(error: Exception, ours: type[
     found = as_ours(error)
     assert type(found) is ours
     assert text in str(found)
+    assert "ansi" not in str(found), "no statement of ours sets it"
+    assert "the type" not in str(found)
     assert "\n" not in str(found)
 
 

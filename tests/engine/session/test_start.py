@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -73,6 +75,16 @@ def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_a_session_that_has_ended_is_refused_in_one_sentence() -> None:
+    """Damage: after a lost JVM a notebook gets a traceback of sockets."""
+
+    def refused() -> SparkSession:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    with pytest.raises(ConfigError, match="has ended"):
+        adopt(cast("SparkSession", SimpleNamespace(newSession=refused)))
+
+
 def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:
     """Damage: opening an environment in a notebook changes what the notebook's own queries mean."""
     caller = spark.newSession()
@@ -89,6 +101,8 @@ def test_a_callers_session_is_not_changed(spark: SparkSession) -> None:
 ON_A_CLUSTER = """
 import asyncio, json, sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.session.start import build
 from strandline.engine.spark import SparkEngine

@@ -54,6 +54,12 @@ def test_a_syntax_error_has_line_and_column(analyst: SparkAnalyst) -> None:
     assert ")" not in refused.value.message
 
 
+def test_a_query_that_is_nested_too_deeply_is_refused(analyst: SparkAnalyst) -> None:
+    """Damage: a generated query ends in a Java error with its stack."""
+    with pytest.raises(DefinitionError, match="nested too deeply"):
+        analyst.schema_of(f"SELECT {'(' * 20_000}carrier{')' * 20_000} AS k FROM t", {"t": FLIGHTS})
+
+
 def test_a_type_error_is_one_sentence(analyst: SparkAnalyst) -> None:
     """Damage: forty lines of plan hide the reason."""
     with pytest.raises(DefinitionError) as refused:

@@ -124,10 +124,24 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     fresh = core.assembly.ids.fresh("m")
     made = Materialization(statement.name, statement.endpoint, statement.options, bound, fresh)
     spec = spec_of(made, core.catalog)
+    _refuse_shared(core, made)
     answers = await endpoint.validate(spec)
     with within(statement.at):
         require_all(spec, answers)
     await _add(core, made)
+
+
+def _refuse_shared(core: Core, made: Materialization) -> None:
+    """Raise `DefinitionError` if another one writes to one of its tables: each would undo the other."""
+    place = made.endpoint, made.endpoint_options
+    tables = {bound.table.lower(): bound.table for bound in made.bindings}
+    for other in core.catalog.items.values():
+        if isinstance(other, Materialization) and (other.endpoint, other.endpoint_options) == place:
+            for bound in other.bindings:
+                if bound.table.lower() in tables:
+                    raise DefinitionError(
+                        f"materialization {other.name!r} writes to table {bound.table!r} there; name another table"
+                    )
 
 
 def _bound(core: Core, bind: statements.Bind) -> BoundTable:

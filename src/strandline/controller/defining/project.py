@@ -310,10 +310,28 @@ def _from_yaml(path: Path, directory: str) -> Create:
     return CreateMaterialization(task.name or path.stem, task.into.lower(), _options(task.options), bindings)
 
 
+def _loaded(text: str) -> Any:
+    """Return YAML as plain data.  Raises `yaml.YAMLError`, also for a key that is there twice: the last would win."""
+    nodes = [yaml.compose(text, yaml.SafeLoader)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                name = key.value if isinstance(key, yaml.ScalarNode) else None
+                if name is not None and name in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {name!r} is there twice", problem_mark=key.start_mark)
+                seen.add(name)
+                nodes.append(value)
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+    return yaml.safe_load(text)
+
+
 def _struct(text: str, kind: type[T]) -> T:
     """Return YAML as a value of ``kind``.  Raises `ValueError`, one sentence that names the key or the line."""
     try:
-        return msgspec.convert(yaml.safe_load(text) or {}, kind)
+        return msgspec.convert(_loaded(text) or {}, kind)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = "" if mark is None else f" (at line {mark.line + 1}, column {mark.column + 1})"

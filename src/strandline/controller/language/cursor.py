@@ -30,9 +30,17 @@ _CONSTRAINTS: Final = frozenset(
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Return the tokens of ``text``.  Raises `DefinitionError` if it cannot be cut into tokens (an open quote)."""
+    """Return the tokens of ``text``.
+
+    Raises `DefinitionError` if it cannot be cut into tokens (an open quote), or is no Unicode text (a lone surrogate).
+    """
     try:
+        text.encode()
         return list(Faithful().tokenize(text))
+    except UnicodeEncodeError as error:
+        raise DefinitionError(
+            f"the text cannot be read: {text[error.start]!a} is no character", position(text, error.start)
+        ) from error
     except TokenError as error:
         raise DefinitionError(f"the text cannot be read: {str(error).splitlines()[0]}") from error
 

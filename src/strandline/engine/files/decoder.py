@@ -7,7 +7,8 @@ asked for (``locate``): the ok rows are the same either way, and on good input n
 
 A file that cannot be decoded at all (its header lacks a declared column, its Parquet schema has another type) is one
 error, at the line that says so.  Headers and footers are read here, by the driver, before the job is planned: files
-that agree are read together.
+that agree are read together.  Damaged pages behind a sound footer fail the job of all files; which files have them is
+found only when asked for, too.
 
 Source: design pages "sources" (undecodable input goes to the error half) and "the map" (law D: rows are normalised at
 the door).
@@ -27,11 +28,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.files import file_errors, json_lines
-from strandline.engine.files.file_layout import Layout, Unusable, group
+from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
 from strandline.engine.frames import inline, types
+from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
-from strandline.errors import DefinitionError
+from strandline.errors import CorruptionError, DefinitionError
 from strandline.persist.handles.plane import Rows
 
 _UNLOCATED: Final = "not located"
@@ -56,6 +58,9 @@ class SparkFiles:
     def _decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         _refuse_types(schema, form)
         layouts, unusable = group(files, schema, form)
+        if locate and form.encoding is Encoding.PARQUET:
+            layouts, damaged = self._without_damaged(layouts, schema)
+            unusable += damaged
         frames = [
             frame
             for layout in layouts
@@ -74,6 +79,30 @@ class SparkFiles:
         reader = self._session.read.schema(schema.ddl).option("parquet.page.verify-checksum.enabled", "true")
         read = self._dated(load(reader, "parquet", layout.files), layout.files)
         return read.select(*_columns(schema), F.lit(None).cast("string").alias(ERROR), TIME, DIFF)
+
+    def _without_damaged(self, layouts: Sequence[Layout], schema: Schema) -> tuple[list[Layout], list[Unusable]]:
+        """Part from the layouts the files with pages that neither Arrow nor Spark can read.
+
+        Spark fails also where a disk does, and Arrow where Spark need not: a file is damaged if both say so.
+        """
+        sound, damaged = [], []
+        for layout in layouts:
+            doubted = [u for file in layout.files if (u := damaged_pages(file, schema))]
+            refused = [u for u in doubted if not self._reads(u.file, schema)]
+            damaged += refused
+            if len(refused) < len(layout.files):
+                sound.append(layout.without({u.file for u in refused}))
+        return sound, damaged
+
+    def _reads(self, file: DatedFile, schema: Schema) -> bool:
+        alone = self._parquet(Layout(schema.names, (file,), (0,)), schema)
+        try:
+            alone.selectExpr(*(f"count({quote(name)})" for name in schema.names)).collect()
+        except Exception as error:
+            if isinstance(as_ours(error), CorruptionError):
+                return False
+            raise
+        return True
 
     def _text(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
         """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +48,11 @@ class Layout:
     names: tuple[str, ...]
     files: tuple[DatedFile, ...]
     header_lines: tuple[int, ...]
+
+    def without(self, files: Collection[DatedFile]) -> Layout:
+        """Return the layout of its other files."""
+        kept = [(file, line) for file, line in zip(self.files, self.header_lines, strict=True) if file not in files]
+        return Layout(self.names, tuple(file for file, _ in kept), tuple(line for _, line in kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +162,20 @@ def _parquet_mismatch(file: DatedFile, schema: Schema) -> str | None:
         text = _spark_type(found)
         if text is not None and not _readable(text, column):
             return f"column `{column.name}` is {text} there, not {column.type}"
+    return None
+
+
+def damaged_pages(file: DatedFile, schema: Schema) -> Unusable | None:
+    """Say which Parquet file has a damaged page, of the declared columns; None if Arrow can read them all."""
+    declared = {name.lower() for name in schema.names}
+    try:
+        stored = pq.ParquetFile(file.path, page_checksum_verification=True)
+        for group_number in range(stored.num_row_groups):
+            stored.read_row_group(group_number, [n for n in stored.schema_arrow.names if n.lower() in declared])
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the machine refused the file; its bytes may be whole
+        return Unusable(file, 0, f"it cannot be read as Parquet: {error}", "")
     return None
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from pyspark.errors import IllegalArgumentException
+
 from strandline.engine.frames.inline import NEGATIVE
 from strandline.errors import (
     CollectionError,
@@ -23,16 +25,19 @@ from strandline.errors import (
 )
 
 _UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE[A-Z_.]*\]\s*([^\n]*)")
-_NEGATIVE: Final = re.compile(re.escape(NEGATIVE) + r"[^\n]*")
+_NEGATIVE: Final = re.compile(re.escape(NEGATIVE) + r"[^\n]*?(?=' of the type \"STRING\"|\n|$)")
 _DATA: Final = re.compile(r"\[([A-Z][A-Z0-9_.]*)\]\s*([^\n]*?)\s*SQLSTATE: (?:2[123]|54|P0)")
 """What is a function of the rows.  SQLSTATE class 22 is the data exception: a value that the expression has no answer
 for; 21 a subquery of more rows than one, 23 a key that is there twice, 54 a result that is too large, P0 what the query
 raises itself."""
 _BARE: Final = re.compile(
-    r"java\.(?:lang\.(?:Arithmetic|NumberFormat|IllegalArgument)|util\.\w*Format\w*|time\.(?:\w+\.)*\w+)Exception:?[^\n]*"
+    r"java\.(?:lang\.(?:Arithmetic|NumberFormat|IllegalArgument)|util\.(?:regex\.)?\w*(?:Format|Syntax)\w*"
+    r"|time\.(?:\w+\.)*\w+)Exception:?[^\n]*|javax\.xml\.[\w.]*Exception:?[^\n]*"
     r"|\[(?:_LEGACY_ERROR_TEMP_\d+|INCONSISTENT_BEHAVIOR_CROSS_VERSION[A-Z_.]*)\][^\n]*"
 )
 """The same, where Spark lets Java's own exception through, or has given its error no class yet."""
+_CONSTANT: Final = re.compile(r"\[INVALID_FORMAT\b")
+"""A constant that Spark looks at as late as it does at a row's values."""
 _NO_SPACE: Final = re.compile(r"(?:(/[^\s():]+)[\s():]*)?(No space left on device)")
 """The operating system's words, behind the file's path where Java says it."""
 _SILENT: Final = re.compile(
@@ -43,6 +48,8 @@ _SILENT: Final = re.compile(
 """A store that Spark's tasks could not reach, or that gave them no answer: what a file holds was not seen."""
 _THROWN: Final = re.compile(r"^: ([^\n]*)", re.MULTILINE)
 """What was thrown, in py4j's report of it."""
+_ADVICE: Final = re.compile(r' If necessary set "?spark\.sql\.ansi\.enabled"? to "?false"? to bypass this error\.')
+"""What Spark advises and an environment does not let its users do."""
 _STATE: Final = re.compile(r"\s*SQLSTATE:.*")
 
 
@@ -65,15 +72,24 @@ def as_ours(error: Exception) -> StrandlineError | None:
     if (found := _SILENT.search(text)) and not _DATA.search(text):
         return Unavailable(f"a store does not answer Spark: {found[0]}")
     if found := _UNREADABLE.search(text):
-        return CorruptionError(f"a part fails its check: {_STATE.sub('', found[1])}")
+        return CorruptionError(f"a file fails its check: {_STATE.sub('', found[1])}")
     if found := _DATA.search(text):
-        return EvaluationError(f"a row cannot be evaluated: {found[1]}: {found[2]}")
+        return EvaluationError(f"a row cannot be evaluated: {found[1]}: {_ADVICE.sub('', found[2])}")
     if found := _BARE.search(text):
         return EvaluationError(f"a row cannot be evaluated: {found[0]}")
+    if isinstance(error, IllegalArgumentException) or _CONSTANT.match(text):
+        return EvaluationError(f"a row cannot be evaluated: {_STATE.sub('', text.splitlines()[0])}")
     if py4j:
-        found = _THROWN.search(text)
-        return Unavailable(f"Spark failed, and may succeed when it is tried again: {found[1] if found else text}")
+        return Unavailable(f"Spark failed, and may succeed when it is tried again: {thrown(error)}")
     return None
+
+
+def thrown(error: BaseException) -> str:
+    """Return what the JVM threw, in one line, without Spark's error class and state code."""
+    text = str(error)
+    found = _THROWN.search(text)
+    first = found[1] if found else next(iter(text.strip().splitlines()), "")
+    return _STATE.sub("", re.sub(r"^\[[A-Z_.0-9]+\]\s*", "", first))
 
 
 def is_sparks(error: BaseException) -> bool:

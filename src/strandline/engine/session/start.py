@@ -129,10 +129,17 @@ def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> Spa
     """Return a session of our own in ``session``'s application; ``session`` itself is not changed.
 
     ``config`` overrides the engine's conf where it names a key that can be set at run time.
+
+    Raises `ConfigError` if the application has ended.
     """
     for noisy in _LOGGERS:
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
-    own = session.newSession()
+    try:
+        own = session.newSession()
+    except Exception as error:
+        if not isinstance(error, ConnectionError) and type(error).__module__ != "py4j.protocol":
+            raise
+        raise ConfigError("this Spark session has ended, or its JVM has; make another one, or pass none") from error
     cores = session.sparkContext.defaultParallelism
     for key, value in {**ENGINE_CONF, "spark.sql.shuffle.partitions": str(cores), **(config or {})}.items():
         if own.conf.isModifiable(key):

@@ -23,7 +23,7 @@ from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
 from strandline.engine.frames import types
 from strandline.engine.frames.ddl import schema_of
-from strandline.engine.frames.failures import is_sparks
+from strandline.engine.frames.failures import is_sparks, thrown
 from strandline.engine.session.start import adopt
 from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError, Position
@@ -95,7 +95,7 @@ class SparkAnalyst:
             except Exception as error:
                 if not is_sparks(error):  # its own mistakes come as what they are
                     raise
-                raise DefinitionError(f"Spark parses this query and cannot plan it: {_sentence(str(error))}") from error
+                raise DefinitionError(f"Spark parses this query and cannot plan it: {thrown(error)}") from error
         if given != stored:
             raise DefinitionError(f"a step of the view would give ({given.ddl}) and not ({stored.ddl})")
 
@@ -137,6 +137,10 @@ def analysed(session: SparkSession, sql: str, names: Sequence[str]) -> DataFrame
         raise _unparsed(session, error, sql) from error
     except PySparkException as error:
         raise refusal(error, sql, names, before=len(_OPEN)) from error
+    except Exception as error:
+        if is_sparks(error) and "java.lang.StackOverflowError" in str(error):
+            raise DefinitionError("this query is nested too deeply for Spark; write it with fewer levels") from error
+        raise
 
 
 def _optimised(query: DataFrame) -> Any:

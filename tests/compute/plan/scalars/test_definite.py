@@ -66,6 +66,9 @@ def test_what_is_not_listed_is_refused_by_its_name(sql: str, words: str) -> None
         "SELECT a, x FROM t LATERAL VIEW explode(array(a, 2)) AS x",
         "SELECT * FROM range(5) AS r(id) JOIN VALUES (1, 2) AS v(a, b) ON id = a",
         "FROM t |> WHERE a IN (1, 2) AND (s LIKE 'x' OR a > 1) |> AGGREGATE count(*) AS n GROUP BY (a)",
+        "SELECT /*+ BROADCAST(t), REPARTITION(3) */ a FROM t",
+        "FROM t |> SELECT /*+ BROADCAST(t), REPARTITION(3) */ a",
+        "WITH RECURSIVE r(n) AS (SELECT 1) FROM r |> SELECT n",
         "FROM t AS u |> SELECT CAST(a AS DECIMAL(4, 2)) AS d, (a + 1) AS n",
     ],
 )

@@ -9,6 +9,7 @@ Source: design page "the map" (decision 7, law D).
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
@@ -68,6 +69,7 @@ _BEFORE_PARENTHESIS: Final = frozenset(
 )
 """Words of SQL that a parenthesis may follow."""
 
+_HINT: Final = re.compile(r"/\*\+.*?\*/", re.DOTALL)
 _LISTED: Final = DEFINITE | frozenset(GRAMMAR)
 _UNLISTED: Final = "is not known to have a definite value in a view"
 
@@ -82,7 +84,7 @@ def refuse_indefinite(query: exp.Expr | None, sql: str, relations: Mapping[str, 
         return
     own = {name.lower() for schema in relations.values() for name in schema.names}
     own |= {alias.alias.lower() for alias in query.find_all(exp.Alias)}
-    for node in query.walk():
+    for node in query.walk(prune=lambda node: isinstance(node, exp.Hint)):
         if isinstance(node, exp.QueryTransform):
             _refuse_script(position_of(node, sql))
         name = _name(node, own)
@@ -139,7 +141,8 @@ def _place(node: exp.Expr, name: str, sql: str) -> Position | None:
 
 def _refuse_by_token(sql: str) -> None:
     """The same for text that only Spark can read: a call is a word before a parenthesis that is no word of SQL."""
-    tokens = words(sql)
+    hints = [hint.span() for hint in _HINT.finditer(sql)]
+    tokens = [word for word in words(sql) if not any(start <= word.start < end for start, end in hints)]
     for before, word, following in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
         name, place = word.text.lower(), position(sql, word.start)
         called = following is not None and following.text == "(" and word.text[:1].isidentifier()
@@ -150,7 +153,7 @@ def _refuse_by_token(sql: str) -> None:
             _refuse(name, place)
         elif name == "tablesample":
             _refuse_sample(place)
-        elif called and name not in _LISTED and _last_word(name) not in _BEFORE_PARENTHESIS and not _is_alias(before):
+        elif called and name not in _LISTED and _last_word(name) not in _BEFORE_PARENTHESIS and not _names(before):
             _refuse_unlisted(name, place)
 
 
@@ -158,8 +161,9 @@ def _last_word(name: str) -> str:
     return name.rpartition(" ")[2]  # `GROUP BY` is one token
 
 
-def _is_alias(before: Word | None) -> bool:
-    return before is not None and before.text.lower() == "as"
+def _names(before: Word | None) -> bool:
+    """Tell whether the word after ``before`` is a name that is given here: of a column, or of a query."""
+    return before is not None and before.text.lower() in {"as", "with", "recursive"}
 
 
 def _refuse(name: str, place: Position | None) -> NoReturn:
