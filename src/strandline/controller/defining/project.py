@@ -311,7 +311,7 @@ def _from_yaml(path: Path, directory: str) -> Create:
 
 
 def _loaded(text: str) -> Any:
-    """Return YAML as plain data.  Raises what the library raises, also for a key that is there twice: the last would win."""
+    """Return YAML as plain data.  Raises what the library raises; also if a key is there twice."""
     nodes = [yaml.compose(text, yaml.SafeLoader)]
     while nodes:
         node = nodes.pop()
