@@ -15,14 +15,17 @@ Source: design page "compute" (a step: advance a dataflow from `lower` to `upper
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 from msgspec.structs import replace
 
 from strandline.algebra.nodes import Node, frames
 from strandline.compute.care import Care, Careful, Way, by_rows, care_of, ways, whole_error
+from strandline.compute.lookups import Lookup
+from strandline.compute.lookups import planned as looked_up
 from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Updates
@@ -33,8 +36,21 @@ from strandline.persist.handles.plane import Contents, Engine, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
 from strandline.persist.shard.state import ShardState
 
-_Plans: TypeAlias = tuple[Node | None, Node | None]
-"""The plans of a stage's updates and of its own errors; None where there are none."""
+
+@dataclass(frozen=True, slots=True)
+class _Plans:
+    """The plans of a stage's updates and of its own errors (None where there are none), and what `lookups` says."""
+
+    ok: Node | None
+    err: Node | None = None
+    lookups: tuple[Lookup, ...] = ()
+
+    @property
+    def frames(self) -> list[str]:
+        """The names of the frames that they read, in order."""
+        return sorted({name for plan in (self.ok, self.err) if plan is not None for name in frames(plan)})
+
+
 SMALL_ROWS_MAX: Final = 20_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
 
@@ -234,8 +250,7 @@ class StageRun:
             return Updates(err=(await self._engine.evaluate(whole_error(self.stage), {}, origin=time), *inherited))
         window = Window(frozenset(self._inputs), (0,), first=True, small=False)
         plans = self._plans(care, window)
-        names = {name for plan in plans if plan is not None for name in frames(plan)}
-        read = {name: await self._engine.read(replace(wanted[source(name)[0]], net=True)) for name in sorted(names)}
+        read = {name: await self._engine.read(replace(wanted[source(name)[0]], net=True)) for name in plans.frames}
         return await self._evaluated(plans, read, time, inherited)
 
     async def _change(self, way: Way, lower: int, upper: int) -> int:
@@ -251,9 +266,10 @@ class StageRun:
         rows_read = sum(each.rows for each in changes.values())
         window = Window(changed, tuple(time - origin for time in times), small=rows_read <= SMALL_ROWS_MAX)
         plans = self._plans(way.care, window)
-        read: dict[str, Rows] = {}
-        for name in sorted({name for plan in plans if plan is not None for name in frames(plan)}):
-            read[name] = await self._read(name, lower, upper, origin, net=way.narrow)
+        sides = _Sides(partial(self._read, lower=lower, upper=upper, origin=origin, net=way.narrow))
+        for lookup in plans.lookups:
+            await self._look_up(lookup, sides, lower, origin)
+        read = {name: await sides.rows(name) for name in plans.frames}
         delta = await self._evaluated(plans, read, origin, await self._inherited(changes))
         await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
         return rows_read
@@ -266,17 +282,22 @@ class StageRun:
 
     def _plan(self, care: Care, window: Window) -> _Plans:
         if not (window.changed or window.first):
-            return None, None
+            return _Plans(None)
         if care is Care.PLAIN:
-            return delta_plan(self.stage, window), None
+            plan = delta_plan(self.stage, window)
+            if plan is None or window.first or not window.small:
+                return _Plans(plan)
+            plan, lookups = looked_up(plan)
+            return _Plans(plan, None, lookups)
         if self._careful is None:
             self._careful = by_rows(self.stage)
-        return delta_plan(self._careful.stage, window), self._careful.error_updates(window)
+        return _Plans(delta_plan(self._careful.stage, window), self._careful.error_updates(window))
 
     async def _evaluated(
         self, plans: _Plans, read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
     ) -> Updates:
-        ok, err = [() if p is None else (await self._engine.evaluate(p, read, origin=origin),) for p in plans]
+        both = (plans.ok, plans.err)
+        ok, err = [() if p is None else (await self._engine.evaluate(p, read, origin=origin),) for p in both]
         return Updates(ok, (*err, *inherited))
 
     async def _inherited(self, wanted: Mapping[str, Contents]) -> list[Rows]:
@@ -293,7 +314,25 @@ class StageRun:
             found.update(await self._engine.times(replace(changes, half=half)) if changes.rows else ())
         return min(found, default=None)
 
-    async def _read(self, name: str, lower: int, upper: int, origin: int, *, net: bool) -> Rows:
+    async def _look_up(self, lookup: Lookup, sides: _Sides, lower: int, origin: int) -> None:
+        """Put the frame of ``lookup`` among the sides: what is found, or all of the side where that is better."""
+        collection, phase = source(lookup.of)
+        old = self.sink.held(origin) if collection == self.name else self._old(collection, lower, origin)
+        keys = [(await sides.rows(place.frame), place.columns) for place in lookup.keys]
+        found = None if old is None else await self._engine.lookup(old, lookup.columns, keys, nulls=lookup.nulls)
+        if found is None:
+            found = await sides.rows(lookup.of)
+        elif phase is Phase.NEW:
+            change = await sides.rows(frame(collection, Phase.DELTA))
+            schema = self._inputs[collection].schema
+            found = await self._engine.union(schema, [found, change], advance=origin, negate=[False, False])
+        sides.read[lookup.frame] = found
+
+    def _old(self, collection: str, lower: int, origin: int) -> Contents:
+        reader = self._inputs[collection]
+        return contents(reader.state, reader.schema, 0, lower, advance=origin)
+
+    async def _read(self, name: str, *, lower: int, upper: int, origin: int, net: bool) -> Rows:
         """Return a frame of a step's plan; ``net``: with all that it holds added up, which is at one time then.
 
         What is old is at one time in any case.  It is added up where it may hold a row that failed and has left: else
@@ -305,12 +344,13 @@ class StageRun:
         reader = self._inputs[collection]
         if phase is Phase.NEW and not net and self._wary:
             sides = [frame(collection, side) for side in (Phase.OLD, Phase.DELTA)]
-            read = [await self._read(side, lower, upper, origin, net=False) for side in sides]
+            read = [await self._read(side, lower=lower, upper=upper, origin=origin, net=False) for side in sides]
             return await self._engine.union(reader.schema, read, advance=origin, negate=[False, False])
         begin = lower if phase is Phase.DELTA else 0
         end = lower if phase is Phase.OLD else upper
         wanted = contents(reader.state, reader.schema, begin, end, advance=origin)
-        return await self._engine.read(replace(wanted, net=net or (self._wary and phase is Phase.OLD)))
+        net = net or (self._wary and phase is Phase.OLD)
+        return await self._engine.read(replace(wanted, net=net, here=phase is Phase.DELTA))
 
     @property
     def _wary(self) -> bool:
@@ -318,6 +358,20 @@ class StageRun:
         if self._failed is None:
             return False
         return any(reader.state.since <= Frontier(self._failed) for reader in self._inputs.values())
+
+
+@dataclass
+class _Sides:
+    """The frames of one step, each read once."""
+
+    _reading: Callable[[str], Awaitable[Rows]]
+    read: dict[str, Rows] = field(default_factory=dict)
+
+    async def rows(self, name: str) -> Rows:
+        """Return a frame."""
+        if name not in self.read:
+            self.read[name] = await self._reading(name)
+        return self.read[name]
 
 
 @dataclass(frozen=True, slots=True)

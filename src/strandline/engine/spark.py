@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
+from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.frames import inline, taken_back
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.held import hand_out
@@ -66,6 +67,7 @@ class SparkEngine:
         self._scanner = Scanner(session, store)
         self._rewriter = Rewriter(store, self._scanner, self._stager)
         self._workers = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="strandline-spark")
+        self._arrangements = Arrangements(self._scanner.tables, self._workers)
         self._views = itertools.count()
         self._naming = threading.Lock()  # held while views carry names that a query's author chose
 
@@ -77,6 +79,7 @@ class SparkEngine:
     def close(self) -> None:
         """Wait for the calls under way and refuse new ones.  The session is its builder's to stop."""
         self._workers.shutdown()
+        self._arrangements.close()
 
     def spark_frame(self, rows: Rows) -> DataFrame:
         """Return ``rows`` as a lazy DataFrame, for users of Spark."""
@@ -178,6 +181,16 @@ class SparkEngine:
     async def multiset(self, rows: Rows, schema: Schema) -> Rows:
         """See `Engine.multiset`.  The ERR half gives its one column, ``__error``."""
         return wrap(await self._run(partial(self._multiset, unwrap(rows))))
+
+    async def lookup(
+        self, old: Contents, columns: Sequence[str], keys: Sequence[tuple[Rows, Sequence[str]]], *, nulls: bool
+    ) -> Rows | None:
+        """See `Engine.lookup`: in an arrangement, for keys that are here."""
+        tables = [frame.table.select(list(named)) for rows, named in keys if isinstance(frame := unwrap(rows), Local)]
+        if len(tables) < len(keys):
+            return None
+        found = await self._run(partial(self._arrangements.lookup, old, columns, tables, nulls=nulls))
+        return None if found is None else wrap(Local(found, plain=False))
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
         """See `Engine.restrict`.  Rows that are here already are few: they are returned as they are."""

@@ -322,6 +322,8 @@ def shared_stage_closed(self: Catalog, items: Any) -> Catalog:
 
 
 _wanted_sinces = retention.wanted_sinces
+_planned = stepping.looked_up
+_held = Sink.held
 
 
 @bug("holds follow the policies, whatever still reads the past", (retention, "wanted_sinces"))
@@ -378,3 +380,17 @@ async def said_for_ever(self: Core) -> None:
 def failure_shared(self: Problems, name: str) -> Any:
     """Let it through."""
     return core_module.AsyncExitStack()
+
+
+@bug("a look-up of a new side leaves out what the window adds", (stepping, "looked_up"))
+def new_taken_for_old(plan: Any) -> Any:
+    """Look up the old side."""
+    changed, found = _planned(plan)
+    return changed, tuple(replace(each, of=each.of.replace(":new", ":old")) for each in found)
+
+
+@bug("what is stored for groups is looked up as of before the last step", (Sink, "held"))
+def prior_behind(self: Sink, advance: int) -> Any:
+    """Leave the newest batch out."""
+    held = _held(self, advance)
+    return held and msgspec.structs.replace(held, batches=held.batches[:-1])

@@ -33,7 +33,7 @@ from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.sink.mint import Description, mint
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
-from strandline.persist.handles.plane import Engine, Errors, Half, Rows, StageRequest
+from strandline.persist.handles.plane import Contents, Engine, Errors, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents, erring
 from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import Staged
@@ -147,6 +147,12 @@ class Sink:
         if contents(state, self.schema, lower, upper, advance=lower).rows:
             self._correction.withdraw(await self._stored(state, lower, upper))
         self._accounted = state.upper
+
+    def held(self, advance: int) -> Contents | None:
+        """Return the ok half of the shard, all of it at ``advance``, if that is what rules call *prior*."""
+        if self.owes or not self.seen:
+            return None
+        return contents(self.writer.state, self.schema, 0, as_time(self._accounted), advance=advance)
 
     async def prior(self) -> Rows:
         """Return what rules call *prior*: the ok half before this step as desired, which is stored + owed."""

@@ -18,21 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.algebra.schema import DIFF, ERROR, Schema, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Frame, Local
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.stage import DRIVER_PART, Stager
 from strandline.engine.sql import consolidate
-from strandline.errors import CorruptionError
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.handles.plane import Contents, Half, StageRequest
 from strandline.persist.shard.batch import (
     INLINE_PART_BYTES_MAX,
     NOTHING,
     Batch,
-    BlobPart,
     InlinePart,
     Part,
     Staged,
@@ -77,7 +75,7 @@ class Rewriter:
 
     def verify(self, contents: Contents) -> int:
         """See `Merger.verify`."""
-        return sum(pc.sum(table[DIFF]).as_py() or 0 for table in self._tables(contents))
+        return sum(pc.sum(table[DIFF]).as_py() or 0 for table in self.scanner.tables(replace(contents, half=Half.BOTH)))
 
     def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
         """See `Engine.trim`."""
@@ -88,7 +86,7 @@ class Rewriter:
         return replace(sums, lower=lower, upper=upper, parts=parts if sums.rows else ())
 
     def _here(self, contents: Contents, request: StageRequest) -> Staged:
-        merged = inline.consolidated(pa.concat_tables(self._tables(contents)))
+        merged = inline.consolidated(pa.concat_tables(self.scanner.tables(contents)))
         if request.sort:
             merged = inline.in_order(merged, consolidate.sort_columns(request.schema, request.sort))
         table = inline.without_idle_error(merged)
@@ -113,27 +111,3 @@ class Rewriter:
             return (InlinePart(encoded, table.num_rows),)
         described = self.store.write(f"{request.prefix.rstrip('/')}/{DRIVER_PART}", inline.parquet(table))
         return (described.sorted_by(request.sort),)
-
-    def _tables(self, contents: Contents) -> list[pa.Table]:
-        target = inline.update_schema(contents.schema)
-        tables = [target.empty_table()]
-        for part in (part for batch in contents.batches for part in batch.parts):
-            shown = contents.through(part.window)
-            if shown is not None:
-                stored = self._stored(contents, part, target)
-                tables.append(
-                    inline.select(stored, half=Half.BOTH, lower=shown.lower, upper=shown.upper, advance=shown.advance)
-                )
-        return tables
-
-    def _stored(self, contents: Contents, part: Part, target: pa.Schema) -> pa.Table:
-        if isinstance(part, InlinePart):
-            return inline.decode(contents.shard, part, contents.schema)
-        return self._loaded(part, target)
-
-    def _loaded(self, part: BlobPart, target: pa.Schema) -> pa.Table:
-        self.store.check(part)
-        table = inline.conform(self.store.load(part), target)
-        if table[TIME].null_count or table[DIFF].null_count:
-            raise CorruptionError(f"part {part.key} holds updates without a time or a diff")
-        return table

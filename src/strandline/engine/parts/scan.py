@@ -25,8 +25,10 @@ from strandline.engine.parts.part_store import Parts
 from strandline.engine.sql import answers
 from strandline.errors import CorruptionError
 from strandline.persist.handles.plane import Contents, Half
-from strandline.persist.shard.batch import BlobPart, InlinePart, Window
+from strandline.persist.shard.batch import BlobPart, InlinePart, Part, Window
 
+HERE_ROWS_MAX: Final = 20_000
+"""More updates than this are not brought into this process, even if they are asked for here."""
 _OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true"}
 
 
@@ -47,6 +49,8 @@ class Scanner:
         blobs = _blobs(contents)
         if not blobs:
             return Local(small, contents.plain)
+        if contents.here and sum(part.rows for part in blobs) <= HERE_ROWS_MAX:
+            return Local(pa.concat_tables(self.tables(contents)), contents.plain)
         scan = self._shown(contents, self.store.check_all(blobs))
         if scan is None:
             return Local(small, contents.plain)
@@ -71,6 +75,31 @@ class Scanner:
             found |= {time + contents.advance for time in times.to_pylist()}
         advanced = {max(time, contents.advance) for time in found if contents.lower <= time < contents.upper}
         return tuple(sorted(advanced))
+
+    def tables(self, contents: Contents) -> list[pa.Table]:
+        """Return the updates of ``contents``, part by part, read and checked here."""
+        target = inline.update_schema(contents.schema)
+        tables = [inline.select(target.empty_table(), half=contents.half, lower=0, upper=0, advance=0)]
+        for part in (part for batch in contents.batches for part in batch.parts):
+            shown = contents.through(part.window)
+            if shown is not None:
+                stored = self._stored(contents, part, target)
+                tables.append(
+                    inline.select(stored, half=shown.half, lower=shown.lower, upper=shown.upper, advance=shown.advance)
+                )
+        return tables
+
+    def _stored(self, contents: Contents, part: Part, target: pa.Schema) -> pa.Table:
+        if isinstance(part, InlinePart):
+            return inline.decode(contents.shard, part, contents.schema)
+        return self._loaded(part, target)
+
+    def _loaded(self, part: BlobPart, target: pa.Schema) -> pa.Table:
+        self.store.check(part)
+        table = inline.conform(self.store.load(part), target)
+        if table[TIME].null_count or table[DIFF].null_count:
+            raise CorruptionError(f"part {part.key} holds updates without a time or a diff")
+        return table
 
     def _shown(self, contents: Contents, parts: Sequence[Described]) -> DataFrame | None:
         """Return what shows of these parts, times counting from ``contents.advance``; None if nothing does."""

@@ -62,6 +62,8 @@ class Contents(msgspec.Struct, frozen=True):
     """
     seqno: int = 0
     """The version of the shard that this was planned from."""
+    here: bool = False
+    """Whether a read should bring the rows into this process, if they are few: look-ups need them there."""
 
     def through(self, window: Window | None) -> Contents | None:
         """Return these contents restricted to ``window``; None if the window shows none of them."""
@@ -266,6 +268,18 @@ class Engine(Merger, Protocol):
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """Return Σ diff at each time of the updates, ascending; for small frames."""
+        ...
+
+    async def lookup(
+        self, old: Contents, columns: Sequence[str], keys: Sequence[tuple[Rows, Sequence[str]]], *, nulls: bool
+    ) -> Rows | None:
+        """Return the rows of ``old`` whose ``columns`` have the values that some row of ``keys`` has in its columns.
+
+        Perhaps more rows, never fewer; added up, at ``old.advance``.  ``nulls``: NULL equals NULL; else it equals
+        nothing.  ``old`` begins at time 0.  None: reading all of it is the better way, or the only one.
+
+        Raises `CorruptionError` as `read` does.
+        """
         ...
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:

@@ -263,6 +263,16 @@ class ListEngine:
         for batch in pa.Table.from_arrays(arrays, names).to_batches(1):
             yield batch
 
+    async def lookup(
+        self, old: Contents, columns: Sequence[str], keys: Sequence[tuple[Rows, Sequence[str]]], *, nulls: bool
+    ) -> Rows | None:
+        """See `Engine.lookup`: exactly those rows."""
+        wanted = {tuple(row[name] for name in named) for rows, named in keys for row in listed(rows).rows}
+        wanted = {key for key in wanted if nulls or None not in key}
+        found = _added_up(listed(await self.read(replace(old, half=Half.OK))))
+        kept = tuple(row for row in found.rows if tuple(row[name] for name in columns) in wanted)
+        return Rows(Listed(found.names, kept))
+
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
         """See `Engine.restrict`."""
         wanted = {_values(row, schema) for row in listed(to).rows}

@@ -1,0 +1,1 @@
+"""Arrangements: the contents of collections, sorted by keys, in local files: a cache for look-ups."""

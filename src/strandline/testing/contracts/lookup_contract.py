@@ -1,0 +1,77 @@
+"""The contract of `Engine.lookup`, as a test suite; fixtures as `engine_contract` says.
+
+Source: design page "compute" (arrangements: a look-up gives what a scan would, or leaves it to one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from strandline.algebra.schema import DIFF, TIME, Column, Schema
+from strandline.persist.handles.plane import Engine
+from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, Load, contents, errors, request, table, updates
+
+KEYS = Schema((Column("a", "string"), Column("b", "bigint")))
+
+
+class LookupContract:
+    """The tests for every Engine's look-ups."""
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run one test's coroutine."""
+        asyncio.run(coroutine)
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("nulls", [False, True])
+    def test_a_look_up_finds_the_rows_of_its_keys_as_they_are_now(
+        self, engine: Engine, load: Load, way: str, nulls: bool
+    ) -> None:
+        """Damage: a join misses a row, or meets one that was withdrawn."""
+        first = [(1, "a", 0, 1), (1, "b", 0, 2), (2, "a", 0, 1), (None, "c", 0, 1), (3, None, 0, 1)]
+        second = [(1, "a", 4, -1), (1, "d", 4, 1), (2, "a", 5, 1), (4, "e", 9, 1)]
+
+        async def body() -> None:
+            bad = pa.concat_tables([table(second), errors([("bad", 4, 1)])], promote_options="default")
+            batches = [
+                await engine.stage(load(table(first), SCHEMA), request(way, upper=4)),
+                await engine.stage(load(bad, SCHEMA), request(way, lower=4)),
+            ]
+            keys = load(_keys((1, "x"), (None, "a"), (3, "y")), KEYS)
+            found = []
+            for upper in (4, 9, 9):
+                old = replace(contents(*batches), upper=upper, advance=20)
+                rows = await engine.lookup(old, ["k"], [(keys, ["b"])], nulls=nulls)
+                assert rows is not None
+                found.append(updates(await engine.collect(rows)))
+            none: dict[tuple[Any, ...], int] = {(None, "c", 20): 1} if nulls else {}
+            assert found[0] == {(1, "a", 20): 1, (1, "b", 20): 2, (3, None, 20): 1, **none}
+            assert found[1] == {(1, "b", 20): 2, (1, "d", 20): 1, (3, None, 20): 1, **none}
+            assert found[2] == found[1]
+
+        self.run(body())
+
+    def test_keys_of_several_columns_and_places_are_met_whole(self, engine: Engine, load: Load) -> None:
+        """Damage: half a key meets, or the rows of one term of a union are missed."""
+
+        async def body() -> None:
+            written = table([(1, "a", 0, 1), (1, "b", 0, 1), (2, "a", 0, 1), (2, "b", 0, 1)])
+            old = contents(await engine.stage(load(written, SCHEMA), request("inline")))
+            places = [(load(_keys((1, "b")), KEYS), ["a", "b"]), (load(table([(2, "a", 0, 1)]), SCHEMA), ["v", "k"])]
+            rows = await engine.lookup(old, ["v", "k"], places, nulls=False)
+            assert rows is not None
+            assert updates(await engine.collect(rows)) == {(1, "b", 0): 1, (2, "a", 0): 1}
+
+        self.run(body())
+
+
+def _keys(*pairs: tuple[int | None, str | None]) -> pa.Table:
+    numbers, texts = [number for number, _ in pairs], [text for _, text in pairs]
+    ones = pa.array([1] * len(pairs), pa.int64())
+    columns = {"a": pa.array(texts, pa.string()), "b": pa.array(numbers, pa.int64())}
+    return pa.table(columns | {TIME: ones, DIFF: ones})

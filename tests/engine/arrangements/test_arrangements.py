@@ -1,0 +1,197 @@
+"""An arrangement finds every row of the keys that it is asked for, whatever their types and however it grew."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.engine.arrangements import cache, runs
+from strandline.engine.arrangements.cache import Arrangements
+from strandline.engine.arrangements.keys import family, hashes
+from strandline.engine.frames import inline
+from strandline.frontier.antichain import Frontier
+from strandline.persist.handles.plane import Contents
+from strandline.persist.shard.batch import NOTHING, Batch, InlinePart
+
+TEXTS = ["", "a", "b", "eight888", "nine99999", "nine99998", "é" * 40, "é" * 39 + "x", None]
+KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "tinyint": (pa.int8(), [-128, -1, 0, 1, 127, None]),
+    "int": (pa.int32(), [-(2**31), -1, 0, 1, 7, None]),
+    "bigint": (pa.int64(), [-(2**63), -1, 0, 2**40, 2**63 - 1, None]),
+    "string": (pa.string(), TEXTS),
+    "boolean": (pa.bool_(), [True, False, None]),
+    "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(9999, 12, 31), None]),
+    "timestamp": (pa.timestamp("us", tz="UTC"), [dt.datetime(1970, 1, 1, tzinfo=dt.UTC), None]),
+    "decimal(38,2)": (pa.decimal128(38, 2), [Decimal("-1.50"), Decimal("9" * 36), Decimal(0), None]),
+    "double": (pa.float64(), [0.0, float("nan"), 1.5, float("inf"), -2.25, None]),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_values_have_equal_numbers_if_and_only_if_they_are_equal(name: str) -> None:
+    """Damage: a look-up misses rows of its keys; or finds so many that a scan had been cheaper."""
+    kind, values = KINDS[name]
+    found = hashes([pa.chunked_array([pa.array(values, kind), pa.array(values, kind)])])
+    assert found[: len(values)].tolist() == found[len(values) :].tolist()
+    assert len(set(found.tolist())) == len(values)
+    sliced = pa.chunked_array([pa.array(["x", *values] if name == "string" else [None, *values], kind).slice(1)])
+    assert hashes([sliced]).tolist() == found[: len(values)].tolist()
+
+
+def test_numbers_depend_on_what_sql_compares_and_not_on_how_arrow_stores_it() -> None:
+    """Damage: a join of an int with a bigint, or of -0.0 with 0.0, loses its rows."""
+    small, large = pa.array([1, -7, None], pa.int8()), pa.array([1, -7, None], pa.int64())
+    assert hashes([pa.chunked_array([small])]).tolist() == hashes([pa.chunked_array([large])]).tolist()
+    zeros = pa.chunked_array([pa.array([0.0, -0.0]), pa.array([0.0, float("nan"), np.float64("-nan")])])
+    assert len(set(hashes([zeros]).tolist())) == 2
+    words = pa.array(["a", "b", None, "a"])
+    encoded = pa.chunked_array([words.dictionary_encode()])
+    assert hashes([encoded]).tolist() == hashes([pa.chunked_array([words.cast(pa.large_string())])]).tolist()
+    swapped = [pa.chunked_array([pa.array([1, 2])]), pa.chunked_array([pa.array([2, 1])])]
+    assert len(set(hashes(swapped).tolist())) == 2
+
+
+def test_only_types_that_compare_alike_are_of_one_family() -> None:
+    """Damage: a join that Spark answers by a cast finds nothing."""
+    assert family(pa.decimal128(9, 2)) != family(pa.decimal128(9, 3))
+    assert family(pa.timestamp("us")) != family(pa.timestamp("us", tz="UTC"))
+    assert family(pa.string()) != family(pa.int32()) != family(pa.date32())
+    assert family(pa.binary()) is None
+    assert family(pa.float16()) is None
+
+
+SCHEMA = Schema((Column("k", "int"), Column("s", "string"), Column("v", "bigint")))
+
+
+class Collection:
+    """A collection as lists: what it is at each time, and as the contents that an engine reads."""
+
+    def __init__(self) -> None:
+        self.updates: list[tuple[tuple[Any, ...], int, int]] = []
+        self.batches: list[Batch] = []
+        self.reads = 0
+
+    def append(self, time: int, changes: list[tuple[tuple[Any, ...], int]], since: int = 0) -> None:
+        self.updates += [(row, time, diff) for row, diff in changes]
+        number = len(self.batches)
+        part = InlinePart(str(number).encode(), max(1, len(changes)))
+        rows = max(1, len(changes))
+        bounds = Frontier(time), Frontier(time + 1), Frontier(since)
+        self.batches.append(Batch(*bounds, (part,), rows, rows, NOTHING, plain=False))
+
+    def old(self, upper: int) -> Contents:
+        batches = tuple(batch for batch in self.batches if not Frontier(upper) <= batch.lower)
+        return Contents("c", SCHEMA, batches, 0, upper, upper)
+
+    def tables(self, wanted: Contents) -> list[pa.Table]:
+        self.reads += 1
+        times = {time for batch in wanted.batches for time in [batch.lower.at]}
+        shown = [u for u in self.updates if u[1] in times and wanted.lower <= u[1] < wanted.upper]
+        columns = {name: [row[n] for row, _, _ in shown] for n, name in enumerate(SCHEMA.names)}
+        columns |= {ERROR: [None] * len(shown), TIME: [t for _, t, _ in shown], DIFF: [d for _, _, d in shown]}
+        return [inline.conform(pa.table(columns), inline.update_schema(SCHEMA))]
+
+    def matching(self, upper: int, columns: tuple[str, ...], keys: set[tuple[Any, ...]]) -> Counter[Any]:
+        at = [SCHEMA.names.index(name) for name in columns]
+        held: Counter[Any] = Counter()
+        for row, time, diff in self.updates:
+            if time < upper and tuple(row[n] for n in at) in keys:
+                held[row] += diff
+        return Counter({row: count for row, count in held.items() if count})
+
+
+def looked_up(found: pa.Table | None, upper: int) -> Counter[Any]:
+    """Return what a look-up found as row → count."""
+    assert found is not None
+    assert found.column_names == [*SCHEMA.names, TIME, DIFF]
+    assert set(found[TIME].to_pylist()) <= {upper}
+    return Counter({tuple(r[name] for name in SCHEMA.names): r[DIFF] for r in found.to_pylist()})
+
+
+def key_table(columns: tuple[str, ...], keys: set[tuple[Any, ...]]) -> pa.Table:
+    """Return keys as a look-up is given them."""
+    kinds = {"k": pa.int64(), "s": pa.string(), "v": pa.int64()}
+    return pa.table({name: pa.array([key[n] for key in keys], kinds[name]) for n, name in enumerate(columns)})
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: after some ticks, a merge of runs or a compaction a join misses rows, or finds withdrawn ones."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(runs, "RUNS_MAX", rng.choice([2, 3, 8]))
+    monkeypatch.setattr(runs, "MAPPED_BYTES_MIN", rng.choice([0, 1 << 30]))
+    monkeypatch.setattr(cache, "MERGED_HERE_ROWS_MAX", rng.choice([0, 1 << 30]))
+    collection = Collection()
+    present: list[tuple[Any, ...]] = []
+    with ThreadPoolExecutor(1) as workers:
+        arranged = Arrangements(collection.tables, workers)
+        for time in range(40):
+            gone = [present.pop(rng.randrange(len(present))) for _ in range(rng.randrange(3)) if present]
+            come = [(rng.choice([None, 1, 2, 3]), rng.choice(TEXTS), rng.randrange(3)) for _ in range(rng.randrange(4))]
+            present += come
+            collection.append(time, [(row, -1) for row in gone] + [(row, 1) for row in come])
+            if rng.random() < 0.1:  # compaction: all times so far become one
+                since = time + 1
+                collection.batches = [replace(batch, since=Frontier(since)) for batch in collection.batches]
+            for columns in rng.sample([("k",), ("s", "k"), ("v", "s"), ("s",)], 2):
+                at = [SCHEMA.names.index(name) for name in columns]
+                keys = {tuple(row[n] for n in at) for row in rng.sample(present, min(2, len(present)))} | {
+                    (None,) * len(at)
+                }
+                nulls = rng.random() < 0.5
+                found = arranged.lookup(collection.old(time + 1), columns, [key_table(columns, keys)], nulls=nulls)
+                expected = keys if nulls else {key for key in keys if None not in key}
+                assert looked_up(found, time + 1) == collection.matching(time + 1, columns, expected)
+        arranged.close()
+
+
+def test_only_what_is_new_is_read() -> None:
+    """Damage: each tick costs as much as the collection is large."""
+    collection = Collection()
+    collection.append(0, [((n, "x", n), 1) for n in range(100)])
+    with ThreadPoolExecutor(1) as workers:
+        arranged = Arrangements(collection.tables, workers)
+        keys = key_table(("k",), {(3,)})
+        arranged.lookup(collection.old(1), ("k",), [keys], nulls=False)
+        whole, collection.tables = collection.tables, lambda wanted: pytest.fail("nothing is new")  # type: ignore[method-assign]
+        arranged._tables = collection.tables
+        assert looked_up(arranged.lookup(collection.old(1), ("k",), [keys], nulls=False), 1) == {(3, "x", 3): 1}
+        arranged._tables = lambda wanted: [*whole(wanted)] if wanted.lower == 1 else pytest.fail("all is read again")
+        collection.append(1, [((3, "y", 3), 1)])
+        found = arranged.lookup(collection.old(2), ("k",), [keys], nulls=False)
+        assert looked_up(found, 2) == {(3, "x", 3): 1, (3, "y", 3): 1}
+        arranged.close()
+
+
+def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: rows are lost where types differ; or a look-up hands over a whole collection; or memory runs out."""
+    collection = Collection()
+    collection.append(0, [((1, "x", n), 1) for n in range(100)])
+    one = key_table(("k",), {(1,)})
+    with ThreadPoolExecutor(1) as workers:
+        arranged = Arrangements(collection.tables, workers, budget=1 << 20)
+        assert arranged.lookup(collection.old(1), ("s",), [one], nulls=False) is None
+        assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is not None
+        assert arranged.lookup(collection.old(0), ("k",), [one], nulls=False) is None  # it stands further already
+        monkeypatch.setattr(cache, "FOUND_ROWS_MAX", 99)
+        assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
+        monkeypatch.undo()
+        arranged._budget = 100
+        before = collection.reads
+        assert [arranged.lookup(collection.old(1), ("v",), [one], nulls=False) is None for _ in range(2)] == [
+            False,
+            True,
+        ]
+        assert arranged.size == 0
+        assert collection.reads == before + 1, "what is too large is not read again and again"
+        arranged.close()
