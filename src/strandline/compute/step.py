@@ -82,6 +82,7 @@ class StageRun:
         self._careful: Careful | None = None
         self._planned: tuple[tuple[Care, Window], _Plans] | None = None  # the last step's
         self._failed: int | None = None  # a row failed before this time, the last one that did
+        self._looked_up: int | None = None  # where the last window began for which something was looked up
         self.stepping_ms: int | None = None
         """Since when a tick waits for a step of it (milliseconds); None: it does not."""
 
@@ -105,10 +106,10 @@ class StageRun:
         """The time from which on its inputs, and its own shard, must stay readable.
 
         It is one step below the start of its next window, also of the next process's: only there can a read separate a
-        time from earlier ones.
+        time from earlier ones.  What it looks up is brought on from the start of the last window.
         """
         begins = [reached(self.sink.writer.state)] if not self.sink.fresh else [self.known()]
-        begins += [] if self.sink.desired is None else [Frontier(self.sink.desired)]
+        begins += [Frontier(time) for time in (self.sink.desired, self._looked_up) if time is not None]
         return Frontier(max(0, as_time(meet(begins)) - 1))
 
     def known(self) -> Frontier:
@@ -267,6 +268,8 @@ class StageRun:
         window = Window(changed, tuple(time - origin for time in times), small=rows_read <= SMALL_ROWS_MAX)
         plans = self._plans(way.care, window)
         sides = _Sides(partial(self._read, lower=lower, upper=upper, origin=origin, net=way.narrow))
+        if plans.lookups:
+            self._looked_up = lower
         for lookup in plans.lookups:
             await self._look_up(lookup, sides, lower, origin)
         read = {name: await sides.rows(name) for name in plans.frames}
