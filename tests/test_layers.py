@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 
 from strandline.algebra.nodes import Node
+from strandline.instance.instance import Instance
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
@@ -104,6 +106,12 @@ TAKES_NODES_APART = (
     "engine.sql.rendering",
     "testing.lists.list_plans",
 )
+
+
+#: The rooms that command an instance and read its reports, and what of it they never see.
+BEFORE_THE_INSTANCE = ("controller", "client")
+INSIDE_THE_INSTANCE = frozenset({"strandline.instance.dataflows", "strandline.instance.feeds"})
+RUNS_THERE = frozenset(f"{dash}{name}" for name in ("dataflows", "tables", "ingestions", "tasks") for dash in ("", "_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +320,44 @@ def test_types_of_spark_may_be_named_anywhere() -> None:
     """The public face returns Spark's DataFrame; an annotation loads nothing."""
     text = "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"
     assert misplaced(list(imports_of("client", text, frozenset()))) == []
+
+
+def looks_inside(module: str, text: str) -> list[str]:
+    """Return where ``text`` of ``module`` takes hold of what an instance runs, instead of asking the instance."""
+    if not _within(module, BEFORE_THE_INSTANCE):
+        return []
+    imported = {each.imported for each in imports_of(module, text, INSIDE_THE_INSTANCE)} & INSIDE_THE_INSTANCE
+    found = [f"{module} imports {each}" for each in sorted(imported)]
+    for at in ast.walk(ast.parse(text)):
+        match at:
+            case ast.Attribute(ast.Name("instance") | ast.Attribute(attr="instance"), attr) if attr in RUNS_THERE:
+                found.append(f"{module}:{at.lineno}: takes hold of the instance's {attr}")
+    return found
+
+
+def test_controller_and_instance_meet_in_commands_calls_and_reports() -> None:
+    """Damage: what the controller takes hold of in the instance can never run in another process."""
+    assert [each for name, path in modules().items() for each in looks_inside(name, path.read_text())] == []
+    shown = {name for name in vars(Instance(*[Mock()] * 4)) if not name.startswith("_")}
+    assert shown == {"watch"}, "what an instance runs is private; give it a call, or its report a value"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from strandline.instance.dataflows import Dataflows",
+        "from strandline.instance import feeds",
+        "def f(core):\n    return core.require_writing().instance.dataflows",
+        "def f(instance):\n    return instance._tables['t']",
+    ],
+)
+def test_the_check_sees_a_planted_look_into_the_instance(text: str) -> None:
+    """A check that sees nothing would let the wall fall again."""
+    for module in ("controller.core", "client.writing"):
+        assert len(looks_inside(module, text)) == 1
+    assert (
+        looks_inside("controller.core", "def f(report, instance):\n    return report.tasks, instance.table('t')") == []
+    )
 
 
 def nodes_taken_apart(module: str, text: str) -> list[str]:

@@ -200,7 +200,7 @@ def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
     place, tasks = Place(), {"one": Stuck(), "two": Stuck()}
     assembly, loop = place.assembly(), LoopThread()
     core = loop.run(Core.open(assembly, Config(), Mode.FULL))
-    core.require_writing().instance.tasks.update(cast("dict[str, Materialization]", tasks))
+    core.require_writing().instance._tasks.update(cast("dict[str, Materialization]", tasks))
     env = Environment(Access(core, assembly, loop))
     with pytest.raises(Unavailable, match="endpoint is gone"):
         env.close()
@@ -378,7 +378,7 @@ def test_what_a_clock_ahead_has_bound_is_followed_at_once_under_a_right_clock(mo
         right = await opened()
         connected.upstream.produce("0", 2)
         await right.tick()
-        assert right.require_writing().instance.ingestions["u"].status.durable_records == 1
+        assert right.require_writing().instance._ingestions["u"].status.durable_records == 1
         assert not right.all_problems()
 
     run_sync(body())

@@ -59,7 +59,7 @@ def core() -> Core:
 
 def source(core: Core, name: str, ingestion: Failing) -> None:
     """Let ``ingestion`` take part in ticks."""
-    core.require_writing().instance.ingestions[name] = cast("Ingestion", ingestion)
+    core.require_writing().instance._ingestions[name] = cast("Ingestion", ingestion)
 
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
@@ -159,7 +159,7 @@ def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(
         with pytest.raises(Indeterminate):
             run_sync(definitions._add(core, Table("u", (("k", "string"),), "other")))
     time = run_sync(core.tick())
-    assert "u" in core.require_writing().instance.tables
+    assert "u" in core.require_writing().instance._tables
     assert core.client.state_of("other").upper > Frontier(time)
     assert core.all_problems() == {}
 
@@ -204,7 +204,7 @@ def test_a_drop_of_unknown_outcome_that_happened_is_finished_by_the_next_tick(
         with pytest.raises(Indeterminate):
             run_sync(definitions.drop(core, Drop("table", "t", if_exists=False)))
     run_sync(core.tick())
-    assert core.require_writing().instance.tables == {}
+    assert core.require_writing().instance._tables == {}
     assert core.catalog.dropped == ()
     assert core.client.known("table") is None  # else each dropped item would cost memory until the process ends
     assert _closed(core, "table")

@@ -104,13 +104,42 @@ def test_a_read_only_instance_binds_and_delivers_nothing() -> None:
     assert {name: upper(core, name) for name in before} == before
 
 
+def test_what_the_stage_that_is_furthest_behind_must_read_is_needed() -> None:
+    """Damage: a shard that two views read is released as far as the faster one needs it, and the other goes wrong."""
+    core = open_core(over_lists())
+    instance, items = core.require_writing().instance, core.catalog.collection("items").shard
+    readers = [run for run in instance._dataflows.runs if items in run.reads]
+    assert len(readers) > 1
+    assert instance.needed()[items] == readers[0].needed > Frontier(1)
+    for behind in readers:
+        desired, behind.sink.desired = behind.sink.desired, 2
+        assert instance.needed()[items] == Frontier(1)
+        behind.sink.desired = desired
+
+
+def test_a_report_has_the_views_whose_shards_have_a_history() -> None:
+    """Damage: a view that nothing was computed for yet is checked, or what was appended is not checked."""
+    core = run_sync(Core.open(over_lists().assembly, Config(), Mode.FULL))
+    run_sync(_define(core))
+    instance = core.require_writing().instance
+    assert instance.report().views == {}
+    run_sync(_change(core, 0))
+    run_sync(core.tick())
+    views = instance.report().views
+    assert views.keys() == {"totals", "matched", "highest"}
+    assert {each.fingerprint for each in views.values()} == {
+        instance._dataflows.runs_of(name)[-1].sink.fingerprint for name in views
+    }
+    assert views["highest"].rows > 0
+
+
 def test_what_is_commanded_again_runs_on_and_what_is_commanded_otherwise_is_ended() -> None:
     """Damage: every tick opens every sink anew; or a view goes on with a plan that was found wrong."""
     core = open_core(over_lists())
     instance, wanted = core.require_writing().instance, commanded(core)
-    runs = instance.dataflows.runs
+    runs = instance._dataflows.runs
     run_sync(instance.end(wanted))
-    assert instance.dataflows.runs == runs
+    assert instance._dataflows.runs == runs
     totals = wanted["totals"]
     assert isinstance(totals, RunDataflow)
     run_sync(instance.end({**wanted, "totals": replace(totals, conf={"spark.sql.ansi.enabled": "false"})}))

@@ -420,7 +420,7 @@ class Core:
     async def _release_history(self, time: int) -> None:
         writing = self.require_writing()
         async with self.problems.of(RELEASING):
-            await writing.retention.follow(self.catalog, writing.instance.dataflows, time)
+            await writing.retention.follow(self.catalog, writing.instance, time)
             self.problems.note(RELEASING, "")
 
     async def merge(self) -> None:
@@ -467,13 +467,14 @@ class Core:
         Raises `DefinitionError` if there is no such collection, `InvalidUsage` if it is not a table, `Unavailable` if
         it could not be opened; the next tick tries again.
         """
-        tables = self.require_writing().instance.tables
+        instance = self.require_writing().instance
         item = self.catalog.collection(name)
         if not isinstance(item, Table):
             raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
-        if name.lower() not in tables:
+        table = instance.table(name.lower())
+        if table is None:
             raise Unavailable(f"table {item.name!r} is not open yet: {self.problems.get(name.lower(), 'try again')}")
-        return tables[name.lower()]
+        return table
 
     def kept(self, item: Collected) -> str:
         """Return for how long the history of a collection is kept, as its author wrote it."""

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from strandline.compute.step import StageRun, reached
+from strandline.compute.step import reached
 from strandline.controller.location.catalog import Catalog, Collected, Item, Materialization, Source, View
 from strandline.controller.location.config import Config
 from strandline.controller.location.interval import milliseconds
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
-from strandline.instance.dataflows import Dataflows
+from strandline.instance.instance import Instance
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.since import SinceHandle
 
@@ -85,7 +85,7 @@ class Retention:
         """Return whether every shard of ``item`` is held; a materialization has none."""
         return isinstance(item, Materialization) or all(shard in self._holds for shard in kept_shards(item))
 
-    async def follow(self, catalog: Catalog, dataflows: Dataflows, time: int) -> None:
+    async def follow(self, catalog: Catalog, instance: Instance, time: int) -> None:
         """Move the holds that may be moved, if it is time to look.
 
         Raises `FencedError` if a newer environment holds the shards, and what the stores raise: what is not moved now
@@ -100,8 +100,8 @@ class Retention:
         there = {shard for item in collections for shard in kept_shards(item)}
         self._holds = {shard: hold for shard, hold in self._holds.items() if shard in there}  # the rest was dropped
         views = [item for item in collections if isinstance(item, View)]
-        unopened = [view for view in views if view.name.lower() not in dataflows.views]
-        limits = [*stage_limits(dataflows.runs), *view_limits(unopened, catalog, self._reached)]
+        unopened = [view for view in views if not instance.runs(view.name.lower())]
+        limits = [*instance.needed().items(), *view_limits(unopened, catalog, self._reached)]
         wanted = wanted_sinces(collections, policies, self._upper, limits)
         moves = [
             (hold, wanted[shard])
@@ -143,13 +143,6 @@ def wanted_sinces(
         if shard in wanted:
             wanted[shard] = meet((wanted[shard], since))
     return wanted
-
-
-def stage_limits(runs: Iterable[StageRun]) -> Iterator[Limit]:
-    """Yield how far the hold on each shard that a stage reads, or writes, may move for it."""
-    for run in runs:
-        for shard in (*run.reads, run.sink.writer.shard):
-            yield shard, run.needed
 
 
 def view_limits(views: Iterable[View], catalog: Catalog, upper: Upper) -> Iterator[Limit]:

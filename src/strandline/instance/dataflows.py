@@ -34,7 +34,7 @@ class Dataflows:
         self.may_write = may_write
         self._runs: dict[str, StageRun] = {}  # by stage name, inputs first
         self._users: dict[str, set[str]] = {}  # stage name to the views that need it
-        self._views: dict[str, None] = {}
+        self._views: dict[str, Sink] = {}
 
     @property
     def runs(self) -> tuple[StageRun, ...]:
@@ -45,6 +45,11 @@ class Dataflows:
     def views(self) -> tuple[str, ...]:
         """The names of the views that are maintained, in the order in which they were started."""
         return tuple(self._views)
+
+    @property
+    def sinks(self) -> Mapping[str, Sink]:
+        """The sink of each view's own shard."""
+        return self._views
 
     def runs_of(self, view: str) -> tuple[StageRun, ...]:
         """The stages of one view; the last one writes the view's own shard."""
@@ -74,7 +79,7 @@ class Dataflows:
             reader = await self._client.reader(shard, stage.schema, shown)
             assert reader is not None, f"shard {shard!r} was opened for writing a moment ago"
             inputs[stage.name] = reader
-        self._views[name] = None
+        self._views[name] = self._runs[command.stages[-1].name].sink
 
     def stop(self, view: str) -> None:
         """Take the view out of ticks; stages that others need go on."""

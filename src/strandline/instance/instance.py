@@ -19,7 +19,7 @@ from typing import Final
 
 from strandline.compute.tick import TickReport, Together, tick
 from strandline.errors import ConfigError, FencedError
-from strandline.frontier.antichain import Frontier, as_time
+from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.instance import live
 from strandline.instance.commands import (
     Collection,
@@ -33,7 +33,7 @@ from strandline.instance.commands import (
 from strandline.instance.connections import Connectors, Drivers
 from strandline.instance.dataflows import Dataflows
 from strandline.instance.problems import Problems
-from strandline.instance.reports import Report
+from strandline.instance.reports import Report, ViewStatus
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
 from strandline.instance.tasks import start_task
 from strandline.materialize.runtime import Materialization as Task
@@ -79,13 +79,13 @@ class Instance:
         self._commanded: dict[str, Command] = {}
         self._open: set[str] = set()  # what is commanded and could be opened
         self._readers: dict[str, ReadHandle] = {}  # by shard
-        self.tables: dict[str, OpenTable] = {}
-        self.ingestions: dict[str, Ingestion] = {}
-        self.dataflows = Dataflows(equipment.client, equipment.engine, epoch, may_write=may_write)
-        self.tasks: dict[str, Task] = {}
+        self._tables: dict[str, OpenTable] = {}
+        self._ingestions: dict[str, Ingestion] = {}
+        self._dataflows = Dataflows(equipment.client, equipment.engine, epoch, may_write=may_write)
+        self._tasks: dict[str, Task] = {}
+        self._last_tick = TickReport()
         self.watch: Callable[[Status], None] = unwatched
         """Called after every batch that a task has read or sent; it must not raise or block."""
-        self.last_tick: TickReport = TickReport()
 
     # ---- what runs -----------------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class Instance:
 
     def allow_writes(self) -> None:
         """Let what runs here write from the next tick on: sinks append what they owe."""
-        self.dataflows.allow_writes()
+        self._dataflows.allow_writes()
 
     async def end(self, commands: Mapping[str, Command]) -> None:
         """Stop every item whose command is not equal to one of ``commands``.  Raises what an endpoint raises."""
@@ -119,7 +119,7 @@ class Instance:
                 await self._start_ingestion(name, command)
             case RunDataflow():
                 readers = {each: await self._reader(collection) for each, collection in command.inputs.items()}
-                await self.dataflows.start(name, command, readers)
+                await self._dataflows.start(name, command, readers)
             case RunMaterialization():
                 await self._start_task(name, command)
         self._open.add(name)
@@ -128,9 +128,9 @@ class Instance:
         """Take an item out of ticks.  Raises what an upstream or an endpoint raises."""
         self._commanded.pop(name, None)
         self._open.discard(name)
-        self.dataflows.stop(name)
-        self.tables.pop(name, None)
-        ingestion, task = self.ingestions.pop(name, None), self.tasks.pop(name, None)
+        self._dataflows.stop(name)
+        self._tables.pop(name, None)
+        ingestion, task = self._ingestions.pop(name, None), self._tasks.pop(name, None)
         self._problems.pop(name, None)
         if ingestion is not None:
             await ingestion.close()
@@ -140,15 +140,15 @@ class Instance:
     async def close(self) -> None:
         """End all that holds a connection.  Raises what an upstream or an endpoint raises, once all are ended."""
         async with AsyncExitStack() as ending:
-            for task in self.tasks.values():
+            for task in self._tasks.values():
                 ending.push_async_callback(task.close)
-            for ingestion in self.ingestions.values():
+            for ingestion in self._ingestions.values():
                 ending.push_async_callback(ingestion.close)
 
     async def _start_table(self, name: str, command: RunTable) -> None:
         output = command.output
         writer = await self._transactions.register(output.shard, output.schema.ddl)
-        self.tables[name] = OpenTable(output.name, output.schema, writer, await self._reader(output))
+        self._tables[name] = OpenTable(output.name, output.schema, writer, await self._reader(output))
 
     async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
         output, client = command.output, self._client
@@ -157,13 +157,13 @@ class Instance:
             failing.push_async_callback(reader.close)
             remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
             data = await client.writer(output.shard, self._epoch, schema=output.schema.ddl)
-            self.ingestions[name] = await Ingestion.open(output.schema, reader, remap, data, self._equipment.engine)
+            self._ingestions[name] = await Ingestion.open(output.schema, reader, remap, data, self._equipment.engine)
             failing.pop_all()
 
     async def _start_task(self, name: str, command: RunMaterialization) -> None:
         readers = [await self._reader(each) for each in command.inputs]
         endpoint = self._equipment.drivers(command.endpoint, command.options)
-        self.tasks[name] = await start_task(
+        self._tasks[name] = await start_task(
             command, readers, self._client, self._equipment.engine, endpoint, self._epoch, self._watched
         )
 
@@ -184,9 +184,9 @@ class Instance:
 
     async def ingest(self, time: int, *, step: bool = True) -> None:
         """Bind ``time`` at every source and seal the tables through it; ``step``: make sources' data durable too."""
-        if not self.dataflows.may_write:
+        if not self._dataflows.may_write:
             return
-        sources = [self._ingest(name, each, time, step=step) for name, each in self.ingestions.items()]
+        sources = [self._ingest(name, each, time, step=step) for name, each in self._ingestions.items()]
         await self._equipment.together([*sources, self._seal(time)])
 
     async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool) -> None:
@@ -203,9 +203,9 @@ class Instance:
 
     async def maintain(self, upper: Frontier) -> TickReport:
         """Step every stage of every view up to ``upper``, or to where its inputs are known."""
-        report = self.last_tick = await tick(self._client, self.dataflows.runs, upper, self._equipment.together)
-        for name in self.dataflows.views:
-            problems = [report.problem(run.name) for run in self.dataflows.runs_of(name)]
+        report = self._last_tick = await tick(self._client, self._dataflows.runs, upper, self._equipment.together)
+        for name in self._dataflows.views:
+            problems = [report.problem(run.name) for run in self._dataflows.runs_of(name)]
             self._problems.note(name, next(filter(None, problems), ""))
         return report
 
@@ -216,8 +216,8 @@ class Instance:
         The controller finds out which.  The next `start` opens such an item anew.
         """
         ended: dict[str, FencedError] = {}
-        if self.dataflows.may_write:
-            await self._equipment.together([self._deliver(name, task, ended) for name, task in self.tasks.items()])
+        if self._dataflows.may_write:
+            await self._equipment.together([self._deliver(name, task, ended) for name, task in self._tasks.items()])
         return ended
 
     async def _deliver(self, name: str, task: Task, ended: dict[str, FencedError]) -> None:
@@ -235,7 +235,7 @@ class Instance:
 
         Raises `SourceError` or `Unavailable` if it stands still.
         """
-        ingestion = self.ingestions.get(source)
+        ingestion = self._ingestions.get(source)
         if ingestion is None:
             return None
         outcome = await ingestion.catch_up()
@@ -245,7 +245,11 @@ class Instance:
 
     async def dismiss(self, source: str, errors: Rows, time: int) -> None:
         """Withdraw errors of ``source`` at ``time``, once it has caught up; see `Ingestion.dismiss`."""
-        await self.ingestions[source].dismiss(errors, time)
+        await self._ingestions[source].dismiss(errors, time)
+
+    def table(self, name: str) -> OpenTable | None:
+        """Return a table for `commit` to change; None if it is not open."""
+        return self._tables.get(name)
 
     async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
         """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
@@ -254,40 +258,51 @@ class Instance:
 
     def audit(self, view: str) -> None:
         """Make the next step of every stage of ``view`` recompute it in full and append what is wrong."""
-        for run in self.dataflows.runs_of(view):
+        for run in self._dataflows.runs_of(view):
             run.audit()
 
     @property
     def bound(self) -> int:
         """The first time that is bound at no source here: the next tick's must not be before it."""
-        return max((as_time(each.bound) for each in self.ingestions.values()), default=0)
+        return max((as_time(each.bound) for each in self._ingestions.values()), default=0)
 
     # ---- reports -------------------------------------------------------------------------------------------------
 
     def report(self) -> Report:
         """Return how far everything that runs here is."""
-        frontiers = {name: Frontier(task.status.position) for name, task in self.tasks.items()}
+        frontiers = {name: Frontier(task.status.position) for name, task in self._tasks.items()}
         for name, command in self._commanded.items():
             state = None if isinstance(command, RunMaterialization) else self._client.known(command.output.shard)
             if state is not None:
                 frontiers[name] = state.upper
-        sources = {name: each.status for name, each in self.ingestions.items()}
+        sources = {name: each.status for name, each in self._ingestions.items()}
         notices = {name: list(each.notices) for name, each in sources.items() if each.notices}
-        tasks = {name: task.status for name, task in self.tasks.items()}
-        steps = {name: done.rows_read for name, done in self.last_tick.stepped.items()}
-        return Report(frontiers, notices, sources, tasks, steps)
+        tasks = {name: task.status for name, task in self._tasks.items()}
+        steps = {name: done.rows_read for name, done in self._last_tick.stepped.items()}
+        sinks = self._dataflows.sinks
+        views = {n: ViewStatus(each.fingerprint, each.counters.rows) for n, each in sinks.items() if not each.fresh}
+        return Report(frontiers, notices, sources, views, tasks, steps)
+
+    def needed(self) -> dict[str, Frontier]:
+        """Return, by shard, the time from which on the stages that run here must be able to read it."""
+        found: dict[str, Frontier] = {}
+        for run in self._dataflows.runs:
+            needed = run.needed
+            for shard in (*run.reads, run.sink.writer.shard):
+                found[shard] = meet((found.get(shard, needed), needed))
+        return found
 
     def under_way(self) -> dict[str, int]:
         """Return since when (milliseconds) something is done here for an item that has not returned, by its name."""
         found = {name: each.since_ms for name, each in self._problems.under_way.items()}
-        for view in self.dataflows.views:
-            begun = [run.stepping_ms for run in self.dataflows.runs_of(view) if run.stepping_ms is not None]
+        for view in self._dataflows.views:
+            begun = [run.stepping_ms for run in self._dataflows.runs_of(view) if run.stepping_ms is not None]
             found |= {view: min(begun)} if begun else {}
         return found
 
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs here (`live.py`)."""
-        return live.counters(self.dataflows, self.tasks)
+        return live.counters(self._dataflows, self._tasks)
 
 
 def unopened(name: str) -> ConfigError:

@@ -14,15 +14,25 @@ from strandline.sources.ingest import Status as SourceStatus
 
 
 @dataclass(frozen=True, slots=True)
+class ViewStatus:
+    """What a view's sink does here: the fingerprint of its plan, and how many updates it has appended."""
+
+    fingerprint: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """How far each item is, by its name, and what was done for it since it was opened here.
 
     ``frontiers``: of a collection its upper; of a materialization the time before which its endpoint has everything.
+    ``views``: those whose shard has a history.
     ``steps``: of each stage that the last tick stepped, how many input updates it read.
     """
 
     frontiers: Mapping[str, Frontier]
     notices: Mapping[str, list[str]]
     sources: Mapping[str, SourceStatus]
+    views: Mapping[str, ViewStatus]
     tasks: Mapping[str, TaskStatus]
     steps: Mapping[str, int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from strandline.controller.core import Core
 from strandline.controller.location.catalog import View
 from strandline.errors import FencedError, Unavailable
 from strandline.instance.problems import Problems
+from strandline.instance.reports import ViewStatus
 from strandline.testing.doubles import HandClock
 from strandline.testing.simulation.kernel import run_sync
 
@@ -30,21 +32,22 @@ class World:
         self.asked: list[tuple[str, Sample | None]] = []
         self.error: Exception | None = None
         views = {n: View(n, (("k", "string"),), n, "SELECT", (), {}, {}, checked=checked) for n in ("v", "w")}
-        self.counters = SimpleNamespace(rows=0)
-        sink = SimpleNamespace(fresh=False, fingerprint="plan", counters=self.counters)
-        run = SimpleNamespace(sink=sink)
-        dataflows = SimpleNamespace(views=tuple(views), runs_of=lambda name: (run,))
+        self.rows = 0
+        instance = SimpleNamespace(report=lambda: SimpleNamespace(views=self._statuses(views)))
         catalogs = SimpleNamespace(change=self._change)
         self.core = SimpleNamespace(
             assembly=SimpleNamespace(clock=self.clock),
             catalog=SimpleNamespace(collection=views.__getitem__),
             catalogs=catalogs,
             problems=Problems(self.clock),
-            require_writing=lambda: SimpleNamespace(instance=SimpleNamespace(dataflows=dataflows), epoch=1),
+            require_writing=lambda: SimpleNamespace(instance=instance, epoch=1),
         )
         self.changes = 0
         monkeypatch.setattr(selfcheck, "verify", self._verify)
         self.checks = SelfCheck(cast("Core", self.core))
+
+    def _statuses(self, views: Iterable[str]) -> dict[str, ViewStatus]:
+        return dict.fromkeys(views, ViewStatus("plan", self.rows))
 
     async def _verify(self, core: Core, name: str, as_of: int | None, sample: Sample | None) -> Verification:
         self.asked.append((name, sample))
@@ -84,7 +87,7 @@ def test_a_new_plan_is_checked_after_each_of_its_first_changes(monkeypatch: pyte
     """Damage: a rule that is wrong only for changes is found hours later."""
     world = World(monkeypatch, checked="")
     for change in range(1, FIRST_CHECKS + 1):
-        world.counters.rows = change
+        world.rows = change
         world.ticks(1)
     assert world.asked == [("v", None), ("w", None)] * FIRST_CHECKS
     assert world.changes == 2
@@ -93,12 +96,12 @@ def test_a_new_plan_is_checked_after_each_of_its_first_changes(monkeypatch: pyte
 def test_a_check_that_cannot_be_made_is_a_problem_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: a check ends the process that it was to watch."""
     world = World(monkeypatch, checked="")
-    world.counters.rows, world.error = 1, Unavailable("the store is away")
+    world.rows, world.error = 1, Unavailable("the store is away")
     world.ticks(1)
     assert world.core.problems == dict.fromkeys(("v", "w"), "the self-check failed: the store is away")
     world.ticks(1)
     assert len(world.asked) == 2, "nothing has changed since"
-    world.counters.rows = 2
+    world.rows = 2
     world.error = FencedError("another environment has taken over")
     with pytest.raises(FencedError):
         world.ticks(1)

@@ -215,7 +215,7 @@ class Instance:
 
     async def _uppers(self, core: Core) -> dict[str, int]:
         """Return how far each item that is durably defined has come: endpoints as their tasks say."""
-        tasks, catalog = core.require_writing().instance.tasks, await self.world.observer.catalog()
+        tasks, catalog = core.require_writing().instance._tasks, await self.world.observer.catalog()
         items = catalog.of_kind(Materialization)
         positions = {i.name: tasks[i.name].status.position if i.name in tasks else 0 for i in items}
         return await self.world.observer.uppers(catalog) | positions
@@ -228,7 +228,7 @@ class Instance:
     async def _commit(self, core: Core) -> None:
         """Change one table or both, at one time."""
         world = self.world
-        tables = core.require_writing().instance.tables
+        tables = core.require_writing().instance._tables
         if not tables:
             return
         attempt = Attempt(f"{self.name}.{world.number()}", {})
@@ -242,7 +242,7 @@ class Instance:
 
     async def _ask(self, core: Core, attempt: Attempt) -> None:
         """Commit, and ask again under the same token until there is an answer; after a crash, too."""
-        world, tables = self.world, core.require_writing().instance.tables
+        world, tables = self.world, core.require_writing().instance._tables
         if not attempt.rows.keys() <= tables.keys():
             return
         changes = []
@@ -340,7 +340,7 @@ class Instance:
 
     async def _mend(self, core: Core) -> None:
         """Delete the rows that fail, where anything reads them."""
-        for name in sorted(core.require_writing().instance.tables):
+        for name in sorted(core.require_writing().instance._tables):
             now = await self.world.observer.collected(core.catalog.collection(name))
             failing = [row for row in ([] if now is None else now.at(now.upper)) if row[1] == 0]
             if failing:

@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
-from strandline.compute.step import StageRun
 from strandline.controller.asking.verification import Sample, Verification, verify
 from strandline.controller.core import Core
 from strandline.controller.location.catalog import View
 from strandline.errors import AsOfError, CollectionError, EvaluationError, FencedError, reason
+from strandline.instance.reports import ViewStatus
 
 SHARE: Final = 0.02
 ALLOWANCE_MS_MAX: Final = 60_000
@@ -90,9 +90,8 @@ class SelfCheck:
         """Return the views that have changed under a plan that is not trusted yet."""
         return [
             name
-            for name, run in self._runs().items()
-            if self._view(name).checked != run.sink.fingerprint
-            and run.sink.counters.rows != self._of(name, run.sink.fingerprint).rows
+            for name, status in self._running().items()
+            if self._view(name).checked != status.fingerprint and status.rows != self._of(name, status.fingerprint).rows
         ]
 
     def _of(self, name: str, fingerprint: str) -> _Known:
@@ -104,19 +103,18 @@ class SelfCheck:
 
     def _next(self) -> str | None:
         """Return the view that was checked the longest ago."""
-        runs = self._runs()
+        running = self._running()
         for name in list(self._known):
-            if name not in runs:
+            if name not in running:
                 del self._known[name]
-        for name, run in runs.items():
-            self._of(name, run.sink.fingerprint)
+        for name, status in running.items():
+            self._of(name, status.fingerprint)
         return next(iter(self._known), None)
 
-    def _runs(self) -> dict[str, StageRun]:
-        """Return the last stage of each view that holds something and is trusted."""
-        dataflows = self.core.require_writing().instance.dataflows
-        last = {name: dataflows.runs_of(name)[-1] for name in dataflows.views}
-        return {n: run for n, run in last.items() if not run.sink.fresh and not self._view(n).distrusted}
+    def _running(self) -> dict[str, ViewStatus]:
+        """Return each view that holds something and is trusted."""
+        views = self.core.require_writing().instance.report().views
+        return {name: status for name, status in views.items() if not self._view(name).distrusted}
 
     def _view(self, name: str) -> View:
         found = self.core.catalog.collection(name)
@@ -139,8 +137,8 @@ class SelfCheck:
 
     async def _verified(self, name: str, sample: Sample | None) -> Verification | None:
         """Compare a view with what it must hold; None if it cannot be read, for which it has a problem already."""
-        sink = self._runs()[name].sink
-        known, begun = self._of(name, sink.fingerprint), self.core.assembly.clock.now_ms()
+        status = self._running()[name]
+        known, begun = self._of(name, status.fingerprint), self.core.assembly.clock.now_ms()
         try:
             return await verify(self.core, name, None, sample)
         except EvaluationError:
@@ -149,15 +147,15 @@ class SelfCheck:
             return None
         finally:
             known.cost_ms = max(1, self.core.assembly.clock.now_ms() - begun)
-            known.rows = sink.counters.rows
+            known.rows = status.rows
 
     async def _passed(self, name: str) -> None:
         """Count a first step that was right; after enough of them the plan is trusted."""
-        sink = self._runs()[name].sink
-        known = self._of(name, sink.fingerprint)
+        status = self._running()[name]
+        known = self._of(name, status.fingerprint)
         known.passed += 1
         if known.passed >= FIRST_CHECKS:
-            await self._change(name, checked=sink.fingerprint)
+            await self._change(name, checked=status.fingerprint)
 
     async def _distrust(self, name: str, found: Verification) -> None:
         """Have the view recomputed whole: the next tick opens it anew, and its step appends what is wrong with it."""
