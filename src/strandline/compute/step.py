@@ -15,9 +15,8 @@ Source: design page "compute" (a step: advance a dataflow from `lower` to `upper
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,7 +25,8 @@ from strandline.algebra.nodes import Node, frames
 from strandline.compute.care import Care, Careful, Way, by_rows, care_of, ways, whole_error
 from strandline.compute.lookups import Lookup
 from strandline.compute.lookups import planned as looked_up
-from strandline.compute.rules.phase import Phase, Window, frame, source
+from strandline.compute.rules.phase import Window, source
+from strandline.compute.sides import Bounds, Sides
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import Stage, delta_plan
@@ -267,11 +267,12 @@ class StageRun:
         rows_read = sum(each.rows for each in changes.values())
         window = Window(changed, tuple(time - origin for time in times), small=rows_read <= SMALL_ROWS_MAX)
         plans = self._plans(way.care, window)
-        sides = _Sides(partial(self._read, lower=lower, upper=upper, origin=origin, net=way.narrow))
+        bounds = Bounds(lower, upper, origin)
+        sides = Sides(self.name, self._engine, self._inputs, self.sink, bounds, net=way.narrow, wary=self._wary)
         if plans.lookups:
             self._looked_up = lower
         for lookup in plans.lookups:
-            await self._look_up(lookup, sides, lower, origin)
+            await sides.look_up(lookup)
         read = {name: await sides.rows(name) for name in plans.frames}
         delta = await self._evaluated(plans, read, origin, await self._inherited(changes))
         await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
@@ -317,64 +318,12 @@ class StageRun:
             found.update(await self._engine.times(replace(changes, half=half)) if changes.rows else ())
         return min(found, default=None)
 
-    async def _look_up(self, lookup: Lookup, sides: _Sides, lower: int, origin: int) -> None:
-        """Put the frame of ``lookup`` among the sides: what is found, or all of the side where that is better."""
-        collection, phase = source(lookup.of)
-        old = self.sink.held(origin) if collection == self.name else self._old(collection, lower, origin)
-        keys = [(await sides.rows(place.frame), place.columns) for place in lookup.keys]
-        found = None if old is None else await self._engine.lookup(old, lookup.columns, keys, nulls=lookup.nulls)
-        if found is None:
-            found = await sides.rows(lookup.of)
-        elif phase is Phase.NEW:
-            change = await sides.rows(frame(collection, Phase.DELTA))
-            schema = self._inputs[collection].schema
-            found = await self._engine.union(schema, [found, change], advance=origin, negate=[False, False])
-        sides.read[lookup.frame] = found
-
-    def _old(self, collection: str, lower: int, origin: int) -> Contents:
-        reader = self._inputs[collection]
-        return contents(reader.state, reader.schema, 0, lower, advance=origin)
-
-    async def _read(self, name: str, *, lower: int, upper: int, origin: int, net: bool) -> Rows:
-        """Return a frame of a step's plan; ``net``: with all that it holds added up, which is at one time then.
-
-        What is old is at one time in any case.  It is added up where it may hold a row that failed and has left: else
-        each step would evaluate that row, and its withdrawal, until history is compacted.
-        """
-        collection, phase = source(name)
-        if collection == self.name:
-            return await self.sink.prior()
-        reader = self._inputs[collection]
-        if phase is Phase.NEW and not net and self._wary:
-            sides = [frame(collection, side) for side in (Phase.OLD, Phase.DELTA)]
-            read = [await self._read(side, lower=lower, upper=upper, origin=origin, net=False) for side in sides]
-            return await self._engine.union(reader.schema, read, advance=origin, negate=[False, False])
-        begin = lower if phase is Phase.DELTA else 0
-        end = lower if phase is Phase.OLD else upper
-        wanted = contents(reader.state, reader.schema, begin, end, advance=origin)
-        net = net or (self._wary and phase is Phase.OLD)
-        return await self._engine.read(replace(wanted, net=net, here=phase is Phase.DELTA))
-
     @property
     def _wary(self) -> bool:
         """Whether an input may hold a row that failed, and its withdrawal, at times that are still distinct."""
         if self._failed is None:
             return False
         return any(reader.state.since <= Frontier(self._failed) for reader in self._inputs.values())
-
-
-@dataclass
-class _Sides:
-    """The frames of one step, each read once."""
-
-    _reading: Callable[[str], Awaitable[Rows]]
-    read: dict[str, Rows] = field(default_factory=dict)
-
-    async def rows(self, name: str) -> Rows:
-        """Return a frame."""
-        if name not in self.read:
-            self.read[name] = await self._reading(name)
-        return self.read[name]
 
 
 @dataclass(frozen=True, slots=True)

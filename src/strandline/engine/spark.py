@@ -4,6 +4,8 @@ Every call that may block (a job, a file system) runs in one of a few worker thr
 free and the number of concurrent Spark jobs is bounded.  Frames are lazy: rows move when something is staged, collected
 or compared.
 
+Long because it is one class, with every call of `Engine`.
+
 Source: design pages "the house planned" (where things meet) and "persist".  Contract suite:
 `strandline.testing.contracts.engine_contract`.
 """

@@ -1,0 +1,101 @@
+"""The sides of a step's inputs, read for its plan: updates of the window, old contents, new contents.
+
+A side is read once.  What the plan's look-ups name is looked up, and only where that is no better, read whole.
+
+Source: design page "compute" (a step; arrangements).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from strandline.compute.lookups import Lookup
+from strandline.compute.rules.phase import Phase, frame, source
+from strandline.compute.sink.actor import Sink
+from strandline.persist.handles.plane import Contents, Engine, Rows
+from strandline.persist.handles.read import ReadHandle, contents
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A step's window ``[lower, upper)``.  Times before ``origin``, the first time of change, become it."""
+
+    lower: int
+    upper: int
+    origin: int
+
+
+class Sides:
+    """The frames of one step of the stage ``name``."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        inputs: Mapping[str, ReadHandle],
+        sink: Sink,
+        bounds: Bounds,
+        *,
+        net: bool,
+        wary: bool,
+    ) -> None:
+        """``net``: all that a frame holds is added up, which is at one time then.
+
+        ``wary``: what is old may hold a row that failed and has left.  It is added up: else each step would evaluate
+        that row, and its withdrawal, until history is compacted.
+        """
+        self._name = name
+        self._engine = engine
+        self._inputs = inputs
+        self._sink = sink
+        self._bounds = bounds
+        self._net = net
+        self._wary = wary
+        self._read: dict[str, Rows] = {}
+
+    async def rows(self, name: str) -> Rows:
+        """Return a frame, by the name that the plan has for it."""
+        if name not in self._read:
+            self._read[name] = await self._reading(name)
+        return self._read[name]
+
+    async def look_up(self, lookup: Lookup) -> None:
+        """Let the frame of ``lookup`` be what is found, or all of its side where that is better."""
+        collection, phase = source(lookup.of)
+        keys = [(await self.rows(place.frame), place.columns) for place in lookup.keys]
+        old = self._old(collection)
+        found = None if old is None else await self._engine.lookup(old, lookup.columns, keys, nulls=lookup.nulls)
+        if found is None:
+            found = await self.rows(lookup.of)
+        elif phase is Phase.NEW:
+            found = await self._with_change(collection, found)
+        self._read[lookup.frame] = found
+
+    def _old(self, collection: str) -> Contents | None:
+        """Return the old side of ``collection``; None if it is the stage's own, and that is not just what is stored."""
+        if collection == self._name:
+            return self._sink.held(self._bounds.origin)
+        reader = self._inputs[collection]
+        return contents(reader.state, reader.schema, 0, self._bounds.lower, advance=self._bounds.origin)
+
+    async def _reading(self, name: str) -> Rows:
+        collection, phase = source(name)
+        if collection == self._name:
+            return await self._sink.prior()
+        if phase is Phase.NEW and self._wary and not self._net:
+            return await self._with_change(collection, await self.rows(frame(collection, Phase.OLD)))
+        reader, bounds = self._inputs[collection], self._bounds
+        begin = bounds.lower if phase is Phase.DELTA else 0
+        end = bounds.lower if phase is Phase.OLD else bounds.upper
+        wanted = contents(reader.state, reader.schema, begin, end, advance=bounds.origin)
+        net = self._net or (self._wary and phase is Phase.OLD)
+        return await self._engine.read(replace(wanted, net=net, here=phase is Phase.DELTA))
+
+    async def _with_change(self, collection: str, old: Rows) -> Rows:
+        """Return what is new: ``old`` and the changes of the window."""
+        change = await self.rows(frame(collection, Phase.DELTA))
+        schema = self._inputs[collection].schema
+        return await self._engine.union(schema, [old, change], advance=self._bounds.origin, negate=[False, False])
