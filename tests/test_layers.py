@@ -50,7 +50,7 @@ INNER = {
         ("blob_kinds", "consensus_kinds", "memory", "slow", "system", "unreliable"),
     ),
     "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
-    "engine": (("session", "frames"), ("sql",), ("parts", "files"), ("spark",)),
+    "engine": (("session", "frames"), ("arrangements", "sql"), ("parts", "files"), ("spark",)),
     "controller": (
         ("location",),
         ("assembly", "planning", "retention", "standing", "published", "language"),
@@ -97,10 +97,12 @@ CONCRETE = (
 CHOOSES = ("wiring", "bench", "testing")
 
 
-#: A node is taken apart only where its meaning is: its declaration, its care, its rules, its plan, its SQL, its lists.
+#: A node is taken apart only where its meaning is: its declaration, its care, its rules, its plan, its SQL, its lists;
+#: and where keys are followed through it, which leaves alone what it does not know.
 TAKES_NODES_APART = (
     "algebra.nodes",
     "algebra.careful",
+    "compute.lookups",
     "compute.plan",
     "compute.rules",
     "engine.sql.rendering",
