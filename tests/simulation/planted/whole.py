@@ -18,6 +18,7 @@ from planted.bugs import Bug, registrar
 from strandline.algebra.schema import ERROR
 from strandline.compute import step as stepping
 from strandline.compute import tick as ticking
+from strandline.compute.sides import Sides
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
 from strandline.compute.sink.correction import Correction, Updates
@@ -38,6 +39,7 @@ from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Checkpoint
 from strandline.materialize.runtime import Materialization
 from strandline.persist.handles.plane import Rows
+from strandline.persist.handles.read import contents
 from strandline.persist.together.transactions import Transactions
 from strandline.sources import reclock
 from strandline.sources.ingest import Advanced, Ingestion, Stepped
@@ -163,13 +165,17 @@ def append_believed(self: Sink) -> None:
     """Forget nothing."""
 
 
-_read_step = StageRun._read
+_old_side = Sides._old
 
 
-@bug("a join's old sides hold the window's updates, too", (StageRun, "_read"))
-async def old_side_new(self: StageRun, name: str, lower: int, upper: int, origin: int, *, net: bool) -> Any:
-    """Read everything old as if it were new."""
-    return await _read_step(self, name, upper if name.endswith(":old") else lower, upper, origin, net=net)
+@bug("a join's old sides hold the window's updates, too", (Sides, "_old"))
+def old_side_new(self: Sides, collection: str) -> Any:
+    """Read what is old up to the window's end."""
+    old = _old_side(self, collection)
+    if old is None or collection == self._name:
+        return old
+    reader, bounds = self._inputs[collection], self._bounds
+    return contents(reader.state, reader.schema, 0, bounds.upper, advance=bounds.origin)
 
 
 @bug("a step gives all its updates the time of its upper", (Sink, "advance"))
