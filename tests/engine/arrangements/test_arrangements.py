@@ -152,7 +152,6 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
                 found = arranged.lookup(collection.old(time + 1), columns, [key_table(columns, keys)], nulls=nulls)
                 expected = keys if nulls else {key for key in keys if None not in key}
                 assert looked_up(found, time + 1) == collection.matching(time + 1, columns, expected)
-        arranged.close()
 
 
 def test_only_what_is_new_is_read() -> None:
@@ -170,7 +169,6 @@ def test_only_what_is_new_is_read() -> None:
         collection.append(1, [((3, "y", 3), 1)])
         found = arranged.lookup(collection.old(2), ("k",), [keys], nulls=False)
         assert looked_up(found, 2) == {(3, "x", 3): 1, (3, "y", 3): 1}
-        arranged.close()
 
 
 def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,4 +192,3 @@ def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPa
         ]
         assert arranged.size == 0
         assert collection.reads == before + 1, "what is too large is not read again and again"
-        arranged.close()

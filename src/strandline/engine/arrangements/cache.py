@@ -11,12 +11,10 @@ Source: design page "compute" (arrangements: a cache within a byte budget).
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -63,12 +61,6 @@ class Arrangements:
         self._slots: dict[tuple[str, tuple[str, ...]], _Slot] = {}
         self._room = threading.Lock()  # held for moments; a slot's own lock while it is read or made
         self._uses = 0
-        self._directory = tempfile.TemporaryDirectory(prefix="strandline-arrangements-")
-
-    def close(self) -> None:
-        """Delete the files."""
-        self._slots.clear()
-        self._directory.cleanup()
 
     @property
     def size(self) -> int:
@@ -110,17 +102,11 @@ class Arrangements:
         if known is None or not _continues(old, known):
             if slot.refused_rows is not None and old.rows >= slot.refused_rows:
                 return None
-            slot.arranged, slot.merging = arrangement(self._read(old, 0), columns, old.upper, self._path), None
+            slot.arranged, slot.merging = arrangement(self._read(old, 0), columns, old.upper), None
         elif known.upper < old.upper:
-            slot.arranged = known.extended(
-                self._read(old, known.upper), old.upper, self._path, compact=slot.merging is None
-            )
+            slot.arranged = known.extended(self._read(old, known.upper), old.upper, compact=slot.merging is None)
         self._merge(slot)
         return slot.arranged
-
-    @property
-    def _path(self) -> Path:
-        return Path(self._directory.name)
 
     def _read(self, old: Contents, lower: int) -> pa.Table:
         """Return the updates in ``[lower, old.upper)``, without their times."""
@@ -136,7 +122,7 @@ class Arrangements:
         if arranged.rows <= MERGED_HERE_ROWS_MAX:
             slot.arranged = arranged.merged(self._path)
         else:
-            slot.merging = arranged, self._workers.submit(arranged.merged, self._path)
+            slot.merging = arranged, self._workers.submit(arranged.merged)
 
     def _with_merged(self, slot: _Slot) -> Arrangement | None:
         """Return the slot's arrangement, with the result of a merge that has ended."""

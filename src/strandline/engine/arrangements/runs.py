@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -55,18 +54,18 @@ class Run:
         return np.asarray(shifts + np.arange(total), np.int64)
 
 
-def sorted_run(rows: pa.Table, columns: tuple[str, ...], directory: Path) -> Run:
-    """Return ``rows`` as a run, in a file below ``directory`` if they are many."""
+def sorted_run(rows: pa.Table, columns: tuple[str, ...]) -> Run:
+    """Return ``rows`` as a run, in a file if they are many."""
     numbers = hashes([rows[name] for name in columns])
     order = np.argsort(numbers, kind="stable")
-    return Run(numbers[order], _kept(rows.take(pa.array(order)), directory))
+    return Run(numbers[order], _kept(rows.take(pa.array(order))))
 
 
-def _kept(rows: pa.Table, directory: Path) -> pa.Table:
+def _kept(rows: pa.Table) -> pa.Table:
     if rows.nbytes < MAPPED_BYTES_MIN:
         return rows.combine_chunks()
     # The file has no name once it is mapped, so that nothing is left of it when the process ends, however it ends.
-    with tempfile.NamedTemporaryFile(dir=directory, suffix=".arrow") as file:
+    with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".arrow") as file:
         with pa.ipc.new_file(pa.PythonFile(file, "w"), rows.schema) as writer:
             writer.write_table(rows.combine_chunks())
         file.flush()
@@ -100,13 +99,13 @@ class Arrangement:
         """How many updates its runs hold."""
         return sum(run.rows.num_rows for run in self.runs)
 
-    def extended(self, rows: pa.Table, upper: int, directory: Path, *, compact: bool = True) -> Arrangement:
+    def extended(self, rows: pa.Table, upper: int, *, compact: bool = True) -> Arrangement:
         """Return it with the updates up to ``upper`` added; ``compact``: many small runs become one."""
         if not rows.num_rows:
             return replace(self, upper=upper)
-        runs = (*self.runs, sorted_run(rows, self.columns, directory))
+        runs = (*self.runs, sorted_run(rows, self.columns))
         if compact and len(runs) > RUNS_MAX:
-            runs = (runs[0], sorted_run(_net(runs[1:]), self.columns, directory))
+            runs = (runs[0], sorted_run(_net(runs[1:]), self.columns))
         return replace(self, upper=upper, runs=runs)
 
     @property
@@ -115,9 +114,9 @@ class Arrangement:
         small = sum(run.rows.num_rows for run in self.runs[1:])
         return small * FRACTION > self.runs[0].rows.num_rows and len(self.runs) > 2
 
-    def merged(self, directory: Path) -> Arrangement:
+    def merged(self) -> Arrangement:
         """Return it as one run."""
-        return replace(self, runs=(sorted_run(_net(self.runs), self.columns, directory),))
+        return replace(self, runs=(sorted_run(_net(self.runs), self.columns),))
 
 
 def _net(runs: Sequence[Run]) -> pa.Table:
@@ -126,7 +125,7 @@ def _net(runs: Sequence[Run]) -> pa.Table:
     return inline.summed(pa.concat_tables([run.rows for run in runs])).select(schema.names).cast(schema)
 
 
-def arrangement(rows: pa.Table, columns: tuple[str, ...], upper: int, directory: Path) -> Arrangement:
+def arrangement(rows: pa.Table, columns: tuple[str, ...], upper: int) -> Arrangement:
     """Return ``rows`` (columns and ``__diff``) arranged."""
     assert rows.column_names[-1] == DIFF, rows.column_names
-    return Arrangement(columns, upper, (sorted_run(rows, columns, directory),))
+    return Arrangement(columns, upper, (sorted_run(rows, columns),))
