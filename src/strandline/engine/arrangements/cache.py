@@ -120,7 +120,7 @@ class Arrangements:
         if arranged is None or slot.merging is not None or not arranged.due:
             return
         if arranged.rows <= MERGED_HERE_ROWS_MAX:
-            slot.arranged = arranged.merged(self._path)
+            slot.arranged = arranged.merged()
         else:
             slot.merging = arranged, self._workers.submit(arranged.merged)
 
