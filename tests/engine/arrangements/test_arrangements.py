@@ -181,6 +181,9 @@ def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPa
         assert arranged.lookup(collection.old(1), ("s",), [one], nulls=False) is None
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is not None
         assert arranged.lookup(collection.old(0), ("k",), [one], nulls=False) is None  # it stands further already
+        monkeypatch.setattr(cache, "STORED_BYTES_MAX", 0)
+        assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
+        monkeypatch.undo()
         monkeypatch.setattr(cache, "FOUND_ROWS_MAX", 99)
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
         monkeypatch.undo()

@@ -30,8 +30,11 @@ from strandline.persist.handles.plane import Contents, Half
 
 BUDGET_BYTES: Final = 2 << 30
 """What all arrangements of an engine take together, at most; most of it is page cache."""
-ROWS_MAX: Final = 20_000_000
-"""A collection of more updates than this is not arranged."""
+STORED_BYTES_MAX: Final = 64 << 20
+"""A collection whose parts have more bytes than this is not arranged.
+
+It is sorted in memory, all at once: there it takes some six times as much, and while it is sorted twice that.
+"""
 FOUND_ROWS_MAX: Final = 50_000
 """A look-up that may find more rows than this is left to a scan: handing them over takes longer than Spark's join."""
 MERGED_HERE_ROWS_MAX: Final = 100_000
@@ -154,7 +157,7 @@ class Arrangements:
 def _can_arrange(old: Contents, columns: Sequence[str]) -> bool:
     """Tell whether rows of ``old`` can be added up here, and looked up by ``columns`` as Spark would compare them."""
     target = inline.update_schema(old.schema)
-    if old.rows > ROWS_MAX or not inline.can_group(target.empty_table()):
+    if old.size > STORED_BYTES_MAX or not inline.can_group(target.empty_table()):
         return False
     collated = {column.name for column in old.schema if "collate" in column.type.lower()}
     return not collated.intersection(columns) and all(family(target.field(name).type) for name in columns)
