@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,69 +12,41 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
+from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
 from strandline.errors import StrandlineError
-from strandline.materialize.driver import Session
 from strandline.materialize.drivers import duckdb_checkpoints, duckdb_tables
-from strandline.materialize.drivers.duckdb import DuckDBDriver, DuckDBSession
-from strandline.materialize.drivers.duckdb_file import DuckDBFile
+from strandline.materialize.drivers.duckdb import DuckDBSession
 from strandline.materialize.drivers.duckdb_tables import Target
+from strandline.materialize.drivers.sql import Sql, identifier
 from strandline.materialize.protocol import fsm, states
 from strandline.materialize.protocol.messages import (
     DELETE,
     Acknowledge,
     Acknowledged,
     Request,
+    Response,
     StartCommit,
     StartedCommit,
     Store,
 )
-from strandline.materialize.protocol.task import NOTHING, Checkpoint
+from strandline.materialize.protocol.task import Checkpoint
 from strandline.materialize.runtime import Materialization
+from strandline.materialize.stores import Stores, to_store
 from strandline.testing.contracts.driver_contract import (
     DriverContract,
     MakeEndpoint,
     crash_everywhere,
+    empty_everywhere,
     follow,
+    hostile_names,
+    put_back,
     second_row,
     zombie_everywhere,
 )
-from strandline.testing.doubles import HandClock
-from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, MemorySession, StagingSession
-
-
-class File:
-    """A DuckDB file whose sessions are of one kind."""
-
-    fences = True
-
-    def __init__(self, path: Path, session: type[DuckDBSession]) -> None:
-        self._file = DuckDBFile(HandClock(), path)
-        self._session = session
-        self.kept = duckdb.connect(str(path))
-
-    def driver(self) -> DuckDBDriver:
-        file, session = self._file, self._session
-
-        class Driver(DuckDBDriver):
-            async def open(self) -> Session:
-                return session(file)
-
-        return Driver(file)
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        try:
-            return self.kept.sql(f'SELECT * FROM "{table}"').to_arrow_table().to_pylist()
-        except duckdb.CatalogException:
-            return []
-
-    def checkpoint(self, name: str) -> Checkpoint | None:
-        try:
-            rows = self.kept.execute("SELECT checkpoint FROM strandline_checkpoints").fetchall()
-        except duckdb.CatalogException:
-            return NOTHING
-        return Checkpoint.decode(rows[0][0]) if rows else NOTHING
+from strandline.testing.endpoints import KeyValueSession, MemoryEndpoint, MemorySession, StagingSession, key_of
 
 
 @pytest.fixture
@@ -82,8 +55,8 @@ def files(tmp_path: Path) -> Iterator[Callable[[type[DuckDBSession]], MakeEndpoi
     numbers = count()
     with ExitStack() as closing:
 
-        def make(session: type[DuckDBSession]) -> File:
-            file = File(tmp_path / f"{next(numbers)}.duckdb", session)
+        def make(session: type[DuckDBSession]) -> DuckDBEndpoint:
+            file = DuckDBEndpoint(tmp_path / f"{next(numbers)}.duckdb", session)
             closing.callback(file.kept.close)
             return file
 
@@ -205,6 +178,94 @@ def test_dropped_deletes_are_caught(files: Callable[..., MakeEndpoint]) -> None:
     caught(follow(files(Planted)()))
 
 
+def not_doubled(name: str) -> Sql:
+    """Quote a name, but not the quotes in it."""
+    return Sql(f'"{name}"')
+
+
+def normalised(name: str) -> Sql:
+    """Quote another name, which looks the same."""
+    return identifier(unicodedata.normalize("NFC", name))
+
+
+@pytest.mark.parametrize("wrong", [not_doubled, normalised])
+def test_a_name_that_is_written_as_another_is_caught(
+    wrong: Callable[[str], Sql], files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a driver whose statements a name can change passes the contract."""
+    monkeypatch.setattr(duckdb_tables, "identifier", wrong)
+    caught(hostile_names(files(DuckDBSession)()))
+
+
+def test_a_driver_that_formats_its_statements_is_caught(
+    files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: the same; here a name that holds ``{t}`` is a hole of the statement."""
+
+    def formatted(template: str, **holes: Sql) -> Sql:
+        for name, hole in holes.items():
+            template = template.replace(f"{{{name}}}", hole.text)
+        return Sql(template)
+
+    monkeypatch.setattr(duckdb_tables, "compose", formatted)
+    caught(hostile_names(files(DuckDBSession)()))
+
+
+def test_a_tombstone_that_outlives_its_transaction_is_caught() -> None:
+    """Damage: a driver in which a key that was deleted once is gone for ever passes the contract."""
+
+    class Planted(KeyValueSession):
+        def answers(self, message: Request) -> list[Response]:
+            if isinstance(message, Store):
+                binding, gone = self.bindings[message.binding], self.endpoint.applied
+                rows = message.rows.to_pylist()
+                buried = [(binding.resource + key_of(binding, each)) in gone for each in rows]
+                gone |= {binding.resource + key_of(binding, each) for each in rows if each[DELETE]}
+                message = replace(message, rows=message.rows.filter(pa.array([not each for each in buried])))
+            return super().answers(message)
+
+    caught(put_back(MemoryEndpoint(Planted)))
+
+
+@pytest.mark.parametrize("session", [KeyValueSession, StagingSession])
+def test_a_runtime_that_takes_each_change_by_itself_is_caught(
+    session: type[MemorySession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a key that goes and comes back within one transaction is deleted, or stored as if it were new."""
+
+    def alone(stores: Stores, batch: pa.RecordBatch) -> pa.Table:
+        return to_store(stores._binding, pa.Table.from_batches([batch]))
+
+    monkeypatch.setattr(Stores, "add", alone)
+    caught(put_back(MemoryEndpoint(session)))
+
+
+def test_a_transaction_that_is_left_out_because_it_has_no_rows_is_caught(files: Callable[..., MakeEndpoint]) -> None:
+    """Damage: a driver that has no checkpoint of an empty view passes the contract."""
+
+    class Planted(DuckDBSession):
+        async def _commit(self, checkpoint: Checkpoint) -> None:
+            if self._stores:
+                await super()._commit(checkpoint)
+
+    caught(empty_everywhere(files(Planted)))
+
+
+def test_a_table_that_is_emptied_only_for_rows_is_caught(
+    files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: a driver in which a view that is empty now keeps its former rows passes the contract."""
+
+    class Planted(DuckDBSession):
+        def _write(self, connection: Any, held: Any, stores: Any, checkpoint: Checkpoint) -> None:
+            with monkeypatch.context() as patch:
+                if not stores:
+                    patch.setattr(duckdb_tables, "empty", lambda *_: None)
+                super()._write(connection, held, stores, checkpoint)
+
+    caught(empty_everywhere(files(Planted)))
+
+
 def test_a_hold_moved_before_acknowledged_is_caught(
     files: Callable[..., MakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +306,10 @@ def test_an_open_that_does_not_fence_is_caught(
 def test_the_scenarios_pass_without_a_defect(files: Callable[..., MakeEndpoint]) -> None:
     """Damage: the tests above show nothing, because everything fails."""
     asyncio.run(follow(files(DuckDBSession)()))
+    asyncio.run(hostile_names(files(DuckDBSession)()))
+    asyncio.run(empty_everywhere(files(DuckDBSession)))
     asyncio.run(zombie_everywhere(files(DuckDBSession)))
+    asyncio.run(put_back(MemoryEndpoint(StagingSession)))
+    asyncio.run(put_back(MemoryEndpoint(KeyValueSession)))
     asyncio.run(crash_everywhere(lambda: MemoryEndpoint(StagingSession)))
     asyncio.run(crash_everywhere(lambda: MemoryEndpoint(KeyValueSession)))

@@ -1,4 +1,4 @@
-"""DuckDB keeps the contract, and what is its own: fences by range, hostile names, locks, tables that are not ours."""
+"""DuckDB keeps the contract, and what is its own: fences by range, locks, tables that are not ours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from tests.materialize.duckdb_endpoint import DuckDBEndpoint
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import ConfigError, CorruptionError, DefinitionError, FencedError, Unavailable
@@ -25,13 +26,12 @@ from strandline.materialize.drivers.duckdb_file import LOCK_WAIT_S, DuckDBFile
 from strandline.materialize.drivers.duckdb_tables import CONTENTS_ROWS
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
-from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, Checkpoint, KeyRange, MaterializationSpec
+from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRange, MaterializationSpec
 from strandline.materialize.runtime import Materialization
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import to_store
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.driver_contract import (
-    HOSTILE,
     DriverContract,
     World,
     advance_through,
@@ -45,37 +45,6 @@ ONE = Schema((Column("k", "bigint"), Column("x", "string")))
 SPEC = MaterializationSpec("m", (Binding("v", "t", ("k",), ONE),))
 HALF, REST = KeyRange(0, 2**31 - 1), KeyRange(2**31, 2**32 - 1)
 STRADDLING = KeyRange(2**30, 2**31 + 2**30)
-
-
-class DuckDBEndpoint:
-    """One DuckDB file.  A connection is kept, so that opening it again is cheap."""
-
-    fences = True
-
-    def __init__(self, path: Path, connect: Callable[[str], Any] = duckdb.connect) -> None:
-        self.path = path
-        self.clock = HandClock()
-        self.kept = duckdb.connect(str(path))
-        self._connect = connect
-
-    def driver(self) -> DuckDBDriver:
-        return DuckDBDriver(DuckDBFile(self.clock, self.path, connect=self._connect))
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        name = '"' + table.replace('"', '""') + '"'
-        try:
-            return self.kept.sql(f"SELECT * FROM {name}").to_arrow_table().to_pylist()
-        except duckdb.CatalogException:
-            return []
-
-    def checkpoint(self, name: str) -> Checkpoint | None:
-        try:
-            rows = self.kept.execute(
-                "SELECT checkpoint FROM strandline_checkpoints WHERE materialization = ?", [name]
-            ).fetchall()
-        except duckdb.CatalogException:
-            return NOTHING
-        return Checkpoint.decode(rows[0][0]) if rows else NOTHING
 
 
 @pytest.fixture
@@ -201,38 +170,6 @@ def test_ranges_that_went_apart_are_not_joined(endpoint: DuckDBEndpoint) -> None
     asyncio.run(body())
 
 
-def test_hostile_names_round_trip(endpoint: DuckDBEndpoint) -> None:
-    """Damage: a column's name runs as SQL, or two names reach one table."""
-    tables = [name for name in HOSTILE if name.isascii() or len(name) < 20]
-    schema = Schema(tuple(Column(name, "string") for name in HOSTILE))
-    types = dict.fromkeys(HOSTILE, pa.string())
-    feeds = [ListFeed(f"of {name}", schema, types) for name in tables]
-    spec = MaterializationSpec(
-        "'; --", tuple(Binding(f.name, name, HOSTILE[:2], schema) for f, name in zip(feeds, tables, strict=True))
-    )
-
-    async def body() -> None:
-        log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log", 1)
-        runtime = Materialization(spec, endpoint.driver(), log, feeds)
-        values = [{name: f"{name}{i}" for name in HOSTILE} for i in range(len(feeds))]
-        for feed, value in zip(feeds, values, strict=True):
-            feed.write(1, (value, 1))
-            feed.seal(Frontier(2))
-        await runtime.advance()
-        for feed, value in zip(feeds, values, strict=True):
-            feed.write(3, (value, -1), ({**value, HOSTILE[-1]: "changed"}, 1))
-            feed.seal(Frontier(4))
-        await runtime.advance()
-        for table, value in zip(tables, values, strict=True):
-            name = '"' + table.replace('"', '""') + '"'
-            assert endpoint.kept.execute(f"FROM {name}").fetchall() == [(*list(value.values())[:-1], "changed")]
-            made = endpoint.kept.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = ?", [table])
-            assert tuple(column for (column,) in made.fetchall()) == HOSTILE
-
-    asyncio.run(body())
-    assert len(endpoint.kept.execute("SELECT * FROM duckdb_tables()").fetchall()) == len(tables) + 1
-
-
 @pytest.mark.parametrize(
     ("binding", "said"),
     [
@@ -334,7 +271,7 @@ def test_a_commit_that_outlives_its_session_stores_its_rows_or_nothing(tmp_path:
         gate.wait()
         return duckdb.connect(path)
 
-    endpoint = DuckDBEndpoint(tmp_path / "late.duckdb", connect)
+    endpoint = DuckDBEndpoint(tmp_path / "late.duckdb", connect=connect)
 
     async def body() -> None:
         session, _ = await opened(endpoint)

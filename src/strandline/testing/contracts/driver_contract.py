@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any, Protocol, TypeAlias
@@ -36,7 +37,7 @@ from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.spec import canonical, contents
-from strandline.materialize.protocol.task import Binding, Checkpoint, MaterializationSpec
+from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
 from strandline.materialize.runtime import Materialization
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -70,7 +71,9 @@ HOSTILE = (
 
 KEYED = Schema((Column("k", "bigint"), Column("f", "double"), Column("s", "string")))
 KEYED_TYPES = {"k": pa.int64(), "f": pa.float64(), "s": pa.string()}
-
+TWO = MaterializationSpec(
+    "m", (Binding("orders", "Orders", ("k", "f"), KEYED), Binding("people", "People", ("k",), KEYED))
+)
 
 MakeEndpoint: TypeAlias = "Callable[[], EndpointUnderTest]"
 
@@ -102,22 +105,27 @@ def row(k: int | None, f: float | None, s: str) -> dict[str, Any]:
 
 
 class World:
-    """Two collections, their materialization, and all durable data; runtimes start and crash."""
+    """Collections (two, unless told), their materialization, and all durable data; runtimes start and crash."""
 
-    def __init__(self, endpoint: EndpointUnderTest) -> None:
+    def __init__(
+        self,
+        endpoint: EndpointUnderTest,
+        spec: MaterializationSpec = TWO,
+        types: Mapping[str, pa.DataType] = KEYED_TYPES,
+    ) -> None:
         self.endpoint = endpoint
+        self.spec = spec
         self.consensus = MemoryConsensus()
-        self.feeds = [ListFeed(name, KEYED, KEYED_TYPES) for name in ("orders", "people")]
+        self.feeds = [ListFeed(binding.collection, binding.schema, types) for binding in spec.bindings]
         self.clock = HandClock()
         self.upper = 0
         self._rounds = 0
         self._owners = count()
-        self.bump(0)
 
     def bump(self, backfill: int) -> None:
         """Request a backfill of the first binding."""
-        first = Binding("orders", "Orders", ("k", "f"), KEYED, backfill)
-        self.spec = MaterializationSpec("m", (first, Binding("people", "People", ("k",), KEYED)))
+        first, *others = self.spec.bindings
+        self.spec = replace(self.spec, bindings=(replace(first, backfill=backfill), *others))
 
     def runtime(self, plan: CrashPlan | None = None, epoch: int = 1) -> Materialization:
         """Return a new runtime, as in a new process."""
@@ -130,7 +138,7 @@ class World:
         return Materialization(self.spec, driver, log, feeds)
 
     def seal(self, upper: int) -> None:
-        """Move the upper of both collections."""
+        """Move the upper of every collection."""
         self.upper = upper
         for feed in self.feeds:
             feed.seal(Frontier(upper))
@@ -194,6 +202,18 @@ class DriverContract:
         """Damage: users read contents that were never true."""
         asyncio.run(follow(make_endpoint()))
 
+    def test_names_reach_the_endpoint_as_they_are(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a column's name runs as SQL, or two names reach one table."""
+        asyncio.run(hostile_names(make_endpoint()))
+
+    def test_a_key_that_went_can_come_back(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: a row that was deleted once is refused, or stays away, for ever."""
+        asyncio.run(put_back(make_endpoint()))
+
+    def test_a_transaction_without_rows_is_committed_and_recovered(self, make_endpoint: MakeEndpoint) -> None:
+        """Damage: the task of an empty view starts from nothing for ever; or rows stay of a view that is empty now."""
+        asyncio.run(empty_everywhere(make_endpoint))
+
     def test_a_crash_at_any_point_loses_nothing_and_repeats_nothing(self, make_endpoint: MakeEndpoint) -> None:
         """Damage: a row is missing or duplicated after a restart."""
         asyncio.run(crash_everywhere(make_endpoint))
@@ -242,6 +262,87 @@ async def follow(endpoint: EndpointUnderTest) -> None:
         world.check_committed()
         assert not await runtime.advance()
     await runtime.close()
+
+
+async def hostile_names(endpoint: EndpointUnderTest) -> None:
+    """Fill tables whose names and columns are `HOSTILE`; then change a row of each, delete one and leave one."""
+    schema = Schema(tuple(Column(name, "string") for name in HOSTILE))
+    bindings = tuple(Binding(f"of {name}", name, HOSTILE[:2], schema) for name in HOSTILE)
+    world = World(endpoint, MaterializationSpec("'; --", bindings), dict.fromkeys(HOSTILE, pa.string()))
+    runtime = world.runtime()
+    filled = [[{name: f"{name} {i} {n}" for name in HOSTILE} for n in range(3)] for i in range(len(bindings))]
+    for feed, rows in zip(world.feeds, filled, strict=True):
+        feed.write(1, *((each, 1) for each in rows))
+    await advance_through(world, runtime, (3,))
+    world.check(3)
+    for feed, (changed, deleted, _) in zip(world.feeds, filled, strict=True):
+        feed.write(3, (changed, -1), ({**changed, HOSTILE[-1]: "%s"}, 1), (deleted, -1))
+    await advance_through(world, runtime, (5,))
+    world.check(5)
+    world.check_committed()
+    await runtime.close()
+
+
+async def put_back(endpoint: EndpointUnderTest) -> None:
+    """Delete keys and insert them again: in the next transaction, by another runtime, and within one window."""
+    world = World(endpoint)
+    _, people = world.feeds
+    runtime = world.runtime()
+    first, second, third = (row(1, None, s) for s in ("first", "second", "third"))
+    same, other = row(2, None, "same"), row(3, None, "other")
+    people.write(1, (first, 1), (same, 1), (other, 1))
+    people.write(3, (first, -1))
+    people.write(6, (second, 1))
+    people.write(8, (second, -1), (same, -1))
+    people.write(9, (third, 1), (same, 1), (other, -1))
+    people.write(12, (other, 1))
+    for upper in (3, 5, 7, 11, 13):
+        await advance_through(world, runtime, (upper,))
+        world.check(upper)
+        world.check_committed()
+        if upper == 11:
+            await runtime.close()
+            runtime = world.runtime()
+    await runtime.close()
+
+
+async def empty_everywhere(make_endpoint: MakeEndpoint) -> None:
+    """Crash a runtime at every point of a transaction without rows; then let a row come and go."""
+    world = World(make_endpoint())
+    at, alive = 0, True
+    while alive:
+        at += 1
+        for plan in (CrashPlan(at), CrashPlan(at, after=True)):
+            world.bump(2 * at + plan.late)  # as if it were the first transaction of an empty collection
+            alive = await empty_once(world, plan)
+    assert at > 1
+    only = row(1, None, "only")
+    world.feeds[0].write(world.upper, (only, 1))
+    await advance_through(world, world.runtime(), (world.upper + 1,))
+    world.check(world.upper)
+    if world.endpoint.checkpoint(world.spec.name) is not None:  # else its Apply empties the tables of a backfill
+        world.feeds[0].write(world.upper, (only, -1))
+        world.bump(0)
+        await advance_through(world, world.runtime(), (world.upper + 1,))
+        world.check(world.upper)
+        world.check_committed()
+
+
+async def empty_once(world: World, plan: CrashPlan) -> bool:
+    """Crash as in ``plan`` in a transaction that has nothing to store; return whether that point was reached."""
+    world.seal(world.upper + 2)
+    with suppress(Crash):
+        await world.runtime(plan).advance()
+    successor = world.runtime()
+    while await successor.advance():
+        pass
+    recovered = world.runtime()
+    await recovered.open()
+    assert recovered.status.checkpoint == world.upper, "a transaction without rows moves the checkpoint, too"
+    whole = NOTHING.advance(world.spec.state_keys, world.upper)
+    assert world.endpoint.checkpoint(world.spec.name) in {None, whole}
+    world.check(world.upper)
+    return plan.happened
 
 
 async def second_row(endpoint: EndpointUnderTest) -> None:
