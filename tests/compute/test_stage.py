@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
-from strandline.algebra.nodes import frames
+from strandline.algebra.nodes import Get, Reduce, frames
+from strandline.algebra.schema import Column, Schema
+from strandline.compute import stage as stage_module
 from strandline.compute.explain import explain
+from strandline.compute.plan.view import plan_view
+from strandline.compute.rules import accumulate, registry
 from strandline.compute.rules.phase import Window
 from strandline.compute.stage import delta_plan, split
+from strandline.testing.lists.list_analyst import ListAnalyst
 
 QUERIES: Final = {
     "filter": "SELECT shop, qty + 1 AS more FROM sales WHERE qty > 1 OR product IS NULL",
@@ -98,6 +104,21 @@ def test_a_view_that_is_a_regrouped_or_recomputed_node_renamed_stores_itself_onc
         view = laboratory.plan(QUERIES[name])
         (only,) = split(view, "view")
         assert (only.name, only.kind, only.schema) == ("view", kind, view.schema)
+
+
+def test_a_stage_that_stores_more_than_its_rows_is_not_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a rule that reads its rows by a `Get` of some columns makes every such view fail when it is planned."""
+
+    def rows(node: Reduce, name: str) -> Get:
+        return Get(name, tuple((each, each) for each in node.names))
+
+    rule = replace(accumulate.RULE, output=rows)
+    monkeypatch.setattr(registry, "RULES", (rule, *registry.RULES))
+    monkeypatch.setattr(stage_module, "NAMED", {**registry.NAMED, rule.name: rule})
+    sold = Schema((Column("shop", "string"),))
+    counting, view = split(plan_view("SELECT DISTINCT shop FROM sales", {"sales": sold}, ListAnalyst()), "view")
+    assert counting.schema.names[1:] == (accumulate.ROWS,)
+    assert (view.name, view.inputs, view.schema) == ("view", (counting.name,), sold)
 
 
 @pytest.mark.spark

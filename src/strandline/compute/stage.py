@@ -142,7 +142,10 @@ class _Cut:
 
 def _keeps_rows(stage: Stage) -> bool:
     """Return whether a stage stores the rows of its node as they are."""
-    return stage.rule is not None and isinstance(stage.rule.output(stage.plan, stage.name), Get)
+    rule = stage.rule
+    if rule is None or rule.names(stage.plan) != stage.plan.names:
+        return False
+    return isinstance(rule.output(stage.plan, stage.name), Get)
 
 
 def _stage(kind: str, plan: Node, schema: Schema, *, name: str | None = None, reason: str | None = None) -> Stage:
