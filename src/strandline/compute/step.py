@@ -27,13 +27,14 @@ from strandline.compute.lookups import Lookup
 from strandline.compute.lookups import planned as looked_up
 from strandline.compute.rules.phase import Window, source
 from strandline.compute.sides import Bounds, Sides
-from strandline.compute.sink.actor import Sink
+from strandline.compute.sink.actor import Sink, Writing
 from strandline.compute.sink.correction import Updates
 from strandline.compute.stage import Stage, delta_plan
 from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.plane import Contents, Engine, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
+from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import ShardState
 
 
@@ -60,6 +61,15 @@ class Done:
     """What a step did: how many input updates it read."""
 
     rows_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A step of a small window up to where its rows are to be staged: those of ``writing``."""
+
+    writing: Writing
+    rows_read: int
+    way: Way
 
 
 class StageRun:
@@ -150,8 +160,36 @@ class StageRun:
         """Forget what is believed of the shard: the next step recomputes it and appends the difference."""
         self.sink.audit()
 
-    async def step(self, upper: Frontier) -> Done | None:
+    async def draft(self, upper: Frontier) -> Draft | None:
+        """Do a `step` over a small window up to where its rows are to be staged; None: `step` has to do all of it.
+
+        Drafts of several stages may be staged together.  `step` must be called with it next.  It raises what that
+        raises.
+        """
+        try:
+            upper = meet((upper, self.known()))
+            begin = await self._begin(upper)
+            if begin is None or begin.rebuild or await self._care() is not Care.PLAIN:
+                return None
+            way, lower, end = ways(Care.PLAIN)[0], begin.time, as_time(upper)
+            if sum(each.rows for each in self._changes(lower, end).values()) > SMALL_ROWS_MAX:
+                return None
+            delta, rows_read = await self._changed(way, lower, end)
+            writing = await self.sink.draft(delta, upper, small=True)
+        except EvaluationError:
+            self.sink.forget()
+            return None
+        except BaseException:
+            self.sink.forget()
+            raise
+        return None if writing is None else Draft(writing, rows_read, way)
+
+    async def step(
+        self, upper: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None = None
+    ) -> Done | None:
         """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
+
+        ``drafted``: what `draft` returned for ``upper``, and what became of its rows.
 
         A step that failed, or was cancelled, leaves nothing behind that the next one would trust.  An expression that
         has no value for some row fails no step: the stage is computed with more care (`care`).
@@ -162,14 +200,20 @@ class StageRun:
             Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
         try:
-            return await self._bring(meet((upper, self.known())))
+            return await self._bring(meet((upper, self.known())), drafted)
         except BaseException:
             self.sink.forget()
             raise
 
-    async def _bring(self, upper: Frontier) -> Done | None:
+    async def _bring(self, upper: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None) -> Done | None:
         failed: set[Way] = set()
         done = None
+        if drafted is not None:
+            draft, staged = drafted
+            if await self._finished(draft, staged):
+                done = Done(draft.rows_read)
+            else:
+                failed.add(draft.way)
         while (begin := await self._begin(upper)) is not None:
             care = await self._care()
             possible = ways(care, rebuild=begin.rebuild)
@@ -182,12 +226,26 @@ class StageRun:
                 if way == possible[-1]:
                     raise
                 failed.add(way)
-                await self.sink.open()
-                self.sink.audit_if_passed()
+                await self._recover()
             else:
                 done = Done(rows_read + (0 if done is None else done.rows_read))
                 failed = {way for way in failed if way.wide}  # a shorter window holds, most likely, what failed
         return done
+
+    async def _finished(self, draft: Draft, staged: Staged | BaseException | None) -> bool:
+        """Append what a draft came to; return whether it could be evaluated."""
+        if isinstance(staged, EvaluationError):
+            await self._recover()
+            return False
+        if isinstance(staged, BaseException):
+            raise staged
+        await self.sink.finish(draft.writing, staged)
+        return True
+
+    async def _recover(self) -> None:
+        """Look at the shard again after an expression had no value for some row."""
+        await self.sink.open()
+        self.sink.audit_if_passed()
 
     async def _begin(self, upper: Frontier) -> _Begin | None:
         """Return from where on the stage is to be brought on; None if it is where it can be."""
@@ -256,10 +314,13 @@ class StageRun:
 
     async def _change(self, way: Way, lower: int, upper: int) -> int:
         """Append what the inputs' changes in the window come to."""
-        changes = {
-            name: contents(reader.state, reader.schema, lower, upper, advance=lower)
-            for name, reader in self._inputs.items()
-        }
+        delta, rows_read = await self._changed(way, lower, upper)
+        await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
+        return rows_read
+
+    async def _changed(self, way: Way, lower: int, upper: int) -> tuple[Updates, int]:
+        """Return what the inputs' changes in the window come to, and how many these are."""
+        changes = self._changes(lower, upper)
         found = {name: await self._engine.times(each) for name, each in sorted(changes.items()) if each.rows}
         changed = frozenset(name for name, times in found.items() if times)
         times = sorted({time for each in found.values() for time in each})
@@ -274,9 +335,14 @@ class StageRun:
         for lookup in plans.lookups:
             await sides.look_up(lookup)
         read = {name: await sides.rows(name) for name in plans.frames}
-        delta = await self._evaluated(plans, read, origin, await self._inherited(changes))
-        await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
-        return rows_read
+        return await self._evaluated(plans, read, origin, await self._inherited(changes)), rows_read
+
+    def _changes(self, lower: int, upper: int) -> Mapping[str, Contents]:
+        """Return the inputs' updates in the window."""
+        return {
+            name: contents(reader.state, reader.schema, lower, upper, advance=lower)
+            for name, reader in self._inputs.items()
+        }
 
     def _plans(self, care: Care, window: Window) -> _Plans:
         """Return the plans of the updates of both halves: often those of the step before."""

@@ -178,15 +178,15 @@ def old_side_new(self: Sides, collection: str) -> Any:
     return contents(reader.state, reader.schema, 0, bounds.upper, advance=bounds.origin)
 
 
-@bug("a step gives all its updates the time of its upper", (Sink, "advance"))
-async def times_lost(self: Sink, delta: Updates, upper: Frontier, *, small: bool) -> None:
-    """Advance the window to its end."""
+@bug("a step gives all its updates the time of its upper", (Sink, "draft"))
+async def times_lost(self: Sink, delta: Updates, upper: Frontier, *, small: bool) -> Any:
+    """Draft the window as if all of it were at its end."""
     at = as_time(upper) - 1
     ok = [await self._engine.union(self.schema, [rows], advance=at, negate=[False]) for rows in delta.ok]
-    await _advance_sink(self, Updates(tuple(ok), delta.err), upper, small=small)
+    return await _draft(self, Updates(tuple(ok), delta.err), upper, small=small)
 
 
-_advance_sink = Sink.advance
+_draft = Sink.draft
 
 
 @bug("the errors of an input are not those of the view above", (StageRun, "_inherited"))
