@@ -10,6 +10,8 @@ inputs' contents, and so they are wherever the shard cannot be trusted, or the c
 
 Inputs' errors are this stage's too: it appends them as they are, beside its own.
 
+Long because a step is one subject: all of it moves one sink.
+
 Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
 """
 
@@ -17,40 +19,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from strandline.algebra.nodes import Node, frames
-from strandline.compute.care import Care, Careful, Way, by_rows, care_of, ways, whole_error
-from strandline.compute.lookups import Lookup
-from strandline.compute.lookups import planned as looked_up
+from strandline.compute.care import Care, Way, care_of, ways, whole_error
 from strandline.compute.rules.phase import Window, source
 from strandline.compute.sides import Bounds, Sides
-from strandline.compute.sink.actor import Sink, Writing
+from strandline.compute.sink.actor import Sink, Writing, reached
 from strandline.compute.sink.correction import Updates
-from strandline.compute.stage import Stage, delta_plan
+from strandline.compute.stage import Stage
+from strandline.compute.step_plans import Planned, StepPlans
 from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.plane import Contents, Engine, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
 from strandline.persist.shard.batch import Staged
-from strandline.persist.shard.state import ShardState
-
-
-@dataclass(frozen=True, slots=True)
-class _Plans:
-    """The plans of a stage's updates and of its own errors (None where there are none), and what `lookups` says."""
-
-    ok: Node | None
-    err: Node | None = None
-    lookups: tuple[Lookup, ...] = ()
-
-    @property
-    def frames(self) -> list[str]:
-        """The names of the frames that they read, in order."""
-        return sorted({name for plan in (self.ok, self.err) if plan is not None for name in frames(plan)})
-
 
 SMALL_ROWS_MAX: Final = 20_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
@@ -72,6 +56,10 @@ class Draft:
     way: Way
 
 
+Drafted: TypeAlias = tuple[Draft, Staged | BaseException | None]
+"""A draft, and what its rows were staged as: nothing, if there are none."""
+
+
 class StageRun:
     """A stage with its inputs and its sink, in this process."""
 
@@ -89,8 +77,7 @@ class StageRun:
         self._engine = engine
         self._inputs = inputs
         self._forgiven = forgiven
-        self._careful: Careful | None = None
-        self._planned: tuple[tuple[Care, Window], _Plans] | None = None  # the last step's
+        self._plans = StepPlans(stage)
         self._failed: int | None = None  # a row failed before this time, the last one that did
         self._looked_up: int | None = None  # where the last window began for which something was looked up
         self.stepping_ms: int | None = None
@@ -141,9 +128,7 @@ class StageRun:
             known = reader.state.upper
             if not (upper <= known or (name in quiet_inputs and stands <= known)):
                 return False
-            if _changes(reader, lower, as_time(upper)) > 0:
-                return False
-        return True
+        return not self._may_change(lower, as_time(upper))
 
     def standing(self, upper: Frontier) -> str:
         """Say what keeps the shard before ``upper``; empty if it is there."""
@@ -184,12 +169,10 @@ class StageRun:
             raise
         return None if writing is None else Draft(writing, rows_read, way)
 
-    async def step(
-        self, upper: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None = None
-    ) -> Done | None:
+    async def step(self, upper: Frontier, drafted: Drafted | None = None) -> Done | None:
         """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
 
-        ``drafted``: what `draft` returned for ``upper``, and what became of its rows.
+        ``drafted``: what `draft` returned for ``upper``.
 
         A step that failed, or was cancelled, leaves nothing behind that the next one would trust.  An expression that
         has no value for some row fails no step: the stage is computed with more care (`care`).
@@ -209,11 +192,10 @@ class StageRun:
         failed: set[Way] = set()
         done = None
         if drafted is not None:
-            draft, staged = drafted
-            if await self._finished(draft, staged):
-                done = Done(draft.rows_read)
+            if await self._finished(*drafted):
+                done = Done(drafted[0].rows_read)
             else:
-                failed.add(draft.way)
+                failed.add(drafted[0].way)
         while (begin := await self._begin(upper)) is not None:
             care = await self._care()
             possible = ways(care, rebuild=begin.rebuild)
@@ -308,7 +290,7 @@ class StageRun:
         if care is Care.WHOLE:
             return Updates(err=(await self._engine.evaluate(whole_error(self.stage), {}, origin=time), *inherited))
         window = Window(frozenset(self._inputs), (0,), first=True, small=False)
-        plans = self._plans(care, window)
+        plans = self._plans.of(care, window)
         read = {name: await self._engine.read(replace(wanted[source(name)[0]], net=True)) for name in plans.frames}
         return await self._evaluated(plans, read, time, inherited)
 
@@ -327,7 +309,7 @@ class StageRun:
         origin = times[0] if times else lower
         rows_read = sum(each.rows for each in changes.values())
         window = Window(changed, tuple(time - origin for time in times), small=rows_read <= SMALL_ROWS_MAX)
-        plans = self._plans(way.care, window)
+        plans = self._plans.of(way.care, window)
         bounds = Bounds(lower, upper, origin)
         sides = Sides(self.name, self._engine, self._inputs, self.sink, bounds, net=way.narrow, wary=self._wary)
         if plans.lookups:
@@ -337,6 +319,10 @@ class StageRun:
         read = {name: await sides.rows(name) for name in plans.frames}
         return await self._evaluated(plans, read, origin, await self._inherited(changes)), rows_read
 
+    def _may_change(self, lower: int, upper: int) -> bool:
+        """Return whether the inputs may have updates in the window: False is certain."""
+        return any(each.rows for each in self._changes(lower, upper).values())
+
     def _changes(self, lower: int, upper: int) -> Mapping[str, Contents]:
         """Return the inputs' updates in the window."""
         return {
@@ -344,27 +330,8 @@ class StageRun:
             for name, reader in self._inputs.items()
         }
 
-    def _plans(self, care: Care, window: Window) -> _Plans:
-        """Return the plans of the updates of both halves: often those of the step before."""
-        if self._planned is None or self._planned[0] != (care, window):
-            self._planned = (care, window), self._plan(care, window)
-        return self._planned[1]
-
-    def _plan(self, care: Care, window: Window) -> _Plans:
-        if not (window.changed or window.first):
-            return _Plans(None)
-        if care is Care.PLAIN:
-            plan = delta_plan(self.stage, window)
-            if plan is None or window.first or not window.small:
-                return _Plans(plan)
-            plan, lookups = looked_up(plan)
-            return _Plans(plan, None, lookups)
-        if self._careful is None:
-            self._careful = by_rows(self.stage)
-        return _Plans(delta_plan(self._careful.stage, window), self._careful.error_updates(window))
-
     async def _evaluated(
-        self, plans: _Plans, read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
+        self, plans: Planned, read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
     ) -> Updates:
         both = (plans.ok, plans.err)
         ok, err = [() if p is None else (await self._engine.evaluate(p, read, origin=origin),) for p in both]
@@ -378,8 +345,7 @@ class StageRun:
     async def _first_change(self, lower: int, upper: int) -> int | None:
         """Return the first time in the window at which an input changes, in a half that counts."""
         found: set[int] = set()
-        for name, reader in self._inputs.items():
-            changes = contents(reader.state, reader.schema, lower, upper, advance=lower)
+        for name, changes in self._changes(lower, upper).items():
             half = Half.BOTH if erring(changes).rows and name not in self._forgiven else Half.OK
             found.update(await self._engine.times(replace(changes, half=half)) if changes.rows else ())
         return min(found, default=None)
@@ -398,13 +364,3 @@ class _Begin:
 
     time: int
     rebuild: bool = False
-
-
-def reached(state: ShardState) -> Frontier:
-    """Return from where a stage goes on that opens its shard as it is now, if it trusts it."""
-    return state.upper if state.certificate is None else meet((state.upper, state.certificate.upper))
-
-
-def _changes(reader: ReadHandle, lower: int, upper: int) -> int:
-    """Return how many updates the input may have in the window: 0 is certain."""
-    return contents(reader.state, reader.schema, lower, upper, advance=lower).rows

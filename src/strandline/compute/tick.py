@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any, TypeAlias
 
-from strandline.compute.step import Done, Draft, StageRun
+from strandline.compute.step import Done, Draft, Drafted, StageRun
 from strandline.errors import FencedError, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
@@ -101,7 +101,7 @@ async def _step(
 ) -> None:
     """Step ``runs``, which do not read each other.  What those with small windows write is staged at once."""
     drafts: dict[str, Draft] = {}
-    steps: dict[str, tuple[Draft, Staged | BaseException | None]] = {}
+    steps: dict[str, Drafted] = {}
 
     async def draft(run: StageRun) -> None:
         if (found := await run.draft(upper)) is not None:

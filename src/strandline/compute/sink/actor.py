@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.sink.mint import Description, mint
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.persist.handles.plane import Contents, Engine, Errors, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents, erring
 from strandline.persist.handles.write import WriteHandle, fenced
@@ -277,6 +277,11 @@ class Sink:
         failed = erring(replace(held, half=Half.ERR))
         err = (await self._engine.read(failed),) if failed.rows else ()
         return Updates((await self._engine.read(held),), err)
+
+
+def reached(state: ShardState) -> Frontier:
+    """Return from where a stage goes on that opens its shard as it is now, if it trusts it."""
+    return state.upper if state.certificate is None else meet((state.upper, state.certificate.upper))
 
 
 def _certified(state: ShardState, fingerprint: str) -> int | None:

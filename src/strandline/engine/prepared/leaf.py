@@ -5,7 +5,7 @@ carries its record batches, and Spark looks the partitions up again whenever it 
 putting the partition of another such RDD into the leaf's array of partitions: Spark plans nothing, and the rows travel
 with the task.
 
-This is Spark's inside (`RDD.partitions` returns the array itself), so it stays in this room, which falls back to fresh
+This is Spark's inside (an RDD returns its own array of partitions), so it stays in this room, which falls back to fresh
 plans wherever anything here fails.
 
 Source: design page "compute" (prepared plans).

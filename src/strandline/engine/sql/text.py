@@ -54,7 +54,7 @@ class Text:
         return f"/*+ {', '.join(hints)} */ " if hints else ""
 
     def union(self, terms: Iterable[str]) -> str:
-        """Return the UNION ALL of these SELECTs.  Spark forgets that it is one partition, unless it is told so."""
+        """Return the UNION ALL of these SELECTs.  Spark knows of it that it is one partition only by a hint."""
         united = "\nUNION ALL\n".join(terms)
         return (
             f"SELECT /*+ COALESCE(1) */ * FROM (\n{united}\n)" if self.single and "\nUNION ALL\n" in united else united
