@@ -84,6 +84,7 @@ class SparkEngine:
     def close(self) -> None:
         """Wait for the calls under way and refuse new ones.  The session is its builder's to stop."""
         self._workers.shutdown()
+        self._plans.close()
 
     def spark_frame(self, rows: Rows) -> DataFrame:
         """Return ``rows`` as a lazy DataFrame, for users of Spark."""

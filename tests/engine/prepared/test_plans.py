@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -106,8 +109,8 @@ INPUTS = {"t": ROW, "u": Schema(ROW.columns[:2]), "p": SUMS}
 """What the frames of the shapes hold."""
 
 
-def updates(rng: random.Random, schema: Schema, *, diff: int = 2) -> pa.Table:
-    """Return a few updates at time 7, with NULLs, each there up to ``diff`` times."""
+def updates(rng: random.Random, schema: Schema, *, diff: int = 2, times: Sequence[int] = (0,)) -> pa.Table:
+    """Return a few updates, with NULLs, each there up to ``diff`` times; ``times`` count from 7."""
     count = rng.randrange(8)
 
     def value(type_: str) -> object:
@@ -115,13 +118,18 @@ def updates(rng: random.Random, schema: Schema, *, diff: int = 2) -> pa.Table:
 
     columns = {c.name: pa.array([value(c.type) for _ in range(count)], ARROW[c.type]) for c in schema}
     diffs = [rng.randrange(1, diff + 1) for _ in range(count)]
-    return pa.table(columns | {TIME: pa.array([7] * count, pa.int64()), DIFF: pa.array(diffs, pa.int64())})
+    return pa.table(
+        columns
+        | {TIME: pa.array([7 + rng.choice(times) for _ in range(count)], pa.int64()), DIFF: pa.array(diffs, pa.int64())}
+    )
 
 
-def asked(rng: random.Random, shape: str) -> Asked:
+def asked(rng: random.Random, shape: str, *, times: Sequence[int] = (0,)) -> Asked:
     """Return a window of ``shape`` over random rows; of groups that are stored there is one row each."""
     node, schema = SHAPES[shape]
-    tables = {name: updates(rng, INPUTS[name]) for name in ("t", "u")}
+    if isinstance(node, Accumulate | Regroup | Replay):
+        node = replace(node, times=tuple(times))
+    tables = {name: updates(rng, INPUTS[name], times=times) for name in ("t", "u")}
     stored = updates(rng, SUMS, diff=1)
     keys = [stored["k"].to_pylist().index(key) for key in dict.fromkeys(stored["k"].to_pylist())]
     tables["p"] = stored.take(pa.array(keys, pa.int64()))
@@ -152,6 +160,7 @@ def in_order(table: pa.Table) -> list[tuple[object, ...]]:
 def prepared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Plans:
     """Plans that are prepared when they are first asked for."""
     monkeypatch.setattr(plans, "ASKED_MIN", 1)
+    monkeypatch.setattr(Plans, "_spawn", lambda self, call: call())
     return Plans(spark)
 
 
@@ -211,12 +220,34 @@ def test_what_may_keep_rows_is_refused_once_and_planned_afresh(sql: str, names: 
     assert "Spark plans it with" in str(prepared.reasons)
 
 
-def test_a_plan_is_prepared_when_it_is_asked_for_again(spark: SparkSession) -> None:
-    """Damage: what is asked for once, such as a window of two times, is prepared for nothing."""
-    made, rng = Plans(spark), random.Random(4)
+def test_a_plan_is_prepared_beside_its_second_use(spark: SparkSession) -> None:
+    """Damage: what is asked for once is prepared for nothing; a tick waits until Spark has planned and compiled."""
+    made, rng, begun = Plans(spark), random.Random(4), threading.Event()
+    make = made._make
+    made._make = lambda *asked: (begun.wait(), make(*asked))  # type: ignore[method-assign]
     assert made.run([asked(rng, "filter")]) == [None]
-    (found,) = made.run([asked(rng, "filter")])
+    assert made.run([asked(rng, "filter")]) == [None]
+    begun.set()
+    made.close()
+    assert made.counters.made == 1
+    made._runners = ThreadPoolExecutor(1)
+    given = asked(rng, "filter")
+    (found,) = made.run([given])
     assert found is not None
+    assert in_order(found) == afresh(spark, given)
+
+
+@pytest.mark.parametrize("shape", ["sums", "groups", "window", "join"])
+def test_one_plan_serves_all_windows_of_as_many_times(shape: str, prepared: Plans, spark: SparkSession) -> None:
+    """Damage: a plan is made for each gap between times; updates get the rank of a time, or another time."""
+    rng = random.Random(shape)
+    for _ in range(6):
+        gap = rng.randrange(1, 1_000)
+        given = asked(rng, shape, times=(0, gap, gap + 1))
+        (found,) = prepared.run([given])
+        assert found is not None, prepared.reasons
+        assert in_order(found) == afresh(spark, given)
+    assert prepared.counters.made == 1
 
 
 def test_a_row_that_cannot_be_evaluated_leaves_the_error_to_the_fresh_plan(prepared: Plans) -> None:
