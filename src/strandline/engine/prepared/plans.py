@@ -34,7 +34,7 @@ ROWS_MAX: Final = 50_000
 """More rows than this are better planned for what they are, in as many partitions as there are cores."""
 ASKED_MIN: Final = 2
 """A plan is prepared when it is asked for as often as this."""
-PLANS_MAX: Final = 500
+PLANS_MAX: Final = 300
 """How many plans are kept, and how many of which it is only known that they were asked for."""
 
 CONF: Final[Mapping[str, str]] = {
