@@ -66,9 +66,7 @@ def matching(context: Context, left: Node, right: Node, conditions: Sequence[Sca
     names, both = left.names, joined((left, right), conditions)
     right = filtered(right, [each for each in both.on if reads_only(each, [right]) == 0])
     own = [each for each in both.on if each.columns <= frozenset(names)]
-    paired = tuple(
-        each for each in both.on if not each.columns <= frozenset(names) and reads_only(each, [right]) != 0
-    )
+    paired = tuple(each for each in both.on if not each.columns <= frozenset(names) and reads_only(each, [right]) != 0)
     computed: dict[Scalar, str] = {}
 
     def plain(value: Scalar) -> Scalar:

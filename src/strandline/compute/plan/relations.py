@@ -30,6 +30,7 @@ Ctes = Mapping[str, Planned]
 
 PlanQuery = Callable[[exp.Expr, Ctes], Planned]
 
+_CHOOSING: Final = ("SEMI", "ANTI")
 _OUTER: Final = ("LEFT", "RIGHT", "FULL")
 _LEFT: Final = f"{RESERVED}left_side"
 _RIGHT: Final = f"{RESERVED}right_side"
@@ -156,7 +157,7 @@ class Relations:
         """Join what is joined so far with ``right`` otherwise: by sums of inner joins, else by an `Opaque`."""
         on = [Scalar(condition) for condition in conditions]
         read = frozenset(name for each in on for name in each.columns) - frozenset(right.names)
-        if kind in ("SEMI", "ANTI"):
+        if kind in _CHOOSING:
             spelled, how = f"left {kind.lower()}", {"side": "LEFT", "kind": kind}
         elif side in _OUTER and not (using and side != "LEFT"):
             spelled, how = f"{side.lower()} outer", {"side": side, "kind": "OUTER"}
@@ -167,9 +168,9 @@ class Relations:
         if side in ("RIGHT", "FULL"):
             self.inputs, self.on, position = [self.node()], [], 0
         left = self.inputs[position]
-        names = left.names if kind in ("SEMI", "ANTI") else (*left.names, *right.names)
+        names = left.names if kind in _CHOOSING else (*left.names, *right.names)
         try:
-            self.inputs[position] = self._composed(left, right, kind or side, on)
+            self.inputs[position] = self._composed(left, right, kind if kind in _CHOOSING else side, on)
         except Unplanned as why:
             clause = exp.Join(this=named(_RIGHT), on=conjunction(conditions) if conditions else None, **how)
             sql = text(composed(items(names), _LEFT, joins=[clause]))

@@ -54,7 +54,7 @@ class _Rows:
 class Subqueries:
     """Takes the subqueries out of the expressions of one SELECT.
 
-    ``grouped``: its expressions are over groups, so that what they ask for is joined to these: ``after`` them.
+    ``grouped``: its outputs are over groups, so that the rows they ask for are joined to these: ``after`` them.
     """
 
     relations: Relations
@@ -69,7 +69,7 @@ class Subqueries:
     def taken(self, expression: exp.Expr, *, filters: bool = False) -> exp.Expr:
         """Return ``expression`` with a column in the place of each subquery.
 
-        ``filters``: rows for which it is NULL are not wanted.
+        ``filters``: it is a term of WHERE, so that rows for which it is NULL are not wanted.
         """
         found: list[tuple[str, exp.Expr]] = []
 
@@ -87,9 +87,10 @@ class Subqueries:
         over = replaced(expression, take)
         for name, node in found:
             if _is_exists(node):
-                self._mark(node, name)
+                self._mark(node, name, grouped=self.grouped and not filters)
             else:
-                self._scalar(node, name, needed=filters and _null(over, {name}))
+                needed = filters and _null(over, {name})
+                self._scalar(node, name, needed=needed, grouped=self.grouped and not filters)
             scope = self.relations.scope
             self.relations.scope = replace(scope, qualified=(*scope.qualified, Field(_SUBQUERY, name, name)))
         return over
@@ -122,8 +123,8 @@ class Subqueries:
         for condition in matches.conditions:
             relations.condition(condition)
 
-    def _mark(self, exists: exp.Expr, name: str) -> None:
-        if self.grouped:
+    def _mark(self, exists: exp.Expr, name: str, *, grouped: bool) -> None:
+        if grouped:
             raise Unplanned("EXISTS beside an aggregate; write it in a query around this one")
         relations, rows = self.relations, self._rows(exists.this, outputs=False)
         position = relations.place(_read(rows.correlated) - frozenset(rows.node.names))
@@ -201,22 +202,24 @@ class Subqueries:
 
     # ---- what the row is ---------------------------------------------------------------------------------------------
 
-    def _scalar(self, subquery: exp.Expr, name: str, *, needed: bool) -> None:
+    def _scalar(self, subquery: exp.Expr, name: str, *, needed: bool, grouped: bool) -> None:
         """Add the column ``name``; ``needed``: rows for which it is NULL are not wanted."""
         query, relations = subquery.unnest(), self.relations
         if is_limited(query):
             raise Unplanned("LIMIT in a subquery")
         correlated = self._correlated(query)
         if correlated is not None:
+            if grouped:
+                raise Unplanned("a subquery that reads what is outside, beside an aggregate")
             self._of_group(*correlated, name, needed=needed)
             return
         planned = relations.plan_query(query, relations.ctes)
         if len(planned.columns) != 1 or key(planned.node) != ():
             raise Unplanned("a scalar subquery that may have several rows; write an aggregate, as max(…)")
         node = project(planned.node, [(name, column(planned.columns[0]))])
-        if self.grouped and _is_one(node):
+        if grouped and _is_one(node):
             self.after.append(node)
-        elif self.grouped:
+        elif grouped:
             raise Unplanned("a scalar subquery that may have no row beside an aggregate")
         elif needed or _is_one(node):
             relations.inputs.append(node)
@@ -226,8 +229,6 @@ class Subqueries:
     def _of_group(self, inside: Relations, select: exp.Select, name: str, *, needed: bool) -> None:
         """Add the value of an aggregate over the rows whose keys equal those of the row outside."""
         relations, node = self.relations, inside.node()
-        if self.grouped:
-            raise Unplanned("a subquery that reads what is outside, beside an aggregate")
         (item,) = map(_unaliased, select.expressions)
         if not has_aggregate(item):
             raise Unplanned("a scalar subquery that may have several rows; write an aggregate, as max(…)")
