@@ -91,12 +91,12 @@ def _in_pairs(context: Context, pairs: Matches) -> Matches:
     """Return the matches that pairs of rows under all the conditions show."""
     join = joined((pairs.left, pairs.right), pairs.conditions)
     if not join.equal:
-        raise Unplanned("without an equality between its sides, a join like this has to try all pairs of rows")
+        raise Unplanned("it would try all pairs of rows; write an equality between the two sides")
     read = {name for each in pairs.conditions for name in each.columns}
     told = [name for name in pairs.left.names if name in read]
     types = {c.name: c.type for c in context.schema(pairs.left)}
     if not all(types[name].split("(")[0] in _IDENTIFYING for name in told):
-        raise Unplanned("a join like this with a further condition on a value that is no plain number, text or time")
+        raise Unplanned("a further condition reads a value that is no exact number, text or time; write a CAST")
     keys = tuple((context.names.fresh(f"match_{name}"), Scalar(column(name))) for name in told)
     same = tuple(Equal(value, Scalar(column(name)), nulls=True).condition for name, value in keys)
     return Matches(pairs.left, pairs.names, _distinct(context, join, keys), same, join)
