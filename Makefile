@@ -14,8 +14,8 @@ test:  ## everything that CI runs, stage by stage
 check:  ## format, lint, types, layers
 	@tools/setup --no-jdk python tools/stages.py check
 
-bench:  ## the benchmarks, as JSON; one of them: make bench NAME=persist
-	@tools/setup strandline bench $(NAME)
+bench:  ## a benchmark, as JSON: make bench NAME=tick (or persist, environment, ivm …)
+	@tools/setup strandline bench $(or $(NAME),persist)
 
 long:  ## the tests that take too long for CI
 	@tools/setup --servers python tools/stages.py long

@@ -358,7 +358,7 @@ def test_the_check_sees_a_planted_look_into_the_instance(text: str) -> None:
     for module in ("controller.core", "client.writing"):
         assert len(looks_inside(module, text)) == 1
     assert (
-        looks_inside("controller.core", "def f(report, instance):\n    return report.tasks, instance.table('t')") == []
+        looks_inside("controller.core", "def f(report, instance):\n    return report.tasks, instance.runs('t')") == []
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, endpoints, keeping, running, sources, verifying, warming
+from strandline.cli import asking, benching, endpoints, keeping, running, sources, verifying, warming
 from strandline.cli.template import create_project
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.terminal.opening import Opener
@@ -39,6 +39,8 @@ app.add_typer(driver_app, name="driver")
 
 source_app = typer.Typer(help="What sources could not decode.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(source_app, name="source")
+
+app.add_typer(benching.app, name="bench")
 
 ProjectOption = Annotated[Path, typer.Option("--project", metavar="DIR", help="The project's directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document per result.")]
@@ -291,25 +293,6 @@ def warm(
 ) -> None:
     """Record what Spark loads when it starts: from then on it starts in about half the time."""
     warming.warm(Output(json), again=again)
-
-
-@app.command()
-def bench(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Which: persist, environment.")] = "persist",
-    writers: Annotated[int, typer.Option(metavar="N", min=1, help="How many writers race for the load's shard.")] = 2,
-    batches: Annotated[int, typer.Option(metavar="N", min=1, help="How many batches each of them appends.")] = 200,
-    records: Annotated[int, typer.Option(metavar="N", min=1, help="How many records are in a batch.")] = 100,
-    record_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="How large a record is.")] = 64,
-    ticks: Annotated[int | None, typer.Option(metavar="N", min=100, help="How often an environment ticks.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="As it does anyway.")] = True,
-) -> None:
-    """Measure Strandline and plain Spark in one run; prints one JSON document."""
-    from strandline.bench.load import Load
-    from strandline.cli import benching  # it builds sessions of its own
-
-    size = benching.Size(Load(writers, batches, records, record_bytes), ticks)
-    benching.bench(_opener(context), name, size, Output(json))
 
 
 def _opener(context: typer.Context) -> Opener:

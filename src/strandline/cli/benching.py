@@ -1,4 +1,4 @@
-"""`strandline bench`: run a benchmark and print its figures, one JSON document.
+"""`strandline bench`: one command for each benchmark, which runs it and prints its figures, one JSON document.
 
 Source: design page "the public face" (benchmarks).
 """
@@ -6,67 +6,124 @@ Source: design page "the public face" (benchmarks).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from strandline.bench.appends import append_and_open
-from strandline.bench.environment import FILE_TICKS, grow
-from strandline.bench.load import Load
-from strandline.bench.persist import stage_and_scan
+import typer
+
 from strandline.cli.terminal.opening import Opener, keep_apart
 from strandline.cli.terminal.output import Output
-from strandline.engine.session.start import build
-from strandline.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+app = typer.Typer(
+    help="Measure Strandline and plain Spark in one run; each prints one JSON document.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-@dataclass(frozen=True, slots=True)
-class Size:
-    """The size of a benchmark run; ``ticks`` None: the benchmark's default."""
-
-    load: Load
-    ticks: int | None = None
-
-
-def _persist(session: SparkSession, directory: Path, size: Size) -> dict[str, Any]:
-    return {
-        "bench": "persist",
-        **append_and_open(directory / "appends", load=size.load),
-        **stage_and_scan(session, directory / "parts"),
-    }
+DirectoryOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where to work, and leave what was made; default: a temporary one.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="As it does anyway.")]
+ENVIRONMENT_TICKS_MIN: Final = 100
 
 
-def _environment(session: SparkSession, directory: Path, size: Size) -> dict[str, Any]:
-    ticks = size.ticks
+@app.command()
+def persist(
+    context: typer.Context,
+    writers: Annotated[int, typer.Option(metavar="N", min=1, help="How many writers race for the load's shard.")] = 2,
+    batches: Annotated[int, typer.Option(metavar="N", min=1, help="How many batches each of them appends.")] = 200,
+    records: Annotated[int, typer.Option(metavar="N", min=1, help="How many records are in a batch.")] = 100,
+    record_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="How large a record is.")] = 64,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure what an append, staging and a scan cost."""
+    from strandline.bench.appends import append_and_open
+    from strandline.bench.load import Load
+    from strandline.bench.persist import stage_and_scan
+
+    load = Load(writers, batches, records, record_bytes)
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return {**append_and_open(place / "appends", load=load), **stage_and_scan(session, place / "parts")}
+
+    _bench(context, "persist", directory, measure, json=json)
+
+
+@app.command()
+def environment(
+    context: typer.Context,
+    ticks: Annotated[
+        int | None, typer.Option(metavar="N", min=ENVIRONMENT_TICKS_MIN, help="How often it ticks.")
+    ] = None,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure what very many ticks leave behind."""
+    from strandline.bench.environment import FILE_TICKS, grow
+
     few = {} if ticks is None else {"ticks": ticks, "file_ticks": min(ticks, FILE_TICKS), "bindings": ticks}
-    return {"bench": "environment", **grow(session, directory / "location", **few)}
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return grow(session, place / "location", **few)
+
+    _bench(context, "environment", directory, measure, json=json)
 
 
-BENCHMARKS: Final[Mapping[str, Callable[[SparkSession, Path, Size], dict[str, Any]]]] = {
-    "persist": _persist,
-    "environment": _environment,
-}
+@app.command()
+def tick(
+    context: typer.Context,
+    views: Annotated[str, typer.Option(metavar="N,N", help="Under how many views, rising.")] = "1,10,50",
+    ticks: Annotated[int, typer.Option(metavar="N", min=1, help="How many ticks with changes count.")] = 10,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure what a tick costs under many views, with no change and with few."""
+    from strandline.bench.tick import measure_ticks
+
+    counts = [_number(each) for each in views.split(",")]
+    if not all(before < count for before, count in zip([0, *counts], counts, strict=False)):
+        raise typer.BadParameter(f"{views!r} is not a list of rising numbers of views", param_hint="--views")
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_ticks(session, place / "location", views=counts, changed_ticks=ticks)
+
+    _bench(context, "tick", directory, measure, json=json)
 
 
-def bench(opener: Opener, name: str, size: Size, output: Output) -> None:
-    """Run the benchmark ``name`` in a temporary directory and print its document.
-
-    Raises `ConfigError` if there is no benchmark of that name.
-    """
-    if name not in BENCHMARKS:
-        raise ConfigError(f"there is no benchmark {name!r}; there is {', '.join(BENCHMARKS)}")
-    session = opener.spark
-    if session is None:
-        keep_apart()
-        session = build({})
+def _number(text: str) -> int:
     try:
-        with tempfile.TemporaryDirectory(prefix="strandline-bench-", ignore_cleanup_errors=True) as directory:
-            document = BENCHMARKS[name](session, Path(directory), size)
-    finally:
-        if opener.spark is None:
-            session.stop()
-    output.result(document, "")
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number", param_hint="--views") from None
+
+
+def _bench(
+    context: typer.Context,
+    name: str,
+    directory: Path | None,
+    measure: Callable[[SparkSession, Path], dict[str, Any]],
+    *,
+    json: bool,
+) -> None:
+    """Run a benchmark in ``directory`` or a temporary one, and print its document."""
+    from strandline.engine.session.start import build
+
+    opener = context.obj
+    assert isinstance(opener, Opener), "main passes the opener to every command"
+    with ExitStack() as ending:
+        session = opener.spark
+        if session is None:
+            keep_apart()
+            session = build({})
+            ending.callback(session.stop)
+        if directory is None:
+            made = tempfile.TemporaryDirectory(prefix="strandline-bench-", ignore_cleanup_errors=True)
+            directory = Path(ending.enter_context(made))
+        document = measure(session, directory.absolute())
+    Output(json).result({"bench": name, **document}, "")

@@ -148,7 +148,7 @@ class Instance:
     async def _start_table(self, name: str, command: RunTable) -> None:
         output = command.output
         writer = await self._transactions.register(output.shard, output.schema.ddl)
-        self._tables[name] = OpenTable(output.name, output.schema, writer, await self._reader(output))
+        self._tables[name] = OpenTable(output, writer, await self._reader(output))
 
     async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
         output, client = command.output, self._client
@@ -247,14 +247,10 @@ class Instance:
         """Withdraw errors of ``source`` at ``time``, once it has caught up; see `Ingestion.dismiss`."""
         await self._ingestions[source].dismiss(errors, time)
 
-    def table(self, name: str) -> OpenTable | None:
-        """Return a table for `commit` to change; None if it is not open."""
-        return self._tables.get(name)
-
     async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
         """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
-        engine = self._equipment.engine
-        return await commit(changes, engine=engine, transactions=self._transactions, times=times, token=token)
+        tables, engine = {each.output.shard: each for each in self._tables.values()}, self._equipment.engine
+        return await commit(changes, tables, engine=engine, transactions=self._transactions, times=times, token=token)
 
     def audit(self, view: str) -> None:
         """Make the next step of every stage of ``view`` recompute it in full and append what is wrong."""
