@@ -50,7 +50,7 @@ INNER = {
         ("blob_kinds", "consensus_kinds", "memory", "slow", "system", "unreliable"),
     ),
     "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
-    "engine": (("session", "frames"), ("arrangements", "sql"), ("parts", "files"), ("spark",)),
+    "engine": (("session", "frames"), ("arrangements", "sql"), ("parts", "files"), ("prepared",), ("spark",)),
     "controller": (
         ("location",),
         ("assembly", "planning", "retention", "standing", "published", "language"),

@@ -203,7 +203,9 @@ class Instance:
 
     async def maintain(self, upper: Frontier) -> TickReport:
         """Step every stage of every view up to ``upper``, or to where its inputs are known."""
-        report = self._last_tick = await tick(self._client, self._dataflows.runs, upper, self._equipment.together)
+        report = self._last_tick = await tick(
+            self._client, self._equipment.engine, self._dataflows.runs, upper, self._equipment.together
+        )
         for name in self._dataflows.views:
             problems = [report.problem(run.name) for run in self._dataflows.runs_of(name)]
             self._problems.note(name, next(filter(None, problems), ""))
