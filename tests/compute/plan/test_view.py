@@ -46,8 +46,8 @@ def nodes(plan: Node, kind: type) -> list[Any]:
         ),
         (
             (
-                "SELECT shop, n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop)"
-                " WHERE n > (SELECT avg(size) FROM shops h WHERE h.city < shop)"
+                "SELECT shop, n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop) g"
+                " WHERE n > (SELECT avg(size) FROM shops h WHERE h.city < g.shop)"
             ),
             1,
         ),
