@@ -1,7 +1,7 @@
 """Plan nodes: what a view means, and what a maintenance step computes.
 
 Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
-multisets of its inputs to a multiset.  *Maintenance* nodes (`Negate`, `Accumulate`, `Regroup`, `Replay`) say how its
+multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`) say how its
 updates are found; they only occur in step plans.  `Passing` and `Failing` part the rows that an expression fails on
 from the others (`careful`).  Under a step plan every node yields *updates*: its columns plus
 ``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project`
@@ -195,7 +195,11 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Negate:
-    """The input's updates with their diffs negated (maintenance)."""
+    """The input's rows, each counted as often less: a term of a `UnionAll` that has these rows elsewhere.
+
+    >>> Negate(Get("a", (("x", "x"),))).names
+    ('x',)
+    """
 
     input: Node
 

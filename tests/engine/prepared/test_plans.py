@@ -148,6 +148,8 @@ def afresh(spark: SparkSession, given: Asked) -> list[tuple[object, ...]]:
         table = later(given.tables[name], -given.origin)
         spark.createDataFrame(table, schema=from_arrow_schema(table.schema)).createOrReplaceTempView(view)
     found = small(spark.sql(render(given.node, views)), given.request).toArrow()
+    for view in views.values():
+        spark.catalog.dropTempView(view)
     return in_order(later(found, given.origin))
 
 

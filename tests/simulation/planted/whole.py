@@ -15,9 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from planted.bugs import Bug, registrar
+from strandline.algebra.nodes import Negate
 from strandline.algebra.schema import ERROR
 from strandline.compute import step_plans
 from strandline.compute import tick as ticking
+from strandline.compute.rules import linear
 from strandline.compute.sides import Sides
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
@@ -393,6 +395,15 @@ def new_taken_for_old(plan: Any) -> Any:
     """Look up the old side."""
     changed, found = _planned(plan)
     return changed, tuple(replace(each, of=each.of.replace(":new", ":old")) for each in found)
+
+
+_updates = linear.updates
+
+
+@bug("what a join takes back when a match comes stays", (linear, "updates"))
+def padding_kept(node: Any, window: Any) -> Any:
+    """Take nothing back."""
+    return None if isinstance(node, Negate) else _updates(node, window)
 
 
 @bug("what is stored for groups is looked up as of before the last step", (Sink, "held"))
