@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
-from strandline.engine.arrangements import cache, runs
+from strandline.engine.arrangements import cache, mapped, runs
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.keys import family, hashes
 from strandline.engine.frames import inline
@@ -129,8 +129,10 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
     """Damage: after some ticks, a merge of runs or a compaction a join misses rows, or finds withdrawn ones."""
     rng = random.Random(seed)
     monkeypatch.setattr(runs, "RUNS_MAX", rng.choice([2, 3, 8]))
-    monkeypatch.setattr(runs, "MAPPED_BYTES_MIN", rng.choice([0, 1 << 30]))
-    monkeypatch.setattr(cache, "MERGED_HERE_ROWS_MAX", rng.choice([0, 1 << 30]))
+    monkeypatch.setattr(mapped, "MAPPED_BYTES_MIN", rng.choice([0, 1 << 30]))
+    monkeypatch.setattr(runs, "MERGED_ROWS", rng.choice([2, 1 << 30]))
+    here = rng.choice([0, 10, 1 << 30])
+    monkeypatch.setattr(cache, "HERE_ROWS_MAX", here)
     collection = Collection()
     present: list[tuple[Any, ...]] = []
     with ThreadPoolExecutor(1) as workers:
@@ -149,7 +151,11 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
                     (None,) * len(at)
                 }
                 nulls = rng.random() < 0.5
-                found = arranged.lookup(collection.old(time + 1), columns, [key_table(columns, keys)], nulls=nulls)
+                table = key_table(columns, keys)
+                found = arranged.lookup(collection.old(time + 1), columns, [table], nulls=nulls)
+                while found is None and here < 1 << 30:  # another thread arranges or indexes
+                    workers.submit(int).result()
+                    found = arranged.lookup(collection.old(time + 1), columns, [table], nulls=nulls)
                 expected = keys if nulls else {key for key in keys if None not in key}
                 assert looked_up(found, time + 1) == collection.matching(time + 1, columns, expected)
 
@@ -181,13 +187,13 @@ def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPa
         assert arranged.lookup(collection.old(1), ("s",), [one], nulls=False) is None
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is not None
         assert arranged.lookup(collection.old(0), ("k",), [one], nulls=False) is None  # it stands further already
-        monkeypatch.setattr(cache, "STORED_BYTES_MAX", 0)
+        arranged._budget = collection.old(1).size * cache.STORED_FACTOR - 1
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
-        monkeypatch.undo()
+        arranged._budget = 1 << 20
         monkeypatch.setattr(cache, "FOUND_ROWS_MAX", 99)
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
         monkeypatch.undo()
-        arranged._budget = 100
+        arranged = Arrangements(collection.tables, workers, budget=100)
         before = collection.reads
         assert [arranged.lookup(collection.old(1), ("v",), [one], nulls=False) is None for _ in range(2)] == [
             False,
@@ -195,3 +201,32 @@ def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPa
         ]
         assert arranged.size == 0
         assert collection.reads == before + 1, "what is too large is not read again and again"
+
+
+def test_work_that_fails_is_left_alone_for_a_while_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a disk that is full costs each tick the reading of a whole collection; or look-ups never come back."""
+    monkeypatch.setattr(cache, "HERE_ROWS_MAX", 0)
+    collection = Collection()
+    collection.append(0, [((1, "x", n), 1) for n in range(100)])
+    one = key_table(("k",), {(1,)})
+    with ThreadPoolExecutor(1) as workers:
+        arranged = Arrangements(collection.tables, workers)
+        whole = collection.tables
+        tried = []
+
+        def fails(wanted: Contents) -> list[pa.Table]:
+            tried.append(wanted)
+            raise OSError("no space left on device")
+
+        arranged._tables = fails
+        for _ in range(cache.PAUSE):
+            assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
+            workers.submit(int).result()
+        assert len(tried) == 1
+        arranged._tables = whole
+        found = [arranged.lookup(collection.old(1), ("k",), [one], nulls=False)]
+        while found[-1] is None and len(found) < 2 * cache.PAUSE:
+            workers.submit(int).result()
+            found.append(arranged.lookup(collection.old(1), ("k",), [one], nulls=False))
+        assert found[-1] is not None
+        assert found[-1].num_rows == 100

@@ -4,17 +4,21 @@ An arrangement is a cache.  What it holds is definite: the updates of a shard be
 it is there, and it is made again from persist when it is not.  It is brought on by the updates between its time and the
 one that is asked for; compaction may have moved earlier updates there, and then it is made anew.
 
-Merging a large run takes seconds, so another thread does it, and the look-ups go on with what there is.
+There is one for each collection, with an index for each key that it is looked up by.  What takes seconds (arranging a
+large collection, indexing or merging it) another thread does; until then there are scans, or the runs that there are.
 
 Source: design page "compute" (arrangements: a cache within a byte budget).
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -23,21 +27,35 @@ from msgspec.structs import replace as changed
 
 from strandline.algebra.schema import DIFF, TIME
 from strandline.engine.arrangements.keys import Hashes, family, hashes, without_null
-from strandline.engine.arrangements.runs import Arrangement, arrangement
+from strandline.engine.arrangements.runs import Arrangement, Columns, arrangement
 from strandline.engine.frames import inline
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.plane import Contents, Half
 
-BUDGET_BYTES: Final = 2 << 30
-"""What all arrangements of an engine take together, at most; most of it is page cache."""
-STORED_BYTES_MAX: Final = 64 << 20
-"""A collection whose parts have more bytes than this is not arranged.
-
-It is sorted in memory, all at once: there it takes some six times as much, and while it is sorted twice that.
-"""
+BUDGET_SHARE: Final = 4
+"""All arrangements of an engine take at most this part of the machine's memory; most of it is page cache."""
+STORED_FACTOR: Final = 6
+"""Updates take so many times the bytes of the parts that they are stored in, about."""
 FOUND_ROWS_MAX: Final = 50_000
 """A look-up that may find more rows than this is left to a scan: handing them over takes longer than Spark's join."""
-MERGED_HERE_ROWS_MAX: Final = 100_000
+HERE_ROWS_MAX: Final = 100_000
+"""Arranging, indexing and merging of more rows is done beside the look-ups, which are left to scans until then."""
+PAUSE: Final = 16
+"""After work on an arrangement has failed, so many look-ups are left to scans before it is tried again."""
+_log = logging.getLogger(__name__)
+
+
+def default_budget() -> int:
+    """Return how many bytes arrangements may take on this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // BUDGET_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What another thread makes in place of the first ``runs`` runs of an arrangement."""
+
+    runs: int
+    future: Future[Arrangement]
 
 
 @dataclass
@@ -46,22 +64,31 @@ class _Slot:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     arranged: Arrangement | None = None
-    merging: tuple[Arrangement, Future[Arrangement]] | None = None
+    work: _Work | None = None
     used: int = 0
+    pause: int = 0
     refused_rows: int | None = None  # so many updates took too much room
+
+    def forget(self) -> None:
+        """Throw the arrangement away, and what is being made of it."""
+        self.arranged, self.work = None, None
 
 
 class Arrangements:
     """Looks up rows of collections by key.  Safe to call from several threads."""
 
     def __init__(
-        self, tables: Callable[[Contents], Sequence[pa.Table]], workers: Executor, *, budget: int = BUDGET_BYTES
+        self,
+        tables: Callable[[Contents], Iterable[pa.Table]],
+        workers: Executor,
+        *,
+        budget: int | None = None,
     ) -> None:
-        """``tables`` reads contents; ``workers`` carries out large merges."""
+        """``tables`` reads contents, table by table; ``workers`` carries out what takes long."""
         self._tables = tables
         self._workers = workers
-        self._budget = budget
-        self._slots: dict[tuple[str, tuple[str, ...]], _Slot] = {}
+        self._budget = default_budget() if budget is None else budget
+        self._slots: dict[str, _Slot] = {}
         self._room = threading.Lock()  # held for moments; a slot's own lock while it is read or made
         self._uses = 0
 
@@ -74,68 +101,90 @@ class Arrangements:
         self, old: Contents, columns: Sequence[str], keys: Sequence[pa.Table], *, nulls: bool
     ) -> pa.Table | None:
         """See `Engine.lookup`.  Each of ``keys`` has as many columns as there are ``columns``, in their order."""
-        if not _can_arrange(old, columns):
+        if old.size * STORED_FACTOR > self._budget or not _can_arrange(old, columns):
             return None
         target = inline.update_schema(old.schema)
         wanted = _wanted([target.field(name).type for name in columns], keys, nulls=nulls)
         if wanted is None:
             return None
-        slot = self._slot(old.shard, tuple(columns))
+        slot = self._slot(old.shard)
         with slot.lock:
-            arranged = self._brought_to(slot, old, tuple(columns))
-            found = None if arranged is None else arranged.lookup(wanted, rows_max=FOUND_ROWS_MAX)
+            arranged = self._ready(slot, old, tuple(columns))
+            found = None if arranged is None else arranged.lookup(tuple(columns), wanted, rows_max=FOUND_ROWS_MAX)
         self._make_room(slot)
         if found is None:
             return None
         times = pa.array(np.full(found.num_rows, old.advance, np.int64))
         return found.add_column(found.num_columns - 1, TIME, times)
 
-    def _slot(self, shard: str, columns: tuple[str, ...]) -> _Slot:
+    def _slot(self, shard: str) -> _Slot:
         with self._room:
             self._uses += 1
-            slot = self._slots.setdefault((shard, columns), _Slot())
+            slot = self._slots.setdefault(shard, _Slot())
             slot.used = self._uses
             return slot
 
-    def _brought_to(self, slot: _Slot, old: Contents, columns: tuple[str, ...]) -> Arrangement | None:
-        """Return what the slot holds, as of ``old.upper``; None if it cannot."""
-        known = self._with_merged(slot)
+    def _ready(self, slot: _Slot, old: Contents, columns: Columns) -> Arrangement | None:
+        """Return what the slot holds, as of ``old.upper`` and with an index by ``columns``; None: not now."""
+        self._take_work(slot)
+        known = slot.arranged
         if known is not None and known.upper > old.upper:
             return None  # another stage, which is further, has taken it along
         if known is None or not _continues(old, known):
-            if slot.refused_rows is not None and old.rows >= slot.refused_rows:
-                return None
-            slot.arranged, slot.merging = arrangement(self._read(old, 0), columns, old.upper), None
-        elif known.upper < old.upper:
-            slot.arranged = known.extended(self._read(old, known.upper), old.upper, compact=slot.merging is None)
-        self._merge(slot)
+            return self._made(slot, old, columns)
+        if known.upper < old.upper:
+            change = pa.concat_tables(self._read(old, known.upper))
+            slot.arranged = known = known.extended(change, old.upper, compact=slot.work is None)
+        if columns not in known.runs[0].indexes and known.runs[0].num_rows > HERE_ROWS_MAX:
+            self._begin(slot, len(known.runs), partial(known.indexed, columns))
+            return None
+        if known.due and slot.work is None:
+            if known.rows <= HERE_ROWS_MAX:
+                slot.arranged = known.merged()
+            else:
+                self._begin(slot, len(known.runs), known.merged)
         return slot.arranged
 
-    def _read(self, old: Contents, lower: int) -> pa.Table:
-        """Return the updates in ``[lower, old.upper)``, without their times."""
-        batches = tuple(batch for batch in old.batches if not batch.upper <= Frontier(lower))
-        tables = self._tables(changed(old, batches=batches, lower=lower, advance=0, half=Half.OK))
-        names = [*old.schema.names, DIFF]
-        return pa.concat_tables([table.select(names) for table in tables])
-
-    def _merge(self, slot: _Slot) -> None:
-        arranged = slot.arranged
-        if arranged is None or slot.merging is not None or not arranged.due:
-            return
-        if arranged.rows <= MERGED_HERE_ROWS_MAX:
-            slot.arranged = arranged.merged()
+    def _made(self, slot: _Slot, old: Contents, columns: Columns) -> Arrangement | None:
+        """Arrange ``old``: here and now if it is small."""
+        if slot.refused_rows is not None and old.rows >= slot.refused_rows:
+            return None
+        if slot.arranged is not None:
+            slot.forget()
+        schema = pa.schema([inline.update_schema(old.schema).field(name) for name in [*old.schema.names, DIFF]])
+        make = partial(arrangement, schema, self._read(old, 0), old.upper, columns)
+        if old.rows <= HERE_ROWS_MAX:
+            slot.arranged, slot.work = make(), None
         else:
-            slot.merging = arranged, self._workers.submit(arranged.merged)
-
-    def _with_merged(self, slot: _Slot) -> Arrangement | None:
-        """Return the slot's arrangement, with the result of a merge that has ended."""
-        if slot.merging is not None and slot.merging[1].done():
-            before, future = slot.merging
-            slot.merging = None
-            if future.exception() is None and slot.arranged is not None:
-                later = slot.arranged.runs[len(before.runs) :]
-                slot.arranged = replace(slot.arranged, runs=(*future.result().runs, *later))
+            self._begin(slot, 0, make)
         return slot.arranged
+
+    def _read(self, old: Contents, lower: int) -> Iterator[pa.Table]:
+        """Yield the updates in ``[lower, old.upper)``, without their times."""
+        batches = tuple(batch for batch in old.batches if not batch.upper <= Frontier(lower))
+        names = [*old.schema.names, DIFF]
+        for table in self._tables(changed(old, batches=batches, lower=lower, advance=0, half=Half.OK)):
+            yield table.select(names)
+
+    def _begin(self, slot: _Slot, runs: int, call: Callable[[], Arrangement]) -> None:
+        """Let another thread make something of the slot's first ``runs`` runs, unless it is at work already."""
+        if slot.work is None and slot.pause == 0:
+            slot.work = _Work(runs, self._workers.submit(call))
+        slot.pause = max(0, slot.pause - 1)
+
+    def _take_work(self, slot: _Slot) -> None:
+        """Put what another thread has made in its place."""
+        work = slot.work
+        if work is None or not work.future.done():
+            return
+        slot.work = None
+        if (error := work.future.exception()) is not None:
+            _log.warning("rows are scanned, not looked up, for a while: arranging them failed: %s", error)
+            slot.pause = PAUSE
+        elif slot.arranged is None:
+            slot.arranged = work.future.result()
+        else:
+            slot.arranged = replace(slot.arranged, runs=(*work.future.result().runs, *slot.arranged.runs[work.runs :]))
 
     def _make_room(self, just: _Slot) -> None:
         """Throw away what was used longest ago, until the rest is within the budget."""
@@ -149,7 +198,7 @@ class Arrangements:
                 if arranged is None:
                     continue
                 total -= arranged.size
-                slot.arranged, slot.merging = None, None
+                slot.forget()
                 if slot is just:
                     slot.refused_rows = arranged.rows
 
@@ -157,7 +206,7 @@ class Arrangements:
 def _can_arrange(old: Contents, columns: Sequence[str]) -> bool:
     """Tell whether rows of ``old`` can be added up here, and looked up by ``columns`` as Spark would compare them."""
     target = inline.update_schema(old.schema)
-    if old.size > STORED_BYTES_MAX or not inline.can_group(target.empty_table()):
+    if not inline.can_group(target.empty_table()):
         return False
     collated = {column.name for column in old.schema if "collate" in column.type.lower()}
     return not collated.intersection(columns) and all(family(target.field(name).type) for name in columns)
@@ -179,6 +228,6 @@ def _continues(old: Contents, known: Arrangement) -> bool:
     begin = Frontier(known.upper)
     names = [*old.schema.names, DIFF]
     target = inline.update_schema(old.schema)
-    kept = known.runs[0].rows.schema
+    kept = known.schema
     same = kept.names == names and all(kept.field(name).type == target.field(name).type for name in names)
-    return same and all(begin <= batch.lower or not begin <= batch.since for batch in old.batches)
+    return same and all(b.upper <= begin or begin <= b.lower or not begin <= b.since for b in old.batches)

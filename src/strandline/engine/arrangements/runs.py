@@ -1,131 +1,180 @@
-"""Runs: updates sorted by the numbers of their keys, and an arrangement, which is a few of them.
+"""Runs: updates with indexes by key, and an arrangement, which is a few of them.
 
-An arrangement of the columns K holds what a collection's updates before ``upper`` come to: a row that is there n times
-is in one run or several, with diffs that add up to n.  A look-up is a binary search in each run.  New updates become a
-run of their own; when there are `RUNS_MAX` of them, the small ones become one, and when those are a `FRACTION` of the
-large one, all do (`merged`: that takes long, and may be done beside look-ups).
-
-A run of many bytes lies in a file that is mapped: it takes page cache and no heap.
+An arrangement holds what a collection's updates before ``upper`` come to: a row that is there n times is in one run or
+several, with diffs that add up to n.  An index has the numbers of the keys of a run's rows, sorted, and where these
+rows are: all keys share the rows.  A look-up is a binary search in each run.  New updates become a run of their own;
+when there are `RUNS_MAX` of them, the small ones become one, and when those are a `FRACTION` of the large one, all do
+(`merged`: that takes long, and may be done beside look-ups).
 
 Source: design page "compute" (arrangements; small windows).
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from strandline.algebra.schema import DIFF
 from strandline.engine.arrangements.keys import Hashes, hashes
+from strandline.engine.arrangements.mapped import mapped
 from strandline.engine.frames import inline
 
 RUNS_MAX: Final = 8
 FRACTION: Final = 4
 """The small runs together are at most this part of the large one."""
-MAPPED_BYTES_MIN: Final = 4 << 20
+MERGED_ROWS: Final = 200_000
+"""Runs are merged by ranges of numbers that have about so many rows: so many are in the heap at once."""
+Columns: TypeAlias = tuple[str, ...]
+Places: TypeAlias = "np.ndarray[Any, np.dtype[np.uint32]]"
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """Updates (columns and ``__diff``) in the order of ``numbers``."""
+class Index:
+    """The numbers of the keys of some rows, ascending, and the place of the row of each."""
 
     numbers: Hashes
-    rows: pa.Table
+    places: Places
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return int(self.numbers.nbytes) + int(self.rows.nbytes)
+        return int(self.numbers.nbytes) + int(self.places.nbytes)
 
-    def found(self, wanted: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Return the positions of the rows that have one of the ``wanted`` numbers, which ascend."""
+    def found(self, wanted: Hashes) -> Places:
+        """Return the places of the rows that have one of the ``wanted`` numbers, which ascend."""
         begins, ends = (np.searchsorted(self.numbers, wanted, side) for side in ("left", "right"))
         counts = ends - begins
         total = int(counts.sum())
-        if not total:
-            return np.empty(0, np.int64)
         shifts = np.repeat(begins - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
-        return np.asarray(shifts + np.arange(total), np.int64)
+        return np.asarray(self.places[shifts + np.arange(total)], np.uint32)
 
 
-def sorted_run(rows: pa.Table, columns: tuple[str, ...]) -> Run:
-    """Return ``rows`` as a run, in a file if they are many."""
-    numbers = hashes([rows[name] for name in columns])
-    order = np.argsort(numbers, kind="stable")
-    return Run(numbers[order], _kept(rows.take(pa.array(order))))
+class Run:
+    """Updates (columns and ``__diff``) and indexes of them, each made when it is first asked for."""
 
+    def __init__(self, rows: pa.Table) -> None:
+        assert rows.column_names[-1] == DIFF, rows.column_names
+        self.schema = rows.schema
+        self.num_rows = rows.num_rows
+        self.indexes: dict[Columns, Index] = {}
+        self._bytes = int(rows.nbytes)
+        self._batches = rows.to_batches()
+        self._ends = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
 
-def _kept(rows: pa.Table) -> pa.Table:
-    if rows.nbytes < MAPPED_BYTES_MIN:
-        return rows.combine_chunks()
-    # The file has no name once it is mapped, so that nothing is left of it when the process ends, however it ends.
-    with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".arrow") as file:
-        with pa.ipc.new_file(pa.PythonFile(file, "w"), rows.schema) as writer:
-            writer.write_table(rows.combine_chunks())
-        file.flush()
-        return pa.ipc.open_file(pa.memory_map(file.name)).read_all()
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._bytes + sum(index.size for index in list(self.indexes.values()))
+
+    def index(self, columns: Columns) -> Index:
+        """Return the index by ``columns``."""
+        if columns not in self.indexes:
+            parts = [hashes([pa.chunked_array([batch[name]]) for name in columns]) for batch in self._batches]
+            numbers = np.concatenate([np.empty(0, np.uint64), *parts])
+            order = np.argsort(numbers)
+            self.indexes[columns] = Index(numbers[order], order.astype(np.uint32))
+        return self.indexes[columns]
+
+    def taken(self, places: Places) -> pa.Table:
+        """Return the rows at ``places``, in any order."""
+        ordered = np.sort(places).astype(np.int64)
+        cuts = np.searchsorted(ordered, self._ends)
+        found = [
+            batch.take(pa.array(ordered[begin:end] - start))
+            for batch, start, begin, end in zip(self._batches, self._ends, cuts, cuts[1:], strict=False)
+            if begin < end
+        ]
+        return pa.Table.from_batches(found, self.schema)
 
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """What the updates before ``upper`` come to, by ``columns``; ``runs``: the large one first."""
+    """What the updates before ``upper`` come to; ``runs``: the large one first."""
 
-    columns: tuple[str, ...]
     upper: int
     runs: tuple[Run, ...]
 
-    @cached_property
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns and ``__diff``."""
+        return self.runs[0].schema
+
+    @property
     def size(self) -> int:
         """Bytes."""
         return sum(run.size for run in self.runs)
 
-    def lookup(self, wanted: Hashes, *, rows_max: int) -> pa.Table | None:
-        """Return the rows with one of the ``wanted`` numbers, each once with its count; None if they are too many."""
-        wanted = np.unique(wanted)
-        places = [run.found(wanted) for run in self.runs]
-        if sum(map(len, places)) > rows_max:
-            return None
-        found = [run.rows.take(pa.array(at)) for run, at in zip(self.runs, places, strict=True) if len(at)]
-        return inline.summed(pa.concat_tables([self.runs[0].rows.slice(0, 0), *found]))
-
     @property
     def rows(self) -> int:
         """How many updates its runs hold."""
-        return sum(run.rows.num_rows for run in self.runs)
+        return sum(run.num_rows for run in self.runs)
+
+    def lookup(self, columns: Columns, wanted: Hashes, *, rows_max: int) -> pa.Table | None:
+        """Return the rows whose ``columns`` have a ``wanted`` number, each once with its count; None: too many."""
+        wanted = np.unique(wanted)
+        places = [run.index(columns).found(wanted) for run in self.runs]
+        if sum(map(len, places)) > rows_max:
+            return None
+        found = [run.taken(at) for run, at in zip(self.runs, places, strict=True) if len(at)]
+        return inline.summed(pa.concat_tables([self.schema.empty_table(), *found]))
 
     def extended(self, rows: pa.Table, upper: int, *, compact: bool = True) -> Arrangement:
         """Return it with the updates up to ``upper`` added; ``compact``: many small runs become one."""
         if not rows.num_rows:
             return replace(self, upper=upper)
-        runs = (*self.runs, sorted_run(rows, self.columns))
+        runs = (*self.runs, Run(rows.combine_chunks()))
         if compact and len(runs) > RUNS_MAX:
-            runs = (runs[0], sorted_run(_net(runs[1:]), self.columns))
+            runs = (runs[0], _merged(runs[1:]))
         return replace(self, upper=upper, runs=runs)
 
     @property
     def due(self) -> bool:
         """Whether it should be `merged`."""
-        small = sum(run.rows.num_rows for run in self.runs[1:])
-        return small * FRACTION > self.runs[0].rows.num_rows and len(self.runs) > 2
+        small = sum(run.num_rows for run in self.runs[1:])
+        return small * FRACTION > self.runs[0].num_rows and len(self.runs) > 2
 
     def merged(self) -> Arrangement:
-        """Return it as one run."""
-        return replace(self, runs=(sorted_run(_net(self.runs), self.columns),))
+        """Return it as one run, with its indexes."""
+        return replace(self, runs=(_merged(self.runs),))
+
+    def indexed(self, columns: Columns) -> Arrangement:
+        """Return it when its large run has an index by ``columns``."""
+        self.runs[0].index(columns)
+        return self
 
 
-def _net(runs: Sequence[Run]) -> pa.Table:
-    """Return what the runs come to, in their own schema: a sum does not say that it is never NULL."""
-    schema = runs[0].rows.schema
-    return inline.summed(pa.concat_tables([run.rows for run in runs])).select(schema.names).cast(schema)
+def arrangement(schema: pa.Schema, tables: Iterable[pa.Table], upper: int, columns: Columns) -> Arrangement:
+    """Return the updates in ``tables`` (columns and ``__diff``) arranged, with an index by ``columns``."""
+    return Arrangement(upper, (Run(mapped(schema, tables)),)).indexed(columns)
 
 
-def arrangement(rows: pa.Table, columns: tuple[str, ...], upper: int) -> Arrangement:
-    """Return ``rows`` (columns and ``__diff``) arranged."""
-    assert rows.column_names[-1] == DIFF, rows.column_names
-    return Arrangement(columns, upper, (sorted_run(rows, columns),))
+def _merged(runs: Sequence[Run]) -> Run:
+    """Return what the runs come to, with the indexes of the first: all its range of numbers, piece by piece."""
+    wanted = list(runs[0].indexes)
+    merged = Run(mapped(runs[0].schema, _summed(runs, wanted[0] if wanted else None)))
+    for columns in wanted:
+        merged.index(columns)
+    return merged
+
+
+def _summed(runs: Sequence[Run], columns: Columns | None) -> Iterator[pa.Table]:
+    """Yield what the runs come to; equal rows have equal numbers, so that they are in one piece."""
+    schema = runs[0].schema
+    if columns is None:
+        pieces = [[np.arange(run.num_rows, dtype=np.uint32) for run in runs]]
+    else:
+        indexes = [run.index(columns) for run in runs]
+        bounds = np.unique(indexes[0].numbers[MERGED_ROWS::MERGED_ROWS])
+        cuts = [[0, *np.searchsorted(index.numbers, bounds), len(index.numbers)] for index in indexes]
+        pieces = [
+            [index.places[cut[n] : cut[n + 1]] for index, cut in zip(indexes, cuts, strict=True)]
+            for n in range(len(bounds) + 1)
+        ]
+    for places in pieces:
+        rows = pa.concat_tables([run.taken(at) for run, at in zip(runs, places, strict=True)])
+        # A sum does not say that it is never NULL.
+        yield inline.summed(rows).select(schema.names).cast(schema)

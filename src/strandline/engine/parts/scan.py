@@ -8,7 +8,7 @@ Source: design page "persist" (everything at rest is checked; halves).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -76,18 +76,17 @@ class Scanner:
         advanced = {max(time, contents.advance) for time in found if contents.lower <= time < contents.upper}
         return tuple(sorted(advanced))
 
-    def tables(self, contents: Contents) -> list[pa.Table]:
-        """Return the updates of ``contents``, part by part, read and checked here."""
+    def tables(self, contents: Contents) -> Iterator[pa.Table]:
+        """Yield the updates of ``contents``, part by part, read and checked here; first none, for the columns."""
         target = inline.update_schema(contents.schema)
-        tables = [inline.select(target.empty_table(), half=contents.half, lower=0, upper=0, advance=0)]
+        yield inline.select(target.empty_table(), half=contents.half, lower=0, upper=0, advance=0)
         for part in (part for batch in contents.batches for part in batch.parts):
             shown = contents.through(part.window)
             if shown is not None:
                 stored = self._stored(contents, part, target)
-                tables.append(
-                    inline.select(stored, half=shown.half, lower=shown.lower, upper=shown.upper, advance=shown.advance)
+                yield inline.select(
+                    stored, half=shown.half, lower=shown.lower, upper=shown.upper, advance=shown.advance
                 )
-        return tables
 
     def _stored(self, contents: Contents, part: Part, target: pa.Schema) -> pa.Table:
         if isinstance(part, InlinePart):

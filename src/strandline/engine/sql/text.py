@@ -44,13 +44,13 @@ class Text:
         self.single = single
         self._names: dict[str, str] = {}
 
-    def hint(self, *, small: str | None, keyed: bool = True) -> str:
-        """Return the hint of a join: keep the relation ``small`` in memory.  ``keyed``: it has equal keys.
+    def hint(self, *, small: str | None, settled: bool = True) -> str:
+        """Return the hint of a join: keep the relation ``small`` in memory.
 
-        Spark forgets of a join without keys that it is one partition.
+        ``settled``: it has equal keys, and is not joined further.  Else Spark forgets that it is one partition.
         """
         hints = [] if small is None else [f"{'SHUFFLE_HASH' if self.single else 'BROADCAST'}({small})"]
-        hints += ["COALESCE(1)"] if self.single and not keyed else []
+        hints += ["COALESCE(1)"] if self.single and not settled else []
         return f"/*+ {', '.join(hints)} */ " if hints else ""
 
     def union(self, terms: Iterable[str]) -> str:
