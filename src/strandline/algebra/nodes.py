@@ -384,6 +384,21 @@ def frames(node: Node) -> frozenset[str]:
     return frozenset(name for child in children(node) for name in frames(child))
 
 
+def stored_columns(node: Node) -> dict[str, frozenset[str]]:
+    """Return for each frame that ``node`` reads the columns that it reads of it, by the frame's own names.
+
+    >>> {k: sorted(v) for k, v in stored_columns(UnionAll((Get("a", (("x", "y"),)), Get("a", (("x", "z"),))))).items()}
+    {'a': ['y', 'z']}
+    """
+    if isinstance(node, Get):
+        return {node.frame: frozenset(own for _, own in node.columns)}
+    found: dict[str, frozenset[str]] = {}
+    for child in children(node):
+        for name, own in stored_columns(child).items():
+            found[name] = found.get(name, frozenset()) | own
+    return found
+
+
 def with_frames(node: Node, rename: Callable[[str], str]) -> Node:
     """Return ``node`` with its frames renamed.
 

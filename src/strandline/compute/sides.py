@@ -39,10 +39,13 @@ class Sides:
         sink: Sink,
         bounds: Bounds,
         *,
+        here: bool,
         net: bool,
         wary: bool,
     ) -> None:
-        """``net``: all that a frame holds is added up, which is at one time then.
+        """``here``: what is small is brought into this process.
+
+        ``net``: all that a frame holds is added up, which is at one time then.
 
         ``wary``: what is old may hold a row that failed and has left.  It is added up: else each step would evaluate
         that row, and its withdrawal, until history is compacted.
@@ -52,6 +55,7 @@ class Sides:
         self._inputs = inputs
         self._sink = sink
         self._bounds = bounds
+        self._here = here
         self._net = net
         self._wary = wary
         self._read: dict[str, Rows] = {}
@@ -84,7 +88,7 @@ class Sides:
     async def _reading(self, name: str) -> Rows:
         collection, phase = source(name)
         if collection == self._name:
-            return await self._sink.prior()
+            return await self._sink.prior(here=self._here)
         if phase is Phase.NEW and self._wary and not self._net:
             return await self._with_change(collection, await self.rows(frame(collection, Phase.OLD)))
         reader, bounds = self._inputs[collection], self._bounds
@@ -92,7 +96,7 @@ class Sides:
         end = bounds.lower if phase is Phase.OLD else bounds.upper
         wanted = contents(reader.state, reader.schema, begin, end, advance=bounds.origin)
         net = self._net or (self._wary and phase is Phase.OLD)
-        return await self._engine.read(replace(wanted, net=net, here=phase is Phase.DELTA))
+        return await self._engine.read(replace(wanted, net=net, here=self._here))
 
     async def _with_change(self, collection: str, old: Rows) -> Rows:
         """Return what is new: ``old`` and the changes of the window."""

@@ -311,7 +311,8 @@ class StageRun:
         window = Window(changed, tuple(time - origin for time in times), small=rows_read <= SMALL_ROWS_MAX)
         plans = self._plans.of(way.care, window)
         bounds = Bounds(lower, upper, origin)
-        sides = Sides(self.name, self._engine, self._inputs, self.sink, bounds, net=way.narrow, wary=self._wary)
+        how = {"here": window.small, "net": way.narrow, "wary": self._wary}
+        sides = Sides(self.name, self._engine, self._inputs, self.sink, bounds, **how)
         if plans.lookups:
             self._looked_up = lower
         for lookup in plans.lookups:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial, reduce
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.algebra.nodes import Get, Node
+from strandline.algebra.nodes import Get, Node, stored_columns
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.frames import inline, taken_back
@@ -146,7 +146,8 @@ class SparkEngine:
     async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
         """See `Engine.evaluate`.  Over few rows that are here, nothing is done before the rows are wanted."""
         read = {name: unwrap(rows) for name, rows in frames.items()}
-        tables = {name: frame.table for name, frame in read.items() if isinstance(frame, Local)}
+        columns = stored_columns(node)
+        tables = {n: _with(f.table, columns.get(n, frozenset())) for n, f in read.items() if isinstance(f, Local)}
         if len(tables) == len(read) and sum(table.num_rows for table in tables.values()) <= ROWS_MAX:
             return wrap(Planned(node, tables, origin, partial(self._evaluate, node, read, origin)))
         return wrap(await self._run(partial(self._evaluate, node, read, origin)))
@@ -370,6 +371,11 @@ async def _ended(call: asyncio.Future[_T]) -> _T:
         if ours is None:
             raise
         raise ours from error
+
+
+def _with(updates: pa.Table, columns: Collection[str]) -> pa.Table:
+    """Return updates with these columns, their times and diffs."""
+    return updates.select([name for name in updates.column_names if name in columns or name in (TIME, DIFF)])
 
 
 def _earliest(frame: Frame) -> int:

@@ -183,8 +183,11 @@ async def _refuse_absent(table: OpenTable, frame: Rows, engine: Engine, time: in
     """Fail if the change would give some row of the table a negative count."""
     schema = table.output.schema
     if upper:
-        there = await engine.read(await table.reader.snapshot(upper - 1))
-        both = [frame, await engine.restrict(there, frame, schema)]
+        there = await table.reader.snapshot(upper - 1)
+        found = await engine.lookup(there, schema.names, [(frame, schema.names)], nulls=True)
+        if found is None:
+            found = await engine.restrict(await engine.read(there), frame, schema)
+        both = [frame, found]
     else:
         both = [frame]
     left = await engine.differences(await engine.union(schema, both, advance=time, negate=[False] * len(both)), schema)

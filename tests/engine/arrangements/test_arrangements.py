@@ -129,12 +129,14 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
     """Damage: after some ticks, a merge of runs or a compaction a join misses rows, or finds withdrawn ones."""
     rng = random.Random(seed)
     monkeypatch.setattr(runs, "RUNS_MAX", rng.choice([2, 3, 8]))
+    monkeypatch.setattr(runs, "RECENT", rng.choice([1, 2, 5]))
     monkeypatch.setattr(mapped, "MAPPED_BYTES_MIN", rng.choice([0, 1 << 30]))
     monkeypatch.setattr(runs, "MERGED_ROWS", rng.choice([2, 1 << 30]))
     here = rng.choice([0, 10, 1 << 30])
     monkeypatch.setattr(cache, "HERE_ROWS_MAX", here)
     collection = Collection()
     present: list[tuple[Any, ...]] = []
+    earlier = 0
     with ThreadPoolExecutor(1) as workers:
         arranged = Arrangements(collection.tables, workers)
         for time in range(40):
@@ -158,6 +160,13 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
                     found = arranged.lookup(collection.old(time + 1), columns, [table], nulls=nulls)
                 expected = keys if nulls else {key for key in keys if None not in key}
                 assert looked_up(found, time + 1) == collection.matching(time + 1, columns, expected)
+                ago = rng.randrange(min(3, time + 1))
+                found = arranged.lookup(collection.old(time + 1 - ago), columns, [table], nulls=nulls)
+                earlier += found is not None and ago > 0
+                if found is not None:
+                    upper = time + 1 - ago
+                    assert looked_up(found, upper) == collection.matching(upper, columns, expected)
+        assert earlier, "no stage that lags was ever answered"
 
 
 def test_only_what_is_new_is_read() -> None:
@@ -186,7 +195,7 @@ def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPa
         arranged = Arrangements(collection.tables, workers, budget=1 << 20)
         assert arranged.lookup(collection.old(1), ("s",), [one], nulls=False) is None
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is not None
-        assert arranged.lookup(collection.old(0), ("k",), [one], nulls=False) is None  # it stands further already
+        assert arranged.lookup(collection.old(0), ("k",), [one], nulls=False) is None  # it never stood there
         arranged._budget = collection.old(1).size * cache.STORED_FACTOR - 1
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
         arranged._budget = 1 << 20

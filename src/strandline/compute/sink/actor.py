@@ -163,10 +163,13 @@ class Sink:
             return None
         return contents(self.writer.state, self.schema, 0, as_time(self._accounted), advance=advance)
 
-    async def prior(self) -> Rows:
-        """Return what rules call *prior*: the ok half before this step as desired, which is stored + owed."""
+    async def prior(self, *, here: bool) -> Rows:
+        """Return what rules call *prior*: the ok half before this step as desired, which is stored + owed.
+
+        ``here``: brought into this process, if it is small.
+        """
         await self.look()
-        stored = await self._stored(self.writer.state, 0, as_time(self._accounted))
+        stored = await self._stored(self.writer.state, 0, as_time(self._accounted), here=here)
         lower = self.desired or 0
         owed = [await self._correction.ok(lower)] if self.owes else []
         frames = [*stored.ok, *owed]
@@ -272,8 +275,8 @@ class Sink:
         if staged is not None:
             await self._engine.discard(staged)
 
-    async def _stored(self, state: ShardState, lower: int, upper: int) -> Updates:
-        held = contents(state, self.schema, lower, upper, advance=lower)
+    async def _stored(self, state: ShardState, lower: int, upper: int, *, here: bool = False) -> Updates:
+        held = replace(contents(state, self.schema, lower, upper, advance=lower), here=here)
         failed = erring(replace(held, half=Half.ERR))
         err = (await self._engine.read(failed),) if failed.rows else ()
         return Updates((await self._engine.read(held),), err)

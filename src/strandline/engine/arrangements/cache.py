@@ -128,22 +128,21 @@ class Arrangements:
         """Return what the slot holds, as of ``old.upper`` and with an index by ``columns``; None: not now."""
         self._take_work(slot)
         known = slot.arranged
-        if known is not None and known.upper > old.upper:
-            return None  # another stage, which is further, has taken it along
-        if known is None or not _continues(old, known):
-            return self._made(slot, old, columns)
-        if known.upper < old.upper:
+        if known is None or (known.upper <= old.upper and not _continues(old, known)):
+            known = self._made(slot, old, columns)
+        elif known.upper < old.upper:
             change = pa.concat_tables(self._read(old, known.upper))
             slot.arranged = known = known.extended(change, old.upper, compact=slot.work is None)
-        if columns not in known.runs[0].indexes and known.runs[0].num_rows > HERE_ROWS_MAX:
-            self._begin(slot, len(known.runs), partial(known.indexed, columns))
+        if known is None:
             return None
-        if known.due and slot.work is None:
-            if known.rows <= HERE_ROWS_MAX:
-                slot.arranged = known.merged()
-            else:
-                self._begin(slot, len(known.runs), known.merged)
-        return slot.arranged
+        if columns not in known.runs[0].indexes and known.runs[0].num_rows > HERE_ROWS_MAX:
+            self._begin(slot, 1, partial(known.indexed, columns))
+            return None
+        if known.due:
+            self._begin(slot, len(known.older), known.merged, here=known.rows <= HERE_ROWS_MAX)
+            self._take_work(slot)
+            known = slot.arranged
+        return None if known is None else known.before(old.upper)  # another stage may have taken it further
 
     def _made(self, slot: _Slot, old: Contents, columns: Columns) -> Arrangement | None:
         """Arrange ``old``: here and now if it is small."""
@@ -153,10 +152,8 @@ class Arrangements:
             slot.forget()
         schema = pa.schema([inline.update_schema(old.schema).field(name) for name in [*old.schema.names, DIFF]])
         make = partial(arrangement, schema, self._read(old, 0), old.upper, columns)
-        if old.rows <= HERE_ROWS_MAX:
-            slot.arranged, slot.work = make(), None
-        else:
-            self._begin(slot, 0, make)
+        self._begin(slot, 0, make, here=old.rows <= HERE_ROWS_MAX)
+        self._take_work(slot)
         return slot.arranged
 
     def _read(self, old: Contents, lower: int) -> Iterator[pa.Table]:
@@ -166,9 +163,16 @@ class Arrangements:
         for table in self._tables(changed(old, batches=batches, lower=lower, advance=0, half=Half.OK)):
             yield table.select(names)
 
-    def _begin(self, slot: _Slot, runs: int, call: Callable[[], Arrangement]) -> None:
-        """Let another thread make something of the slot's first ``runs`` runs, unless it is at work already."""
-        if slot.work is None and slot.pause == 0:
+    def _begin(self, slot: _Slot, runs: int, call: Callable[[], Arrangement], *, here: bool = False) -> None:
+        """Let another thread make something of the slot's first ``runs`` runs, unless it is at work already.
+
+        ``here``: it is made here and now, which may raise.
+        """
+        if here and slot.work is None:
+            done: Future[Arrangement] = Future()
+            done.set_result(call())
+            slot.work = _Work(runs, done)
+        elif slot.work is None and slot.pause == 0:
             slot.work = _Work(runs, self._workers.submit(call))
         slot.pause = max(0, slot.pause - 1)
 

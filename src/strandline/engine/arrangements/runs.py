@@ -4,7 +4,8 @@ An arrangement holds what a collection's updates before ``upper`` come to: a row
 several, with diffs that add up to n.  An index has the numbers of the keys of a run's rows, sorted, and where these
 rows are: all keys share the rows.  A look-up is a binary search in each run.  New updates become a run of their own;
 when there are `RUNS_MAX` of them, the small ones become one, and when those are a `FRACTION` of the large one, all do
-(`merged`: that takes long, and may be done beside look-ups).
+(`merged`: that takes long, and may be done beside look-ups).  The newest few always stay apart, because a stage that
+is not as far as others asks for the contents before them.
 
 Source: design page "compute" (arrangements; small windows).
 """
@@ -23,7 +24,9 @@ from strandline.engine.arrangements.keys import Hashes, hashes
 from strandline.engine.arrangements.mapped import mapped
 from strandline.engine.frames import inline
 
-RUNS_MAX: Final = 8
+RUNS_MAX: Final = 32
+RECENT: Final = 8
+"""So many of the newest runs stay apart."""
 FRACTION: Final = 4
 """The small runs together are at most this part of the large one."""
 MERGED_ROWS: Final = 200_000
@@ -56,8 +59,11 @@ class Index:
 class Run:
     """Updates (columns and ``__diff``) and indexes of them, each made when it is first asked for."""
 
-    def __init__(self, rows: pa.Table) -> None:
+    def __init__(self, rows: pa.Table, lower: int, upper: int) -> None:
+        """``lower``, ``upper``: the bounds of their times."""
         assert rows.column_names[-1] == DIFF, rows.column_names
+        self.lower = lower
+        self.upper = upper
         self.schema = rows.schema
         self.num_rows = rows.num_rows
         self.indexes: dict[Columns, Index] = {}
@@ -122,40 +128,53 @@ class Arrangement:
         found = [run.taken(at) for run, at in zip(self.runs, places, strict=True) if len(at)]
         return inline.summed(pa.concat_tables([self.schema.empty_table(), *found]))
 
+    def before(self, upper: int) -> Arrangement | None:
+        """Return it as it was at ``upper``; None if that is not known any longer."""
+        earlier = tuple(run for run in self.runs if run.upper <= upper)
+        apart = len(earlier) == len(self.runs) or upper <= self.runs[len(earlier)].lower
+        return Arrangement(upper, earlier) if earlier and apart else None
+
     def extended(self, rows: pa.Table, upper: int, *, compact: bool = True) -> Arrangement:
         """Return it with the updates up to ``upper`` added; ``compact``: many small runs become one."""
         if not rows.num_rows:
             return replace(self, upper=upper)
-        runs = (*self.runs, Run(rows.combine_chunks()))
-        if compact and len(runs) > RUNS_MAX:
-            runs = (runs[0], _merged(runs[1:]))
+        runs = (*self.runs, Run(rows.combine_chunks(), self.upper, upper))
+        if compact and len(runs) > RUNS_MAX + RECENT:
+            runs = (runs[0], _merged(runs[1:-RECENT]), *runs[-RECENT:])
         return replace(self, upper=upper, runs=runs)
 
     @property
     def due(self) -> bool:
         """Whether it should be `merged`."""
-        small = sum(run.num_rows for run in self.runs[1:])
-        return small * FRACTION > self.runs[0].num_rows and len(self.runs) > 2
+        small = sum(run.num_rows for run in self.older[1:])
+        return small * FRACTION > self.runs[0].num_rows and len(self.older) > 2
+
+    @property
+    def older(self) -> tuple[Run, ...]:
+        """The runs that are not among the newest, and the large one."""
+        return (self.runs[0], *self.runs[1:-RECENT])
 
     def merged(self) -> Arrangement:
-        """Return it as one run, with its indexes."""
-        return replace(self, runs=(_merged(self.runs),))
+        """Return its `older` runs as one, with its indexes."""
+        merged = _merged(self.older)
+        return Arrangement(merged.upper, (merged,))
 
     def indexed(self, columns: Columns) -> Arrangement:
-        """Return it when its large run has an index by ``columns``."""
+        """Return its large run when that has an index by ``columns``."""
         self.runs[0].index(columns)
-        return self
+        return Arrangement(self.runs[0].upper, self.runs[:1])
 
 
 def arrangement(schema: pa.Schema, tables: Iterable[pa.Table], upper: int, columns: Columns) -> Arrangement:
     """Return the updates in ``tables`` (columns and ``__diff``) arranged, with an index by ``columns``."""
-    return Arrangement(upper, (Run(mapped(schema, tables)),)).indexed(columns)
+    return Arrangement(upper, (Run(mapped(schema, tables), 0, upper),)).indexed(columns)
 
 
 def _merged(runs: Sequence[Run]) -> Run:
     """Return what the runs come to, with the indexes of the first: all its range of numbers, piece by piece."""
     wanted = list(runs[0].indexes)
-    merged = Run(mapped(runs[0].schema, _summed(runs, wanted[0] if wanted else None)))
+    rows = mapped(runs[0].schema, _summed(runs, wanted[0] if wanted else None))
+    merged = Run(rows, runs[0].lower, runs[-1].upper)
     for columns in wanted:
         merged.index(columns)
     return merged

@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Final
 
 import pyarrow as pa
+from msgspec.structs import replace as changed
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,7 +28,7 @@ from strandline.errors import CorruptionError
 from strandline.persist.handles.plane import Contents, Half
 from strandline.persist.shard.batch import BlobPart, InlinePart, Part, Window
 
-HERE_ROWS_MAX: Final = 20_000
+HERE_ROWS_MAX: Final = 50_000
 """More updates than this are not brought into this process, even if they are asked for here."""
 _OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true"}
 
@@ -69,12 +70,22 @@ class Scanner:
                 several.append(described)
             elif described.errors < part.rows if contents.half is Half.OK else described.errors:
                 found.add(described.times.least)
-        shown = self._shown(contents, several)
-        if shown is not None:
-            times = shown.select(TIME).distinct().toArrow()[TIME]
-            found |= {time + contents.advance for time in times.to_pylist()}
+        found |= self._times(contents, several)
         advanced = {max(time, contents.advance) for time in found if contents.lower <= time < contents.upper}
         return tuple(sorted(advanced))
+
+    def _times(self, contents: Contents, parts: Sequence[Described]) -> set[int]:
+        """Return the times in these parts, read here if they are small."""
+        if sum(each.part.rows for each in parts) <= HERE_ROWS_MAX:
+            own = {each.part.key for each in parts}
+            batches = (
+                changed(batch, parts=tuple(p for p in batch.parts if _key(p) in own)) for batch in contents.batches
+            )
+            tables = self.tables(changed(contents, batches=tuple(batches)))
+            return {time for table in tables for time in table[TIME].unique().to_pylist()}
+        shown = self._shown(contents, parts)
+        times = [] if shown is None else shown.select(TIME).distinct().toArrow()[TIME].to_pylist()
+        return {time + contents.advance for time in times}
 
     def tables(self, contents: Contents) -> Iterator[pa.Table]:
         """Yield the updates of ``contents``, part by part, read and checked here; first none, for the columns."""
@@ -155,6 +166,10 @@ def _decoded(contents: Contents) -> pa.Table:
             bounds = {"lower": wanted.lower, "upper": wanted.upper, "advance": wanted.advance}
             tables.append(inline.select(pa.concat_tables(those), half=contents.half, **bounds))
     return pa.concat_tables(tables)
+
+
+def _key(part: Part) -> str:
+    return part.key if isinstance(part, BlobPart) else ""
 
 
 def _blobs(contents: Contents) -> list[BlobPart]:
