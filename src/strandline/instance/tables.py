@@ -151,6 +151,7 @@ async def _stage(changes: Sequence[_Found], engine: Engine, time: int) -> Writes
     staged: dict[str, list[Staged]] = {}
     known = [change.rows for change in changes]
     small = None not in known and sum(n or 0 for n in known) <= SMALL_ROWS_MAX
+    asked: list[tuple[Rows, StageRequest]] = []
     for table, frame in await _net(changes, engine, time, deletes_only=False):
         request = StageRequest(
             shard=table.writer.shard,
@@ -161,9 +162,16 @@ async def _stage(changes: Sequence[_Found], engine: Engine, time: int) -> Writes
             small=small,
             inline_bytes_max=table.writer.inline_room,
         )
-        batch = await engine.stage(frame, request)
+        asked.append((frame, request))
+    outcomes = await engine.stage_many(asked)
+    batches = [each for each in outcomes if not isinstance(each, BaseException)]
+    if len(batches) < len(outcomes):
+        for batch in batches:
+            await engine.discard(batch)
+        raise next(each for each in outcomes if isinstance(each, BaseException))
+    for (_, request), batch in zip(asked, batches, strict=True):
         if batch.parts:
-            staged.setdefault(table.writer.shard, []).append(batch)
+            staged.setdefault(request.shard, []).append(batch)
     return staged
 
 
