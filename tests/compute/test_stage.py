@@ -60,9 +60,12 @@ QUERIES: Final = {
     "not in": "SELECT product, kind FROM products WHERE product NOT IN (SELECT product FROM sales WHERE product IS"
     " NOT NULL)",
     "window": "SELECT shop, qty, row_number() OVER (PARTITION BY shop ORDER BY qty) AS r FROM sales",
+    "best of each": "SELECT shop, qty, day FROM sales QUALIFY rank() OVER (PARTITION BY product, shop ORDER BY qty) = 1"
+    " AND sum(qty) OVER (PARTITION BY shop) > 0",
     "rollup": "SELECT shop, product, sum(weight) AS w, count(*) AS n FROM sales GROUP BY ROLLUP (shop, product)",
     "variance": "SELECT shop, round(stddev(qty), 9) AS d, percentile(qty, 0.5) AS p FROM sales GROUP BY shop",
     "except": "SELECT shop FROM sales EXCEPT ALL SELECT shop FROM shops",
+    "intersect": "SELECT shop, qty FROM sales INTERSECT ALL SELECT shop, size FROM shops",
     "constants": "SELECT 1 AS a, 'x' AS b",
 }
 
@@ -134,7 +137,7 @@ def test_what_cannot_change_is_not_in_the_plan_of_a_step(laboratory: Any) -> Non
 @pytest.mark.spark
 def test_an_explanation_says_why_anything_is_recomputed(laboratory: Any) -> None:
     """Damage: an author could not see why a view is slow."""
-    for name, reason in (("join", None), ("top", "LIMIT"), ("left join", "left outer join")):
+    for name, reason in (("join", None), ("window", None), ("top", "LIMIT"), ("rollup", "grouping sets")):
         view = laboratory.plan(QUERIES[name])
         stages = split(view, "view")
         told = explain(view, stages)
