@@ -50,7 +50,7 @@ INNER = {
         ("blob_kinds", "consensus_kinds", "memory", "slow", "system", "unreliable"),
     ),
     "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
-    "engine": (("session", "frames"), ("arrangements", "sql"), ("parts", "files"), ("spark",)),
+    "engine": (("session", "frames"), ("arrangements", "sql"), ("parts", "files"), ("prepared",), ("spark",)),
     "controller": (
         ("location",),
         ("assembly", "planning", "retention", "standing", "published", "language"),
@@ -358,7 +358,7 @@ def test_the_check_sees_a_planted_look_into_the_instance(text: str) -> None:
     for module in ("controller.core", "client.writing"):
         assert len(looks_inside(module, text)) == 1
     assert (
-        looks_inside("controller.core", "def f(report, instance):\n    return report.tasks, instance.table('t')") == []
+        looks_inside("controller.core", "def f(report, instance):\n    return report.tasks, instance.runs('t')") == []
     )
 
 

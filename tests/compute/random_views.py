@@ -393,8 +393,20 @@ class View:
         return self.pick(
             lambda: f"EXISTS ({there})",
             lambda: f"NOT EXISTS ({there})",
+            lambda: f"NOT EXISTS ({there} AND {self.expression(BOOL, [*scope, relation], 1)})",
+            lambda: f"EXISTS ({there} AND {self.chance.choice(theirs)} <> {self.chance.choice(ours)})",
             lambda: f"{a} IN (SELECT {b} FROM {inner})",
+            lambda: f"{a} NOT IN (SELECT {b} FROM {inner})",
+            lambda: f"{a} NOT IN (SELECT {b} FROM {inner} WHERE {b} IS NOT NULL AND {self.chance.choice(theirs)} > 0)",
+            lambda: (
+                f"{a} {self.chance.choice(['NOT IN', 'IN'])} (SELECT {self.chance.choice(theirs)} FROM {inner} WHERE"
+                f" {b} = {self.chance.choice(ours)})"
+            ),
             lambda: f"{a} > (SELECT max({b}) - 2 FROM {inner})",
+            lambda: f"{a} >= (SELECT min({self.chance.choice(theirs)}) + 1 FROM {inner} WHERE {b} = {a})",
+            lambda: f"(SELECT count(*) FROM {inner} WHERE {b} = {a}) < 2",
+            lambda: f"({plain}) OR {a} = (SELECT max({b}) FROM {inner})",
+            lambda: f"({plain}) OR EXISTS ({there})",
             lambda: f"({plain}) AND {a} IN (SELECT {b} FROM {inner})",
         )
 
@@ -434,6 +446,8 @@ class View:
                     [
                         f"EXISTS (SELECT 1 FROM {inner} WHERE {b} = {a})",
                         f"(SELECT max({b}) FROM {inner} WHERE {b} <= {a})",
+                        f"(SELECT max({self.chance.choice(theirs)}) FROM {inner} WHERE {b} = {a})",
+                        f"(SELECT CAST(count({self.chance.choice(theirs)}) AS INT) FROM {inner} WHERE {b} = {a})",
                     ]
                 )
                 items[0] = f"{item} AS {quote(names[0])}"

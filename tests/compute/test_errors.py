@@ -209,7 +209,7 @@ class House:
 
     def tick(self, upper: int) -> None:
         """Bring all views to ``upper``."""
-        report = run_sync(tick(self.client, self.runs, Frontier(upper), in_turn))
+        report = run_sync(tick(self.client, self.engine, self.runs, Frontier(upper), in_turn))
         assert not report.failed
         assert not report.standing
 
@@ -329,7 +329,7 @@ def test_a_step_goes_on_after_what_it_owed_could_not_be_read() -> None:
     assert run.sink.owes
     run.sink._correction.add(Updates(err=(Rows(None),)))  # as a part that is gone
     house.write({"t": [(("b", 4), 2, 1)], "u": []}, 2, 3)
-    assert run_sync(tick(house.client, house.runs, Frontier(3), in_turn)).failed.keys() == {"linear"}
+    assert run_sync(tick(house.client, house.engine, house.runs, Frontier(3), in_turn)).failed.keys() == {"linear"}
     house.tick(3)
     rows, errors = house.at("linear", 2)
     assert (rows, sum(errors.values())) == _truth(
@@ -362,7 +362,7 @@ def test_a_view_that_was_half_computed_anew_owes_none_of_it(name: str) -> None:
     house.tick(1)
     house.write({"t": [(("a", 0), 1, 1)], "u": [(("a", 0), 1, 1)]}, 1, 2)
     house.engine.unreadable = name
-    assert run_sync(tick(house.client, house.runs, Frontier(2), in_turn)).failed.keys() == {name}
+    assert run_sync(tick(house.client, house.engine, house.runs, Frontier(2), in_turn)).failed.keys() == {name}
     house.write({"t": [(("b", 4), 2, 1)], "u": []}, 2, 3)
     house.tick(3)
     held = {"t": Counter([("a", 2), ("a", 0), ("b", 4)]), "u": Counter([("a", 3), ("a", 0)])}

@@ -137,8 +137,15 @@ def test_what_cannot_change_is_not_in_the_plan_of_a_step(laboratory: Any) -> Non
 @pytest.mark.spark
 def test_an_explanation_says_why_anything_is_recomputed(laboratory: Any) -> None:
     """Damage: an author could not see why a view is slow."""
-    for name, reason in (("join", None), ("window", None), ("top", "LIMIT"), ("rollup", "grouping sets")):
-        view = laboratory.plan(QUERIES[name])
+    unequal = "SELECT s.qty, h.city FROM sales s LEFT JOIN shops h ON s.qty < h.size"
+    for sql, reason in (
+        (QUERIES["left join"], None),
+        (QUERIES["window"], None),
+        (QUERIES["top"], "LIMIT"),
+        (QUERIES["rollup"], "grouping sets"),
+        (unequal, "try all pairs"),
+    ):
+        view = laboratory.plan(sql)
         stages = split(view, "view")
         told = explain(view, stages)
         assert told.incremental is (reason is None)

@@ -160,7 +160,7 @@ class Workshop:
 
     def tick(self) -> TickReport:
         """Bring all stages to where the input is."""
-        return run_sync(tick(self.client, list(self.runs.values()), Frontier(self.upper), in_turn))
+        return run_sync(tick(self.client, self.engine, list(self.runs.values()), Frontier(self.upper), in_turn))
 
     def contents(self, shard: str = "v", at: int | None = None) -> dict[str, int]:
         """Return what a new process reads at a time, or the last complete one; the upper must be the input's."""

@@ -12,11 +12,13 @@ import pytest
 
 from strandline.client import Environment, Transaction
 from strandline.client.access import Access
+from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.controller import core as core_module
+from strandline.controller import planning
 from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
-from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, Drop
+from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, CreateView, Drop
 from strandline.controller.location.catalog import KEY, CatalogStore, Holder, Source, Table
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.published import PROBLEMS, Published
@@ -27,6 +29,7 @@ from strandline.errors import (
     DefinitionError,
     Indeterminate,
     InvalidUsage,
+    Position,
     StoreError,
     Unavailable,
 )
@@ -414,3 +417,19 @@ def test_no_item_takes_the_name_under_which_a_sources_errors_are_read() -> None:
     define(core, "Orders_Errors")
     with pytest.raises(DefinitionError, match="its errors are read as 'Orders_Errors', and there is a table"):
         run_sync(definitions.create_source(core, CreateSource("orders", "k STRING", "files", {})))
+
+
+def test_a_view_is_planned_once_when_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: every CREATE waits for Spark's analysis twice."""
+    core, planned = Place().open(), list[str]()
+    define(core, "t")
+
+    def plan(sql: str, *given: Any, **named: Any) -> PlannedView:
+        planned.append(sql)
+        return plan_view(sql, *given, **named)
+
+    monkeypatch.setattr(planning, "plan_view", plan)
+    run_sync(definitions.create_view(core, CreateView("v", "SELECT t.k AS k FROM t", Position(1, 1))))
+    assert planned == ["SELECT t.k AS k FROM t"]
+    run_sync(core.tick())
+    assert (core.all_problems(), len(planned)) == ({}, 1)

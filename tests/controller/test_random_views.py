@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from unittest.mock import patch
 
 import pytest
 from pyspark.errors import PySparkException
@@ -31,6 +32,8 @@ from random_views import STANDINS, TABLES, History, random_view
 
 from strandline.algebra.schema import quote
 from strandline.client import Environment
+from strandline.engine.prepared import plans
+from strandline.engine.prepared.plans import Plans
 from strandline.errors import CollectionError, DefinitionError
 
 if TYPE_CHECKING:
@@ -139,7 +142,10 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
     """
     plain, unpruned, history = _plain(place.spark), _plain(place.spark, **UNPRUNED), History(first, bad=failing)
     view = partial(random_view, failing=failing)
-    with place.open(config={"spark": INTERPRETED}) as env:
+    # Every second batch prepares all plans of small windows, and the others none.
+    asked_min = patch.object(plans, "ASKED_MIN", 1 if first // VIEWS % 2 else 1 << 30)
+    at_once = patch.object(Plans, "_spawn", lambda self, call: call())
+    with asked_min, at_once, place.open(config={"spark": INTERPRETED}) as env:
         for table in TABLES:
             env.execute(f"CREATE TABLE {quote(table.name)} ({table.ddl})")
             plain.createDataFrame([], table.ddl).createOrReplaceTempView(quote(table.name))

@@ -7,6 +7,7 @@ import pytest
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.location.oracle import Oracle
 from strandline.errors import FencedError, InvalidUsage
+from strandline.instance.commands import Collection
 from strandline.instance.tables import Change, OpenTable, Statement, commit
 from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import open_transactions
@@ -46,13 +47,14 @@ class Process:
         self.tables = {}
         for table in NAMES:
             writer = run_sync(self.transactions.register(table, SCHEMA.ddl))
-            self.tables[table] = OpenTable(table, SCHEMA, writer, run_sync(client.reader(table, SCHEMA, table)))
+            reader = run_sync(client.reader(table, SCHEMA, table))
+            self.tables[table] = OpenTable(Collection(table, table, SCHEMA), writer, reader)
         self.tokens = CountingIds(name)
 
     def change(self, table, *words, diff=1):
         """Rows to insert or delete."""
         frame = updates(SCHEMA, [{"k": k, "__time": 0, "__diff": diff} for k in words])
-        return Change(self.tables[table], frame, diff < 0, len(words))
+        return Change(self.tables[table].output, frame, diff < 0, len(words))
 
     def moving(self, table, *, meanwhile=lambda: None):
         """An UPDATE: each row gets a mark; ``meanwhile`` happens between reading and committing."""
@@ -64,14 +66,15 @@ class Process:
                 meanwhile()
             return updates(SCHEMA, [{"k": r["k"] + mark, "__time": 0, "__diff": diff * r["__diff"]} for r in rows])
 
-        old = Statement(source, lambda at: read(-1, "", at), [table], deletes=True)
-        return [old, Statement(source, lambda at: read(1, "'", at), [table], deletes=False)]
+        old = Statement(source.output, lambda at: read(-1, "", at), [table], deletes=True)
+        return [old, Statement(source.output, lambda at: read(1, "'", at), [table], deletes=False)]
 
     def commit(self, *changes, token=None):
         """Commit; return the time."""
         return run_sync(
             commit(
                 changes,
+                self.tables,
                 engine=self.location.engine,
                 transactions=self.transactions,
                 times=self.oracle,
@@ -171,7 +174,7 @@ def test_every_statement_reads_at_the_last_time_before_the_commit(location):
             elsewhere.commit(elsewhere.change("ledger", "meanwhile"))
         return updates(SCHEMA, [])
 
-    last = here.commit(Statement(here.tables["accounts"], read, ["accounts"], deletes=False))
+    last = here.commit(Statement(here.tables["accounts"].output, read, ["accounts"], deletes=False))
     assert seen == [first, last - 1]
 
 
@@ -185,7 +188,7 @@ def test_a_delete_of_rows_that_vanish_meanwhile_fails_and_leaves_no_parts(locati
         elsewhere.commit(elsewhere.change("accounts", "a", diff=-1))
         return updates(SCHEMA, [{"k": "once", "__time": 0}])
 
-    racing = Statement(here.tables["ledger"], slow, [], deletes=False)
+    racing = Statement(here.tables["ledger"].output, slow, [], deletes=False)
     here.location.engine.discarded = 0
     with pytest.raises(InvalidUsage, match="not there"):
         here.commit(racing, fill, here.change("accounts", "a", diff=-1))
@@ -202,6 +205,19 @@ def test_the_same_token_is_one_commit_in_any_process_and_leaves_nothing_behind(l
     assert again.commit(again.change("accounts", big), token="one") == first
     assert again.rows("accounts", again.transactions.upper.at - 1) == [big]
     assert len([key for key in location.objects if key.startswith("accounts/parts/")]) == 1
+
+
+def test_a_table_that_was_dropped_takes_no_change_and_answers_an_old_token(location):
+    """Damage: rows get into another table of that name, or a commit that was done is said not to be."""
+    here = location.open()
+    before = [here.change("accounts", "a"), here.change("ledger", "b")]
+    first = here.commit(*before, token="one")
+    run_sync(here.transactions.forget("accounts"))
+    del here.tables["accounts"]
+    assert here.commit(*before, token="one") == first
+    with pytest.raises(InvalidUsage, match="table 'accounts' was dropped; nothing was changed"):
+        here.commit(*before, token="two")
+    assert here.rows("ledger", here.transactions.upper.at - 1) == ["b"]
 
 
 def test_times_follow_the_clock_and_faster_writers(location):

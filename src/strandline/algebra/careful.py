@@ -25,6 +25,7 @@ from strandline.algebra.nodes import (
     Failing,
     Filter,
     Join,
+    Negate,
     Node,
     Opaque,
     Passing,
@@ -71,6 +72,8 @@ class _Careful:
                 return replace(node, input=self.passing(self.node(node.input), tried))
             case Join():
                 return self.join(node)
+            case Negate():
+                return replace(node, input=self.node(node.input))
             case UnionAll(inputs=inputs) | Opaque(inputs=inputs):
                 return replace(node, inputs=tuple(map(self.node, inputs)))
             case _:
@@ -132,8 +135,12 @@ def pruned(node: Node, wanted: frozenset[str]) -> Node:
             needed = wanted | _read(node.conditions)
             return replace(node, inputs=tuple(pruned(below, needed & frozenset(below.names)) for below in node.inputs))
         case UnionAll():
-            kept_at = [i for i, name in enumerate(node.names) if name in wanted]
+            # What a term takes back another has given: they stay alike only if both keep all their columns.
+            whole = any(isinstance(below, Negate) for below in node.inputs)
+            kept_at = [i for i, name in enumerate(node.names) if whole or name in wanted]
             return replace(node, inputs=tuple(_selected(below, kept_at) for below in node.inputs))
+        case Negate():
+            return replace(node, input=_selected(node.input, range(len(node.names))))
         case Opaque():
             return replace(node, inputs=tuple(pruned(below, frozenset(below.names)) for below in node.inputs))
         case _:

@@ -24,7 +24,7 @@ from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language import arguments
-from strandline.controller.language.statements import CreateTable, CreateView, Drop
+from strandline.controller.language.statements import CreateSource, CreateTable, CreateView, Drop
 from strandline.controller.location.catalog import View
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import InvalidUsage
@@ -54,11 +54,13 @@ class SparkWork:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One tick.  ``waves``: how many levels of stages had something to step; ``steps``: how many stages did.
+    """One tick, at ``time``.
 
-    ``problems``: what stands in the way of each item afterwards.
+    ``waves``: how many levels of stages had something to step; ``steps``: how many stages did; ``problems``: what
+    stands in the way of each item afterwards.
     """
 
+    time: int
     ms: float
     jobs: int
     compiled: int
@@ -87,10 +89,12 @@ class Measured:
         """What large merges have taken so far."""
 
     async def execute(self, text: str) -> None:
-        """Run CREATE TABLE, CREATE MATERIALIZED VIEW (the next tick computes it) or DROP."""
+        """Run CREATE TABLE, CREATE SOURCE, CREATE MATERIALIZED VIEW (the next tick computes it) or DROP."""
         match arguments.statement(text):
             case CreateTable() as s:
                 await definitions.create_table(self.core, s)
+            case CreateSource() as s:
+                await definitions.create_source(self.core, s)
             case CreateView() as s:
                 await definitions.create_view(self.core, s)
             case Drop() as s:
@@ -98,22 +102,25 @@ class Measured:
             case other:
                 raise InvalidUsage(f"no benchmark runs {type(other).__name__}")
 
-    async def commit(self, edits: Sequence[Edit]) -> int:
-        """Change tables in one transaction and return its time; durable when it returns."""
+    async def commit(self, edits: Sequence[Edit]) -> float:
+        """Change tables in one transaction, and return how many milliseconds it took; durable when it returns."""
+        begun = time.perf_counter()
         changes: list[Change | Statement] = []
         for edit in edits:
             for rows, diff in ((edit.deleted, -1), (edit.inserted, 1)):
                 if rows is not None:
                     changes.append(await self._change(edit.table, rows, diff))
-        return await self.core.commit(changes, token=None)
+        await self.core.commit(changes, token=None)
+        return (time.perf_counter() - begun) * 1000
 
     async def tick(self) -> Tick:
         """Tick, carry out the large merges that are due, and say what the tick took."""
         jobs, compiled, begun = self._work.jobs(), self._work.compiled(), time.perf_counter()
-        await self.core.tick()
+        at = await self.core.tick()
         ended = time.perf_counter()
         steps, depths = self.core.require_writing().instance.report().steps, self._depths()
         found = Tick(
+            time=at,
             ms=(ended - begun) * 1000,
             jobs=self._work.jobs() - jobs,
             compiled=self._work.compiled() - compiled,
@@ -126,11 +133,11 @@ class Measured:
         self.merge_ms += (time.perf_counter() - begun) * 1000
         return found
 
-    async def rows(self, name: str) -> pa.Table:
-        """Return the contents of a collection, every row as often as it is there."""
+    async def rows(self, name: str, as_of: int | None = None) -> pa.Table:
+        """Return the contents of a collection (None: the latest), every row as often as it is there."""
         reader = await self.core.reader(name)
-        as_of = await reads.latest([reader])
-        _, contents = await reads.multiset(self.core, name, reader, as_of, Hold())
+        at = await reads.latest([reader]) if as_of is None else as_of
+        _, contents = await reads.multiset(self.core, name, reader, at, Hold())
         return await self._engine.collect(contents)
 
     async def _change(self, name: str, rows: pa.Table | DataFrame, diff: int) -> Change:

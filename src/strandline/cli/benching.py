@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from strandline.bench.tpch.contents import Spread
 from strandline.cli.terminal.opening import Opener, keep_apart
 from strandline.cli.terminal.output import Output
 
@@ -28,6 +29,8 @@ app = typer.Typer(
 DirectoryOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where to work, and leave what was made; default: a temporary one.")
 ]
+RateOption = Annotated[int, typer.Option(metavar="N", min=100, help="How many rows come in each second.")]
+SecondsOption = Annotated[float, typer.Option(metavar="S", min=1.0, help="For how long they come, on each side.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="As it does anyway.")]
 ENVIRONMENT_TICKS_MIN: Final = 100
 
@@ -94,6 +97,72 @@ def tick(
         return measure_ticks(session, place / "location", views=counts, changed_ticks=ticks)
 
     _bench(context, "tick", directory, measure, json=json)
+
+
+@app.command()
+def ivm(
+    context: typer.Context,
+    views: Annotated[str, typer.Option(metavar="qN,qN", help="Which of the 22 views; default: all.")] = "",
+    scale: Annotated[float, typer.Option(metavar="X", min=0.001, help="The scale of the data; 1 is a gigabyte.")] = 0.1,
+    change: Annotated[
+        float, typer.Option(metavar="X", min=0.0, max=0.5, help="The share of the orders that changes before a tick.")
+    ] = 0.001,
+    keys: Annotated[Spread, typer.Option(help="How the keys of a change lie.")] = Spread.UNIFORM,
+    ticks: Annotated[int, typer.Option(metavar="N", min=1, help="How many ticks count.")] = 5,
+    one_by_one: Annotated[bool, typer.Option(help="Measure each view alone.")] = True,
+    together: Annotated[bool, typer.Option(help="Measure all of them in one environment.")] = True,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure TPC-H-derived views under changes, beside plain Spark that recomputes them."""
+    from strandline.bench.ivm import Load, maintain, queries
+
+    wanted = tuple(views.split(",")) if views else tuple(queries())
+    if unknown := [name for name in wanted if name not in queries()]:
+        raise typer.BadParameter(
+            f"there is no view {unknown[0]!r}; there is {', '.join(queries())}", param_hint="--views"
+        )
+    load = Load(wanted, scale, change, keys, ticks, one_by_one=one_by_one, together=together)
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return maintain(session, place, load, Output(json).note)
+
+    _bench(context, "ivm", directory, measure, json=json)
+
+
+@app.command()
+def freshness(
+    context: typer.Context,
+    rate: RateOption = 1_000,
+    seconds: SecondsOption = 30.0,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each side has its turn.")] = 2,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure how long rows take to be readable in a view, beside Structured Streaming."""
+    from strandline.bench.freshness import measure_freshness
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_freshness(session, place, rate=rate, seconds=seconds, rounds=rounds)
+
+    _bench(context, "freshness", directory, measure, json=json)
+
+
+@app.command()
+def consistency(
+    context: typer.Context,
+    rate: RateOption = 500,
+    seconds: SecondsOption = 120.0,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Observe a total of bank transfers, which is 0, beside a chain of Structured Streaming queries."""
+    from strandline.bench.consistency import measure_consistency
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return measure_consistency(session, place, rate=rate, seconds=seconds)
+
+    _bench(context, "consistency", directory, measure, json=json)
 
 
 def _number(text: str) -> int:

@@ -25,7 +25,8 @@ from strandline.errors import (
     Position,
     Unavailable,
 )
-from strandline.instance.tables import Change, OpenTable, Statement
+from strandline.instance.commands import Collection
+from strandline.instance.tables import Change, Statement
 from strandline.persist.handles.plane import Rows
 
 if TYPE_CHECKING:
@@ -155,14 +156,14 @@ def _editing(access: Access, s: statements.Delete | statements.Update) -> Statem
     return Statement(table, read, reads.collections_of(access.core, names), deletes=True)
 
 
-def _table(access: Access, name: str, at: Position | None = None) -> OpenTable:
+def _table(access: Access, name: str, at: Position | None = None) -> Collection:
     """Return the table called ``name``, which stands at ``at`` of a statement."""
     access.refuse_closed()
     with within(at):
         return access.core.table(arguments.text(name, "the table's name"))
 
 
-def _require_column(table: OpenTable, name: str, at: Position) -> None:
+def _require_column(table: Collection, name: str, at: Position) -> None:
     if name.lower() not in {known.lower() for known in table.schema.names}:
         known = ", ".join(table.schema.names)
         raise DefinitionError(f"table {table.name!r} has no column {name!r}; it has {known}", at)

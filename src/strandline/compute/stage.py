@@ -31,7 +31,7 @@ FINGERPRINT_DIGITS: Final = 16
 
 
 LINEAR: Final = "linear"
-_LINEAR: Final = "apply the delta rules of joins, unions, projections and filters"
+_LINEAR: Final = "apply the delta rules of joins (outer, semi and anti ones too), unions, projections and filters"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ inputs' contents, and so they are wherever the shard cannot be trusted, or the c
 
 Inputs' errors are this stage's too: it appends them as they are, beside its own.
 
+Long because a step is one subject: all of it moves one sink.
+
 Source: design page "compute" (a step: advance a dataflow from `lower` to `upper`).
 """
 
@@ -17,39 +19,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from strandline.algebra.nodes import Node, frames
-from strandline.compute.care import Care, Careful, Way, by_rows, care_of, ways, whole_error
-from strandline.compute.lookups import Lookup
-from strandline.compute.lookups import planned as looked_up
+from strandline.compute.care import Care, Way, care_of, ways, whole_error
 from strandline.compute.rules.phase import Window, source
 from strandline.compute.sides import Bounds, Sides
-from strandline.compute.sink.actor import Sink
+from strandline.compute.sink.actor import Sink, Writing, reached
 from strandline.compute.sink.correction import Updates
-from strandline.compute.stage import Stage, delta_plan
+from strandline.compute.stage import Stage
+from strandline.compute.step_plans import Planned, StepPlans
 from strandline.errors import EvaluationError
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.persist.handles.plane import Contents, Engine, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
-from strandline.persist.shard.state import ShardState
-
-
-@dataclass(frozen=True, slots=True)
-class _Plans:
-    """The plans of a stage's updates and of its own errors (None where there are none), and what `lookups` says."""
-
-    ok: Node | None
-    err: Node | None = None
-    lookups: tuple[Lookup, ...] = ()
-
-    @property
-    def frames(self) -> list[str]:
-        """The names of the frames that they read, in order."""
-        return sorted({name for plan in (self.ok, self.err) if plan is not None for name in frames(plan)})
-
+from strandline.persist.shard.batch import Staged
 
 SMALL_ROWS_MAX: Final = 20_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
@@ -60,6 +45,19 @@ class Done:
     """What a step did: how many input updates it read."""
 
     rows_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A step of a small window up to where its rows are to be staged: those of ``writing``."""
+
+    writing: Writing
+    rows_read: int
+    way: Way
+
+
+Drafted: TypeAlias = tuple[Draft, Staged | BaseException | None]
+"""A draft, and what its rows were staged as: nothing, if there are none."""
 
 
 class StageRun:
@@ -79,8 +77,7 @@ class StageRun:
         self._engine = engine
         self._inputs = inputs
         self._forgiven = forgiven
-        self._careful: Careful | None = None
-        self._planned: tuple[tuple[Care, Window], _Plans] | None = None  # the last step's
+        self._plans = StepPlans(stage)
         self._failed: int | None = None  # a row failed before this time, the last one that did
         self._looked_up: int | None = None  # where the last window began for which something was looked up
         self.stepping_ms: int | None = None
@@ -131,9 +128,7 @@ class StageRun:
             known = reader.state.upper
             if not (upper <= known or (name in quiet_inputs and stands <= known)):
                 return False
-            if _changes(reader, lower, as_time(upper)) > 0:
-                return False
-        return True
+        return not self._may_change(lower, as_time(upper))
 
     def standing(self, upper: Frontier) -> str:
         """Say what keeps the shard before ``upper``; empty if it is there."""
@@ -150,8 +145,34 @@ class StageRun:
         """Forget what is believed of the shard: the next step recomputes it and appends the difference."""
         self.sink.audit()
 
-    async def step(self, upper: Frontier) -> Done | None:
+    async def draft(self, upper: Frontier) -> Draft | None:
+        """Do a `step` over a small window up to where its rows are to be staged; None: `step` has to do all of it.
+
+        Drafts of several stages may be staged together.  `step` must be called with it next.  It raises what that
+        raises.
+        """
+        try:
+            upper = meet((upper, self.known()))
+            begin = await self._begin(upper)
+            if begin is None or begin.rebuild or await self._care() is not Care.PLAIN:
+                return None
+            way, lower, end = ways(Care.PLAIN)[0], begin.time, as_time(upper)
+            if sum(each.rows for each in self._changes(lower, end).values()) > SMALL_ROWS_MAX:
+                return None
+            delta, rows_read = await self._changed(way, lower, end)
+            writing = await self.sink.draft(delta, upper, small=True)
+        except EvaluationError:
+            self.sink.forget()
+            return None
+        except BaseException:
+            self.sink.forget()
+            raise
+        return None if writing is None else Draft(writing, rows_read, way)
+
+    async def step(self, upper: Frontier, drafted: Drafted | None = None) -> Done | None:
         """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
+
+        ``drafted``: what `draft` returned for ``upper``.
 
         A step that failed, or was cancelled, leaves nothing behind that the next one would trust.  An expression that
         has no value for some row fails no step: the stage is computed with more care (`care`).
@@ -162,14 +183,19 @@ class StageRun:
             Exception: whatever a store or the engine raises; another step looks at the shard and tries again.
         """
         try:
-            return await self._bring(meet((upper, self.known())))
+            return await self._bring(meet((upper, self.known())), drafted)
         except BaseException:
             self.sink.forget()
             raise
 
-    async def _bring(self, upper: Frontier) -> Done | None:
+    async def _bring(self, upper: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None) -> Done | None:
         failed: set[Way] = set()
         done = None
+        if drafted is not None:
+            if await self._finished(*drafted):
+                done = Done(drafted[0].rows_read)
+            else:
+                failed.add(drafted[0].way)
         while (begin := await self._begin(upper)) is not None:
             care = await self._care()
             possible = ways(care, rebuild=begin.rebuild)
@@ -182,12 +208,26 @@ class StageRun:
                 if way == possible[-1]:
                     raise
                 failed.add(way)
-                await self.sink.open()
-                self.sink.audit_if_passed()
+                await self._recover()
             else:
                 done = Done(rows_read + (0 if done is None else done.rows_read))
                 failed = {way for way in failed if way.wide}  # a shorter window holds, most likely, what failed
         return done
+
+    async def _finished(self, draft: Draft, staged: Staged | BaseException | None) -> bool:
+        """Append what a draft came to; return whether it could be evaluated."""
+        if isinstance(staged, EvaluationError):
+            await self._recover()
+            return False
+        if isinstance(staged, BaseException):
+            raise staged
+        await self.sink.finish(draft.writing, staged)
+        return True
+
+    async def _recover(self) -> None:
+        """Look at the shard again after an expression had no value for some row."""
+        await self.sink.open()
+        self.sink.audit_if_passed()
 
     async def _begin(self, upper: Frontier) -> _Begin | None:
         """Return from where on the stage is to be brought on; None if it is where it can be."""
@@ -250,23 +290,26 @@ class StageRun:
         if care is Care.WHOLE:
             return Updates(err=(await self._engine.evaluate(whole_error(self.stage), {}, origin=time), *inherited))
         window = Window(frozenset(self._inputs), (0,), first=True, small=False)
-        plans = self._plans(care, window)
+        plans = self._plans.of(care, window)
         read = {name: await self._engine.read(replace(wanted[source(name)[0]], net=True)) for name in plans.frames}
         return await self._evaluated(plans, read, time, inherited)
 
     async def _change(self, way: Way, lower: int, upper: int) -> int:
         """Append what the inputs' changes in the window come to."""
-        changes = {
-            name: contents(reader.state, reader.schema, lower, upper, advance=lower)
-            for name, reader in self._inputs.items()
-        }
+        delta, rows_read = await self._changed(way, lower, upper)
+        await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
+        return rows_read
+
+    async def _changed(self, way: Way, lower: int, upper: int) -> tuple[Updates, int]:
+        """Return what the inputs' changes in the window come to, and how many these are."""
+        changes = self._changes(lower, upper)
         found = {name: await self._engine.times(each) for name, each in sorted(changes.items()) if each.rows}
         changed = frozenset(name for name, times in found.items() if times)
         times = sorted({time for each in found.values() for time in each})
         origin = times[0] if times else lower
         rows_read = sum(each.rows for each in changes.values())
         window = Window(changed, tuple(time - origin for time in times), small=rows_read <= SMALL_ROWS_MAX)
-        plans = self._plans(way.care, window)
+        plans = self._plans.of(way.care, window)
         bounds = Bounds(lower, upper, origin)
         sides = Sides(self.name, self._engine, self._inputs, self.sink, bounds, net=way.narrow, wary=self._wary)
         if plans.lookups:
@@ -274,31 +317,21 @@ class StageRun:
         for lookup in plans.lookups:
             await sides.look_up(lookup)
         read = {name: await sides.rows(name) for name in plans.frames}
-        delta = await self._evaluated(plans, read, origin, await self._inherited(changes))
-        await self.sink.advance(delta, Frontier(upper), small=rows_read <= SMALL_ROWS_MAX)
-        return rows_read
+        return await self._evaluated(plans, read, origin, await self._inherited(changes)), rows_read
 
-    def _plans(self, care: Care, window: Window) -> _Plans:
-        """Return the plans of the updates of both halves: often those of the step before."""
-        if self._planned is None or self._planned[0] != (care, window):
-            self._planned = (care, window), self._plan(care, window)
-        return self._planned[1]
+    def _may_change(self, lower: int, upper: int) -> bool:
+        """Return whether the inputs may have updates in the window: False is certain."""
+        return any(each.rows for each in self._changes(lower, upper).values())
 
-    def _plan(self, care: Care, window: Window) -> _Plans:
-        if not (window.changed or window.first):
-            return _Plans(None)
-        if care is Care.PLAIN:
-            plan = delta_plan(self.stage, window)
-            if plan is None or window.first or not window.small:
-                return _Plans(plan)
-            plan, lookups = looked_up(plan)
-            return _Plans(plan, None, lookups)
-        if self._careful is None:
-            self._careful = by_rows(self.stage)
-        return _Plans(delta_plan(self._careful.stage, window), self._careful.error_updates(window))
+    def _changes(self, lower: int, upper: int) -> Mapping[str, Contents]:
+        """Return the inputs' updates in the window."""
+        return {
+            name: contents(reader.state, reader.schema, lower, upper, advance=lower)
+            for name, reader in self._inputs.items()
+        }
 
     async def _evaluated(
-        self, plans: _Plans, read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
+        self, plans: Planned, read: Mapping[str, Rows], origin: int, inherited: Sequence[Rows]
     ) -> Updates:
         both = (plans.ok, plans.err)
         ok, err = [() if p is None else (await self._engine.evaluate(p, read, origin=origin),) for p in both]
@@ -312,8 +345,7 @@ class StageRun:
     async def _first_change(self, lower: int, upper: int) -> int | None:
         """Return the first time in the window at which an input changes, in a half that counts."""
         found: set[int] = set()
-        for name, reader in self._inputs.items():
-            changes = contents(reader.state, reader.schema, lower, upper, advance=lower)
+        for name, changes in self._changes(lower, upper).items():
             half = Half.BOTH if erring(changes).rows and name not in self._forgiven else Half.OK
             found.update(await self._engine.times(replace(changes, half=half)) if changes.rows else ())
         return min(found, default=None)
@@ -332,13 +364,3 @@ class _Begin:
 
     time: int
     rebuild: bool = False
-
-
-def reached(state: ShardState) -> Frontier:
-    """Return from where a stage goes on that opens its shard as it is now, if it trusts it."""
-    return state.upper if state.certificate is None else meet((state.upper, state.certificate.upper))
-
-
-def _changes(reader: ReadHandle, lower: int, upper: int) -> int:
-    """Return how many updates the input may have in the window: 0 is certain."""
-    return contents(reader.state, reader.schema, lower, upper, advance=lower).rows

@@ -1,6 +1,7 @@
 """One tick: bring every stage of every view to one time, in as little work as that takes.
 
-Stages run in the order of their inputs; those that do not read each other run together, so that Spark's jobs overlap.
+Stages run in the order of their inputs; those that do not read each other run together: as a *wave*, whose small
+windows are staged in one job.
 Those with nothing to do but move their upper are collected and moved at once, by one durable write: a tick in which
 nothing changed costs no Spark job and one flush.
 
@@ -21,11 +22,13 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any, TypeAlias
 
-from strandline.compute.step import Done, StageRun
+from strandline.compute.step import Done, Draft, Drafted, StageRun
 from strandline.errors import FencedError, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
+from strandline.persist.handles.plane import Engine, Rows, StageRequest
 from strandline.persist.handles.write import fenced
+from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced
 
 Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[object]]
@@ -50,7 +53,9 @@ class TickReport:
         return reason(self.failed[name]) if name in self.failed else self.standing.get(name, "")
 
 
-async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier, together: Together) -> TickReport:
+async def tick(
+    client: PersistClient, engine: Engine, runs: Sequence[StageRun], upper: Frontier, together: Together
+) -> TickReport:
     """Bring ``runs`` up to ``upper`` as far as their inputs are known.
 
     Raises `FencedError` if a newer epoch has taken over; every other failure is one stage's, and in the report.
@@ -63,7 +68,7 @@ async def tick(client: PersistClient, runs: Sequence[StageRun], upper: Frontier,
         waiting |= quiet  # with what they read: only so is it known whether that is moved
         if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)
-        await together([_step(client, run, upper, report) for run in active])
+        await _step(client, engine, active, upper, report, together)
     await _move(client, waiting, upper, report)
     for run in runs:
         if run.name not in report.failed and (standing := run.standing(upper)):
@@ -86,19 +91,60 @@ def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
     return found
 
 
-async def _step(client: PersistClient, run: StageRun, upper: Frontier, report: TickReport) -> None:
-    run.stepping_ms = client.clock.now_ms()
+async def _step(
+    client: PersistClient,
+    engine: Engine,
+    runs: Sequence[StageRun],
+    upper: Frontier,
+    report: TickReport,
+    together: Together,
+) -> None:
+    """Step ``runs``, which do not read each other.  What those with small windows write is staged at once."""
+    drafts: dict[str, Draft] = {}
+    steps: dict[str, Drafted] = {}
+
+    async def draft(run: StageRun) -> None:
+        if (found := await run.draft(upper)) is not None:
+            drafts[run.name] = found
+
+    async def step(run: StageRun) -> None:
+        if (done := await run.step(upper, steps.get(run.name))) is not None:
+            report.stepped[run.name] = done
+
+    for run in runs:
+        run.stepping_ms = client.clock.now_ms()
     try:
-        done = await run.step(upper)
+        await together([_alone(run, draft, report) for run in runs])
+        wave = {run.name: (run, drafts[run.name].writing) for run in runs if run.name in drafts}
+        asked = [(writing.rows, writing.request) for _, writing in wave.values() if writing.rows is not None]
+        outcomes = iter(await _staged(engine, asked) if asked else ())
+        for name, (_, writing) in wave.items():
+            steps[name] = drafts[name], None if writing.rows is None else next(outcomes)
+        await together([_alone(run, step, report) for run in runs if run.name not in report.failed])
+    except BaseException:
+        for run in runs:
+            run.sink.forget()
+        raise
+    finally:
+        for run in runs:
+            run.stepping_ms = None
+
+
+async def _staged(engine: Engine, asked: Sequence[tuple[Rows, StageRequest]]) -> Sequence[Staged | BaseException]:
+    try:
+        return await engine.stage_many(asked)
+    except Exception as error:  # noqa: BLE001 - no stage has its rows: it is a problem of each of them
+        return [error] * len(asked)
+
+
+async def _alone(run: StageRun, do: Callable[[StageRun], Awaitable[None]], report: TickReport) -> None:
+    """Do something with one stage; what it raises is the stage's own problem."""
+    try:
+        await do(run)
     except FencedError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this stage's problem and no other's
         report.failed[run.name] = error
-    else:
-        if done is not None:
-            report.stepped[run.name] = done
-    finally:
-        run.stepping_ms = None
 
 
 async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Frontier, report: TickReport) -> None:

@@ -58,9 +58,9 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
     """Return what is to be run for ``item``; None for a view that is not planned yet."""
     match item:
         case Table():
-            return RunTable(_collection(item, config))
+            return RunTable(collection(item, config))
         case Source():
-            output = _collection(item, config)
+            output = collection(item, config)
             return RunIngestion(output, item.connector, item.options, item.remap, item.progress)
         case View():
             known = plans.get(item)
@@ -71,7 +71,7 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
                 log_key(item),
                 item.endpoint,
                 item.endpoint_options,
-                tuple(_collection(catalog.collection(bound.collection), config) for bound in item.bindings),
+                tuple(collection(catalog.collection(bound.collection), config) for bound in item.bindings),
                 on_error.continues(item.options),
             )
 
@@ -79,11 +79,12 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
 def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -> RunDataflow:
     read = {name: catalog.collection(name) for name in known.planned.imports}
     forgiven = frozenset(name for name, item in read.items() if isinstance(item, Source) and item.forgiven)
-    inputs = {name: _collection(item, config) for name, item in read.items()}
-    return RunDataflow(_collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven)
+    inputs = {name: collection(item, config) for name, item in read.items()}
+    return RunDataflow(collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven)
 
 
-def _collection(item: Collected, config: Config) -> Collection:
+def collection(item: Collected, config: Config) -> Collection:
+    """Return a collection as an instance knows it."""
     return Collection(item.name, item.shard, item.schema, policy_of(item, config).text)
 
 

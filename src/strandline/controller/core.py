@@ -26,7 +26,7 @@ import msgspec
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
-from strandline.controller.commanded import Plans, command, commands
+from strandline.controller.commanded import Plans, collection, command, commands
 from strandline.controller.location.catalog import (
     KEY,
     Catalog,
@@ -57,9 +57,10 @@ from strandline.errors import (
 )
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import live
+from strandline.instance.commands import Collection
 from strandline.instance.instance import Equipment, Instance, unopened
 from strandline.instance.problems import Problems
-from strandline.instance.tables import Change, OpenTable, Statement
+from strandline.instance.tables import Change, Statement
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.location import KEY as LOCATION
 from strandline.persist.handles.read import ReadHandle
@@ -461,8 +462,8 @@ class Core:
         derived = [name for name in sorted(names) if not isinstance(self.catalog.collection(name), Table)]
         return [name for name in derived if (await (await self.reader(name)).refresh()).upper <= last]
 
-    def table(self, name: str) -> OpenTable:
-        """Return a table that is open for writing.
+    def table(self, name: str) -> Collection:
+        """Return a table that is open for writing, as a `Change` names it.
 
         Raises `DefinitionError` if there is no such collection, `InvalidUsage` if it is not a table, `Unavailable` if
         it could not be opened; the next tick tries again.
@@ -471,10 +472,9 @@ class Core:
         item = self.catalog.collection(name)
         if not isinstance(item, Table):
             raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
-        table = instance.table(name.lower())
-        if table is None:
+        if not instance.runs(name.lower()):
             raise Unavailable(f"table {item.name!r} is not open yet: {self.problems.get(name.lower(), 'try again')}")
-        return table
+        return collection(item, self.config)
 
     def kept(self, item: Collected) -> str:
         """Return for how long the history of a collection is kept, as its author wrote it."""

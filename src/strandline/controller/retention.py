@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from strandline.compute.step import reached
+from strandline.compute.sink.actor import reached
 from strandline.controller.location.catalog import Catalog, Collected, Item, Materialization, Source, View
 from strandline.controller.location.config import Config
 from strandline.controller.location.interval import milliseconds

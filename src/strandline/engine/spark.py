@@ -25,19 +25,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.algebra.nodes import Node
+from strandline.algebra.nodes import Get, Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.frames import inline, taken_back
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.held import hand_out
-from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe, unwrap, wrap
+from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
 from strandline.engine.parts.aside import Aside
 from strandline.engine.parts.merge import Rewriter
 from strandline.engine.parts.net import Netted, netted
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.scan import Scanner
-from strandline.engine.parts.stage import Stager
+from strandline.engine.parts.stage import Stager, is_whole
+from strandline.engine.prepared.plans import ROWS_MAX, Asked, Plans
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.edits import Edit
 from strandline.engine.sql.rendering import render
@@ -56,6 +57,7 @@ ANSWER_CONF: Final = (
 """What a query's answer depends on besides its text and its inputs."""
 JOBS_MAX: Final = 8
 """Concurrent calls into Spark; more only queue inside it."""
+_GIVEN: Final = "given"
 _T = TypeVar("_T")
 
 
@@ -69,6 +71,7 @@ class SparkEngine:
         self._scanner = Scanner(session, store)
         self._rewriter = Rewriter(store, self._scanner, self._stager)
         self._workers = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="strandline-spark")
+        self._plans = Plans(session)
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
         self._views = itertools.count()
         self._naming = threading.Lock()  # held while views carry names that a query's author chose
@@ -81,6 +84,7 @@ class SparkEngine:
     def close(self) -> None:
         """Wait for the calls under way and refuse new ones.  The session is its builder's to stop."""
         self._workers.shutdown()
+        self._plans.close()
 
     def spark_frame(self, rows: Rows) -> DataFrame:
         """Return ``rows`` as a lazy DataFrame, for users of Spark."""
@@ -140,8 +144,11 @@ class SparkEngine:
         return await self._run(partial(self._scanner.times, contents))
 
     async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
-        """See `Engine.evaluate`."""
+        """See `Engine.evaluate`.  Over few rows that are here, nothing is done before the rows are wanted."""
         read = {name: unwrap(rows) for name, rows in frames.items()}
+        tables = {name: frame.table for name, frame in read.items() if isinstance(frame, Local)}
+        if len(tables) == len(read) and sum(table.num_rows for table in tables.values()) <= ROWS_MAX:
+            return wrap(Planned(node, tables, origin, partial(self._evaluate, node, read, origin)))
         return wrap(await self._run(partial(self._evaluate, node, read, origin)))
 
     def aside(self, schema: Schema, *, time: int) -> Aside:
@@ -161,7 +168,34 @@ class SparkEngine:
 
     async def stage(self, rows: Rows, request: StageRequest) -> Staged:
         """See `Engine.stage`."""
-        return await self._run(partial(self._stager.stage, unwrap(rows), request))
+        (staged,) = await self.stage_many([(rows, request)])
+        if isinstance(staged, BaseException):
+            raise staged
+        return staged
+
+    async def stage_many(self, asked: Sequence[tuple[Rows, StageRequest]]) -> list[Staged | BaseException]:
+        """See `Engine.stage_many`: plans that are prepared run in one job, and the others each in its own."""
+        frames = [(unwrap(rows), request) for rows, request in asked]
+        ready = {n: given for n, (rows, each) in enumerate(frames) if (given := _asked(rows, each)) is not None}
+        found = await self._run(partial(self._plans.run, list(ready.values()))) if ready else []
+        tables = {n: table for n, table in zip(ready, found, strict=True) if table is not None}
+
+        def stage(position: int) -> Staged:
+            frame, request = frames[position]
+            table = tables.get(position)
+            if table is not None and is_whole(table):
+                return self._stager.collected(table, request)
+            return self._stager.stage(frame, request)
+
+        under_way = [self._begun(partial(stage, position)) for position in range(len(frames))]
+        outcomes: list[Staged | BaseException] = []
+        for future in under_way:
+            try:
+                staged = await _ended(future)
+                outcomes.append(staged)
+            except Exception as error:  # noqa: BLE001 - it is the outcome of this one
+                outcomes.append(error)
+        return outcomes
 
     async def merge(self, contents: Contents, request: StageRequest) -> Staged:
         """See `Merger.merge`."""
@@ -237,7 +271,7 @@ class SparkEngine:
             case frame:
                 return await self._run(lambda: dataframe(frame, self._session).toArrow())
 
-    def _evaluate(self, node: Node, frames: Mapping[str, Frame], origin: int) -> Frame:
+    def _evaluate(self, node: Node, frames: Mapping[str, Frame], origin: int) -> Distributed:
         views = {name: f"__strandline_{next(self._views)}" for name in frames}
         try:
             for name, view in views.items():
@@ -273,6 +307,9 @@ class SparkEngine:
                     self._session.catalog.dropTempView(name)
 
     def _union(self, schema: Schema, pairs: Sequence[tuple[Frame, bool]], advance: int) -> Frame:
+        match pairs:
+            case [(Planned(origin=origin) as planned, False)] if advance <= origin and ERROR not in planned.names:
+                return planned
         has_error = any(ERROR in frame.names for frame, _ in pairs)
         plain = all(frame.plain and not negative for frame, negative in pairs)
         tables = [(frame.table, negative) for frame, negative in pairs if isinstance(frame, Local)]
@@ -318,13 +355,21 @@ class SparkEngine:
 
     async def _run(self, call: Callable[[], _T]) -> _T:
         """Run a blocking call in a worker thread and translate its failures into our errors."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._workers, call)
-        except Exception as error:
-            ours = as_ours(error)
-            if ours is None:
-                raise
-            raise ours from error
+        return await _ended(self._begun(call))
+
+    def _begun(self, call: Callable[[], _T]) -> asyncio.Future[_T]:
+        return asyncio.get_running_loop().run_in_executor(self._workers, call)
+
+
+async def _ended(call: asyncio.Future[_T]) -> _T:
+    """Return what the call returns; raise its failures as our errors."""
+    try:
+        return await call
+    except Exception as error:
+        ours = as_ours(error)
+        if ours is None:
+            raise
+        raise ours from error
 
 
 def _earliest(frame: Frame) -> int:
@@ -332,8 +377,22 @@ def _earliest(frame: Frame) -> int:
     match frame:
         case Local(table, _):
             return pc.min(table[TIME]).as_py() if table.num_rows else TIME_MAX
-        case Distributed():
+        case Distributed() | Planned():
             return frame.origin
+
+
+def _asked(frame: Frame, request: StageRequest) -> Asked | None:
+    """Return what a prepared plan is to stage in place of ``frame``; None: a fresh plan is better."""
+    if not request.small:
+        return None
+    match frame:
+        case Planned(node, tables, origin):
+            return Asked(node, tables, origin, request)
+        case Local(table, _) if 0 < table.num_rows <= ROWS_MAX:
+            names = [name for name in table.column_names if name not in (TIME, DIFF)]
+            return Asked(Get(_GIVEN, tuple((name, name) for name in names)), {_GIVEN: table}, 0, request)
+        case _:
+            return None
 
 
 def _aligned(lazy: DataFrame, columns: Sequence[Column], negative: bool, advance: int | None) -> DataFrame:

@@ -148,7 +148,7 @@ class Instance:
     async def _start_table(self, name: str, command: RunTable) -> None:
         output = command.output
         writer = await self._transactions.register(output.shard, output.schema.ddl)
-        self._tables[name] = OpenTable(output.name, output.schema, writer, await self._reader(output))
+        self._tables[name] = OpenTable(output, writer, await self._reader(output))
 
     async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
         output, client = command.output, self._client
@@ -203,7 +203,9 @@ class Instance:
 
     async def maintain(self, upper: Frontier) -> TickReport:
         """Step every stage of every view up to ``upper``, or to where its inputs are known."""
-        report = self._last_tick = await tick(self._client, self._dataflows.runs, upper, self._equipment.together)
+        report = self._last_tick = await tick(
+            self._client, self._equipment.engine, self._dataflows.runs, upper, self._equipment.together
+        )
         for name in self._dataflows.views:
             problems = [report.problem(run.name) for run in self._dataflows.runs_of(name)]
             self._problems.note(name, next(filter(None, problems), ""))
@@ -247,14 +249,10 @@ class Instance:
         """Withdraw errors of ``source`` at ``time``, once it has caught up; see `Ingestion.dismiss`."""
         await self._ingestions[source].dismiss(errors, time)
 
-    def table(self, name: str) -> OpenTable | None:
-        """Return a table for `commit` to change; None if it is not open."""
-        return self._tables.get(name)
-
     async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
         """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
-        engine = self._equipment.engine
-        return await commit(changes, engine=engine, transactions=self._transactions, times=times, token=token)
+        tables, engine = {each.output.shard: each for each in self._tables.values()}, self._equipment.engine
+        return await commit(changes, tables, engine=engine, transactions=self._transactions, times=times, token=token)
 
     def audit(self, view: str) -> None:
         """Make the next step of every stage of ``view`` recompute it in full and append what is wrong."""

@@ -13,14 +13,15 @@ Source: design pages "persist" (transactions) and "the public face" (insert, del
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
-from strandline.algebra.schema import DIFF, Schema
+from strandline.algebra.schema import DIFF
 from strandline.errors import InvalidUsage
+from strandline.instance.commands import Collection
 from strandline.persist.handles.plane import Engine, Rows, StageRequest
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.handles.write import WriteHandle
@@ -44,10 +45,9 @@ class Times(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """A table that can be written to."""
+    """A table that can be written to here."""
 
-    name: str
-    schema: Schema
+    output: Collection
     writer: WriteHandle
     reader: ReadHandle
 
@@ -59,7 +59,7 @@ class Change:
     ``rows``: how many, if it is known (a hint, and what makes a small write cheap).
     """
 
-    table: OpenTable
+    table: Collection
     frame: Rows
     deletes: bool
     rows: int | None
@@ -72,7 +72,7 @@ class Statement:
     ``over``: the collections that it reads, which must be complete at that time.  ``deletes``: some rows are deleted.
     """
 
-    table: OpenTable
+    table: Collection
     read: Callable[[int], Awaitable[Rows]]
     over: Sequence[str]
     deletes: bool
@@ -80,6 +80,7 @@ class Statement:
 
 async def commit(
     changes: Sequence[Change | Statement],
+    tables: Mapping[str, OpenTable],
     *,
     engine: Engine,
     transactions: Transactions,
@@ -88,12 +89,24 @@ async def commit(
 ) -> int:
     """Commit ``changes`` at one time and return it.  The same ``token`` again is the same commit (None: there is none).
 
+    ``tables``: those that are open here, by their shards.
+
     Raises:
-        InvalidUsage: a row to delete is not there, or the token came too late (then nothing is committed).
+        InvalidUsage: a row to delete or a table is not there, or the token came too late (then nothing is committed).
         FencedError: a newer environment has taken over.
         Indeterminate: it may have happened; call again with the same token.
     """
-    return await transactions.transact(_Draft(changes, engine, times), token=token)
+    return await transactions.transact(_Draft(changes, tables, engine, times), token=token)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A change of a table that is open here, with the rows that it has at one time."""
+
+    table: OpenTable
+    frame: Rows
+    deletes: bool
+    rows: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,7 @@ class _Draft:
     """See `persist.together.transactions.Draft`."""
 
     changes: Sequence[Change | Statement]
+    tables: Mapping[str, OpenTable]
     engine: Engine
     times: Times
 
@@ -114,7 +128,7 @@ class _Draft:
 
     async def stage(self, time: int, upper: int) -> Writes:
         """Read what there is to read, look whether what is deleted is there, and write what is left of the changes."""
-        changes = [await _found(change, max(0, upper - 1)) for change in self.changes]
+        changes = [await self._found(change, max(0, upper - 1)) for change in self.changes]
         for table, frame in await _net(changes, self.engine, time, deletes_only=True):
             await _refuse_absent(table, frame, self.engine, time, upper)
         return await _stage(changes, self.engine, time)
@@ -124,21 +138,23 @@ class _Draft:
             for batch in batches:
                 await self.engine.discard(batch)
 
+    async def _found(self, change: Change | Statement, as_of: int) -> _Found:
+        table = self.tables.get(change.table.shard)
+        if table is None:
+            raise InvalidUsage(f"table {change.table.name!r} was dropped; nothing was changed")
+        if isinstance(change, Change):
+            return _Found(table, change.frame, change.deletes, change.rows)
+        return _Found(table, await change.read(as_of), change.deletes, None)
 
-async def _found(change: Change | Statement, as_of: int) -> Change:
-    if isinstance(change, Change):
-        return change
-    return Change(change.table, await change.read(as_of), change.deletes, None)
 
-
-async def _stage(changes: Sequence[Change], engine: Engine, time: int) -> Writes:
+async def _stage(changes: Sequence[_Found], engine: Engine, time: int) -> Writes:
     staged: dict[str, list[Staged]] = {}
     known = [change.rows for change in changes]
     small = None not in known and sum(n or 0 for n in known) <= SMALL_ROWS_MAX
     for table, frame in await _net(changes, engine, time, deletes_only=False):
         request = StageRequest(
             shard=table.writer.shard,
-            schema=table.schema,
+            schema=table.output.schema,
             lower=time,
             upper=time + 1,
             prefix=table.writer.stage_prefix(),
@@ -152,29 +168,29 @@ async def _stage(changes: Sequence[Change], engine: Engine, time: int) -> Writes
 
 
 async def _net(
-    changes: Sequence[Change], engine: Engine, time: int, *, deletes_only: bool
+    changes: Sequence[_Found], engine: Engine, time: int, *, deletes_only: bool
 ) -> list[tuple[OpenTable, Rows]]:
-    tables = {change.table.name: change.table for change in changes if change.deletes or not deletes_only}
+    tables = {each.table.output.shard: each.table for each in changes if each.deletes or not deletes_only}
     frames = []
-    for name, table in tables.items():
-        of_table = [change.frame for change in changes if change.table.name == name]
-        frames.append((table, await engine.union(table.schema, of_table, advance=time, negate=[False] * len(of_table))))
+    for table in tables.values():
+        of_table = [change.frame for change in changes if change.table is table]
+        schema, negate = table.output.schema, [False] * len(of_table)
+        frames.append((table, await engine.union(schema, of_table, advance=time, negate=negate)))
     return frames
 
 
 async def _refuse_absent(table: OpenTable, frame: Rows, engine: Engine, time: int, upper: int) -> None:
     """Fail if the change would give some row of the table a negative count."""
+    schema = table.output.schema
     if upper:
         there = await engine.read(await table.reader.snapshot(upper - 1))
-        both = [frame, await engine.restrict(there, frame, table.schema)]
+        both = [frame, await engine.restrict(there, frame, schema)]
     else:
         both = [frame]
-    left = await engine.differences(
-        await engine.union(table.schema, both, advance=time, negate=[False] * len(both)), table.schema
-    )
+    left = await engine.differences(await engine.union(schema, both, advance=time, negate=[False] * len(both)), schema)
     if left.missing:
         raise InvalidUsage(
-            f"table {table.name!r}: {left.missing} row(s) to delete are not there, for example "
+            f"table {table.output.name!r}: {left.missing} row(s) to delete are not there, for example "
             f"{_example(left.sample)}; nothing was changed"
         )
 

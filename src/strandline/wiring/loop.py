@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -21,7 +20,6 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="strandline", daemon=True)
         self._thread.start()
-        self._repeating: list[Future[None]] = []
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Return what ``call`` returns, or raise what it raises."""
@@ -33,27 +31,25 @@ class LoopThread:
             self._loop.call_soon_threadsafe(call)
 
     def repeat(self, clock: Clock, seconds: float, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Make ``call``, which raises nothing, every so many seconds until `stop`."""
+        """Make ``call``, which raises nothing, every so many seconds until `quiet`."""
 
         async def forever() -> None:
             while True:
                 await clock.sleep(seconds)
                 await call()
 
-        self._repeating.append(asyncio.run_coroutine_threadsafe(forever(), self._loop))
+        asyncio.run_coroutine_threadsafe(forever(), self._loop)
 
     def quiet(self) -> None:
-        """End the repeated calls."""
-        repeating, self._repeating = self._repeating, []
-        for each in repeating:
-            each.cancel()
-            with suppress(CancelledError):
-                each.result()
+        """Cancel what runs: repeated calls, and calls whose caller was interrupted.  Return once all have ended.
+
+        Each is cancelled once, so a ``finally`` that awaits comes to its end.
+        """
+        self.run(_cancelled())
 
     def stop(self) -> None:
-        """End the thread.  What still runs, because its caller was interrupted, is cancelled, and comes to its end."""
+        """End the thread, once nothing runs in it."""
         self.quiet()
-        self.run(_cancelled())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -40,14 +40,14 @@ def nodes(plan: Node, kind: type) -> list[Any]:
         (
             (
                 "SELECT n, m FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop)"
-                " LEFT JOIN (SELECT city, max(size) AS m FROM shops GROUP BY city) ON shop = city"
+                " LEFT JOIN (SELECT city, max(size) AS m FROM shops GROUP BY city) ON shop < city"
             ),
             2,
         ),
         (
             (
-                "SELECT shop, n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop)"
-                " WHERE n > (SELECT avg(size) FROM shops)"
+                "SELECT shop, n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop) g"
+                " WHERE n > (SELECT avg(size) FROM shops h WHERE h.city < g.shop)"
             ),
             1,
         ),

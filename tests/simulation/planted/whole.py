@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from planted.bugs import Bug, registrar
-from strandline.algebra.nodes import Node
+from strandline.algebra.nodes import Negate, Node
 from strandline.algebra.schema import ERROR
-from strandline.compute import step as stepping
+from strandline.compute import step_plans
 from strandline.compute import tick as ticking
-from strandline.compute.rules import keyed
+from strandline.compute.rules import keyed, linear
 from strandline.compute.sides import Sides
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
@@ -180,15 +180,15 @@ def old_side_new(self: Sides, collection: str) -> Any:
     return contents(reader.state, reader.schema, 0, bounds.upper, advance=bounds.origin)
 
 
-@bug("a step gives all its updates the time of its upper", (Sink, "advance"))
-async def times_lost(self: Sink, delta: Updates, upper: Frontier, *, small: bool) -> None:
-    """Advance the window to its end."""
+@bug("a step gives all its updates the time of its upper", (Sink, "draft"))
+async def times_lost(self: Sink, delta: Updates, upper: Frontier, *, small: bool) -> Any:
+    """Draft the window as if all of it were at its end."""
     at = as_time(upper) - 1
     ok = [await self._engine.union(self.schema, [rows], advance=at, negate=[False]) for rows in delta.ok]
-    await _advance_sink(self, Updates(tuple(ok), delta.err), upper, small=small)
+    return await _draft(self, Updates(tuple(ok), delta.err), upper, small=small)
 
 
-_advance_sink = Sink.advance
+_draft = Sink.draft
 
 
 @bug("the errors of an input are not those of the view above", (StageRun, "_inherited"))
@@ -230,10 +230,10 @@ async def errors_since_now(engine: Any, handle: Any, time: int) -> int:
     return time
 
 
-@bug("an input without a notice counts as unchanged", (stepping, "_changes"))
-def change_missed(reader: Any, lower: int, upper: int) -> int:
+@bug("an input without a notice counts as unchanged", (StageRun, "_may_change"))
+def change_missed(self: StageRun, lower: int, upper: int) -> bool:
     """See none."""
-    return 0
+    return False
 
 
 @bug("stages are stepped all together, whatever reads what", (ticking, "levels"))
@@ -336,7 +336,7 @@ def shared_stage_closed(self: Catalog, items: Any) -> Catalog:
 
 
 _wanted_sinces = retention.wanted_sinces
-_planned = stepping.looked_up
+_planned = step_plans.planned
 _held = Sink.held
 
 
@@ -396,11 +396,20 @@ def failure_shared(self: Problems, name: str) -> Any:
     return core_module.AsyncExitStack()
 
 
-@bug("a look-up of a new side leaves out what the window adds", (stepping, "looked_up"))
+@bug("a look-up of a new side leaves out what the window adds", (step_plans, "planned"))
 def new_taken_for_old(plan: Any) -> Any:
     """Look up the old side."""
     changed, found = _planned(plan)
     return changed, tuple(replace(each, of=each.of.replace(":new", ":old")) for each in found)
+
+
+_updates = linear.updates
+
+
+@bug("what a join takes back when a match comes stays", (linear, "updates"))
+def padding_kept(node: Any, window: Any) -> Any:
+    """Take nothing back."""
+    return None if isinstance(node, Negate) else _updates(node, window)
 
 
 @bug("what is stored for groups is looked up as of before the last step", (Sink, "held"))

@@ -251,7 +251,7 @@ class Instance:
                 of = [dict(zip(TABLE.names, row, strict=True)) for row, d in rows if d == diff]
                 if of:
                     frame = updates(TABLE, ({**row, "__time": 0, "__diff": diff} for row in of))
-                    changes.append(Change(tables[name], frame, diff < 0, len(of)))
+                    changes.append(Change(tables[name].output, frame, diff < 0, len(of)))
         for _ in range(3):
             try:
                 attempt.time = await core.commit(changes, attempt.token)

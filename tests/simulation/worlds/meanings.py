@@ -67,6 +67,16 @@ def _met(of: Inputs) -> list[Row]:
     return [(value, id_) for _, _, value in of["u2"] for k, _, id_ in of["t1"] if k == value]
 
 
+def _padded(of: Inputs) -> list[Row]:
+    return [(id_, y) for k, _, id_ in of["t1"] for y in [y for other, _, y in of["t2"] if other == k] or [None]]
+
+
+def _absent(of: Inputs) -> list[Row]:
+    values = {v or None for _, v, _ in of["t2"]}
+    asked = [(id_, k if k < 2 else None) for k, _, id_ in of["t1"]]
+    return [(id_,) for id_, k in asked if not values or not (k is None or k in values or None in values)]
+
+
 def _top(rows: Iterable[Row]) -> list[Row]:
     return sorted(((id_, v) for _, v, id_ in rows), key=lambda row: (-row[1], row[0]))[:2]
 
@@ -99,6 +109,10 @@ VIEWS: Final[dict[str, Wanted]] = {
         ("id",),
     ),
     "joined": Wanted("SELECT a.k, a.id AS x, b.id AS y FROM t1 a JOIN t2 b ON a.k = b.k", ("t1", "t2"), _joined),
+    "padded": Wanted("SELECT a.id, b.id AS y FROM t1 a LEFT JOIN t2 b ON a.k = b.k", ("t1", "t2"), _padded),
+    "absent": Wanted(
+        "SELECT id FROM t1 WHERE nullif(k, 2) NOT IN (SELECT nullif(v, 0) FROM t2)", ("t1", "t2"), _absent, ("id",)
+    ),
     "sums": Wanted(
         "SELECT k, count(*) AS n, sum(v) AS s FROM t1 GROUP BY k", ("t1",), lambda of: _sums(of["t1"]), ("k",)
     ),

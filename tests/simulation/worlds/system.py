@@ -256,6 +256,11 @@ class FailingEngine(ListEngine):
         await self._fail("engine.stage")
         return await super().stage(rows, request)
 
+    async def stage_many(self, asked):
+        """See `Engine.stage_many`: it fails as a whole, or each `stage` in it."""
+        await self._fail("engine.stage_many")
+        return await super().stage_many(asked)
+
     async def _fail(self, site: str) -> None:
         if self._world.simulation.calm:
             return

@@ -34,11 +34,15 @@ class _Call:
 
 @dataclass(slots=True)
 class Reduction:
-    """A GROUP BY under construction over ``node``; ``keys`` are expressions over its columns."""
+    """A GROUP BY under construction over ``node``; ``keys`` are expressions over its columns.
+
+    ``after``: columns that will stand beside its groups.
+    """
 
     context: Context
     node: Node
     keys: list[exp.Expr]
+    after: frozenset[str] = frozenset()
     _columns: dict[Scalar, str] = field(default_factory=dict)
     _calls: dict[_Call, str] = field(default_factory=dict)
 
@@ -59,7 +63,7 @@ class Reduction:
                 return self._window(node)
             if is_aggregate(node):
                 return column(self._column(_call(node)))
-            if isinstance(node, exp.Column):
+            if isinstance(node, exp.Column) and node.name not in self.after:
                 raise Unplanned(f"{node.name} is neither a key nor inside an aggregate")
             return node
 

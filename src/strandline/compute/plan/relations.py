@@ -1,21 +1,23 @@
-"""FROM and WHERE: relations, inner joins as one n-ary `Join`, other joins as an `Opaque` over their two sides.
+"""FROM and WHERE: relations, inner joins as one n-ary `Join`, other joins as sums of such joins (`matching`).
 
-A condition goes as far down as it can: to the one input that it speaks of, else to the join.  (Spark would do the
-same; here it keeps the updates and old sides of every term small.)
+A condition goes as far down as it can: to the one input that it speaks of, else to the join; and so does a join of
+another kind, which takes the place of the one input that its conditions speak of.  (Spark would do the same; here it
+keeps the updates and old sides of every term small.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlglot import exp
 
 from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Constant, Filter, Node
+from strandline.algebra.nodes import Constant, Node
 from strandline.algebra.scalar import Scalar, column, conjunction, text
 from strandline.algebra.schema import RESERVED
+from strandline.compute.plan.matching import anti, filtered, full, matching, outer, semi
 from strandline.compute.plan.scalars.compose import names as items
 from strandline.compute.plan.scalars.compose import relation as named
 from strandline.compute.plan.scalars.compose import select as composed
@@ -28,6 +30,7 @@ Ctes = Mapping[str, Planned]
 
 PlanQuery = Callable[[exp.Expr, Ctes], Planned]
 
+_CHOOSING: Final = ("SEMI", "ANTI")
 _OUTER: Final = ("LEFT", "RIGHT", "FULL")
 _LEFT: Final = f"{RESERVED}left_side"
 _RIGHT: Final = f"{RESERVED}right_side"
@@ -36,30 +39,44 @@ _PLAIN_TABLE = ("this", "alias", "db", "catalog")
 
 @dataclass(slots=True)
 class Relations:
-    """A FROM clause under construction: the inputs of an inner join so far, its conditions, the names it offers."""
+    """A FROM clause under construction: the inputs of an inner join so far, its conditions, the names it offers.
+
+    ``outside``: what the query offers that this one is a subquery of; ``correlated``: the conditions that read it.
+    """
 
     context: Context
     plan_query: PlanQuery
     ctes: Ctes
+    outside: Scope | None = None
     inputs: list[Node] = field(default_factory=list)
     on: list[Scalar] = field(default_factory=list)
+    correlated: list[Scalar] = field(default_factory=list)
     scope: Scope = field(default_factory=Scope)
 
-    def read(self, select: exp.Select) -> None:
-        """Take the FROM clause, joins and WHERE of ``select``."""
+    def read(self, select: exp.Select) -> list[exp.Expr]:
+        """Take the FROM clause, joins and WHERE of ``select``; return the terms of WHERE that hold subqueries."""
         first = select.args.get("from_")
         if first is None:
             self.inputs = [Constant((), ((),))]
         else:
             node, self.scope = self._relation(first.this)
             self.inputs = [node]
-        joins = select.args.get("joins") or []
-        for join in joins:
+        for join in select.args.get("joins") or []:
             self._join(join)
         where = select.args.get("where")
-        if where is not None:
-            for conjunct in conjuncts(where.this):
-                self._condition(Scalar(resolve(conjunct, self.scope, {})))
+        terms = [] if where is None else conjuncts(where.this)
+        for term in terms:
+            if term.find(exp.Query) is None:
+                self.condition(self.resolved(term))
+        return [term for term in terms if term.find(exp.Query) is not None]
+
+    def resolved(self, expression: exp.Expr) -> Scalar:
+        """Return an expression of this query's over the plan's columns."""
+        return Scalar(resolve(expression, self.scope, {}, outside=self.outside))
+
+    def inside(self) -> Relations:
+        """Return the FROM clause, to be made, of a subquery."""
+        return Relations(self.context, self.plan_query, self.ctes, self.scope)
 
     def node(self) -> Node:
         """Return the plan so far."""
@@ -67,6 +84,16 @@ class Relations:
             return joined(self.inputs, self.on)
         assert not self.on
         return self.inputs[0]
+
+    def place(self, names: frozenset[str]) -> int:
+        """Return the position of the one input with these columns, which is all that is joined so far if need be."""
+        for position, node in enumerate(self.inputs):
+            if names <= frozenset(node.names):
+                return position
+        self.inputs, self.on = [self.node()], []
+        if not names <= frozenset(self.inputs[0].names):
+            raise Unplanned("a condition reads what is neither here nor around here")
+        return 0
 
     def _relation(self, relation: exp.Expr) -> tuple[Node, Scope]:
         """Return the plan of one relation and the names it offers.
@@ -120,46 +147,57 @@ class Relations:
             self.inputs.append(node)
             self.scope = scope
             for condition in conditions:
-                self._condition(Scalar(condition))
+                self.condition(Scalar(condition))
             return
         self._other_join(node, side, kind, conditions, scope, bool(pairs))
 
     def _other_join(
         self, right: Node, side: str, kind: str, conditions: list[exp.Expr], scope: Scope, using: bool
     ) -> None:
-        """Make an outer, semi or anti join of what is joined so far with ``right``: an `Opaque`."""
-        left = self.node()
-        if kind in ("SEMI", "ANTI"):
-            spelled, names, how = f"left {kind.lower()}", left.names, {"side": "LEFT", "kind": kind}
+        """Join what is joined so far with ``right`` otherwise: by sums of inner joins, else by an `Opaque`."""
+        on = [Scalar(condition) for condition in conditions]
+        read = frozenset(name for each in on for name in each.columns) - frozenset(right.names)
+        if kind in _CHOOSING:
+            spelled, how = f"left {kind.lower()}", {"side": "LEFT", "kind": kind}
         elif side in _OUTER and not (using and side != "LEFT"):
-            spelled, names = f"{side.lower()} outer", (*left.names, *right.names)
-            how = {"side": side, "kind": "OUTER"}
+            spelled, how = f"{side.lower()} outer", {"side": side, "kind": "OUTER"}
             self.scope = scope
         else:
             raise Unplanned(f"a {side} {kind} join".replace("  ", " "))
-        on = conjunction(conditions) if conditions else None
-        join = exp.Join(this=named(_RIGHT), on=on, **how)
-        sql = text(composed(items(names), _LEFT, joins=[join]))
-        reason = f"a {spelled} join has no maintenance rule"
-        self.inputs = [self.context.opaque((left, right), (_LEFT, _RIGHT), sql, names, reason)]
-        self.on = []
+        position = self.place(read)
+        if side in ("RIGHT", "FULL"):
+            self.inputs, self.on, position = [self.node()], [], 0
+        left = self.inputs[position]
+        names = left.names if kind in _CHOOSING else (*left.names, *right.names)
+        try:
+            self.inputs[position] = self._composed(left, right, kind if kind in _CHOOSING else side, on)
+        except Unplanned as why:
+            clause = exp.Join(this=named(_RIGHT), on=conjunction(conditions) if conditions else None, **how)
+            sql = text(composed(items(names), _LEFT, joins=[clause]))
+            reason = f"a {spelled} join has no maintenance rule: {why}"
+            self.inputs[position] = self.context.opaque((left, right), (_LEFT, _RIGHT), sql, names, reason)
 
-    def _condition(self, condition: Scalar) -> None:
+    def _composed(self, left: Node, right: Node, kind: str, on: list[Scalar]) -> Node:
+        match kind:
+            case "LEFT":
+                return outer(self.context, left, right, on)
+            case "RIGHT":
+                swapped = outer(self.context, right, left, on)
+                return renamed(swapped, [(name, name) for name in (*left.names, *right.names)])
+            case "FULL":
+                return full(self.context, left, right, on)
+        matches = matching(self.context, left, right, on)
+        return anti(matches) if kind == "ANTI" else semi(matches)
+
+    def condition(self, condition: Scalar) -> None:
         """Put a condition as far down as it can go."""
         for position, node in enumerate(self.inputs):
             if condition.columns <= frozenset(node.names) and (condition.columns or len(self.inputs) == 1):
-                self.inputs[position] = _filtered(node, condition)
+                self.inputs[position] = filtered(node, [condition])
                 return
-        if len(self.inputs) == 1:
+        if condition.columns <= frozenset(name for node in self.inputs for name in node.names):
+            self.on.append(condition)
+        elif self.outside is not None:
+            self.correlated.append(condition)
+        else:
             raise Unplanned(f"the condition {condition.sql} names columns that are not there")
-        self.on.append(condition)
-
-
-def _filtered(node: Node, condition: Scalar) -> Node:
-    if isinstance(node, Filter):
-        return replace(node, predicate=Scalar(conjunction(_terms(node.predicate) + _terms(condition))))
-    return Filter(node, condition)
-
-
-def _terms(condition: Scalar) -> list[exp.Expr]:
-    return conjuncts(condition.tree)

@@ -13,6 +13,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from strandline.algebra.joins import joined
 from strandline.algebra.nodes import Filter, Node, Reduce
 from strandline.algebra.scalar import Scalar, column, columns, conjunction, text
 from strandline.compute.plan.aggregate import Reduction
@@ -26,6 +27,7 @@ from strandline.compute.plan.scalars.functions import MERGING
 from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.scalars.scope import Scope, Unplanned
 from strandline.compute.plan.scalars.windows import complete_windows
+from strandline.compute.plan.subqueries import Subqueries
 
 _KNOWN = frozenset(
     [
@@ -68,12 +70,13 @@ def plan_select(context: Context, select: exp.Select, relations: Relations) -> P
     unknown = [key for key, value in select.args.items() if value and key not in _KNOWN]
     if unknown:
         raise Unplanned(f"{', '.join(sorted(unknown)).upper()} in a SELECT")
-    relations.read(select)
-    items = _items(context, select, relations.scope)
+    subqueries = Subqueries(relations, grouped=_is_grouped(select))
+    subqueries.read(select)
+    items = _items(context, select, subqueries)
     aliases = _aliases(items)
     keys, hidden = _order(context, select, items, relations.scope, aliases)
     items += hidden
-    node = _rows(context, select, relations, items, aliases)
+    node = _rows(context, select, subqueries, items, aliases)
     shown = [item for item in items if item.shown]
     planned = Planned(node, tuple((item.name, item.column) for item in shown))
     distinct = select.args.get("distinct")
@@ -91,7 +94,14 @@ def plan_distinct(context: Context, planned: Planned) -> Planned:
     return Planned(node, planned.outputs)
 
 
-def _items(context: Context, select: exp.Select, scope: Scope) -> list[_Item]:
+def _is_grouped(select: exp.Select) -> bool:
+    """Tell whether the outputs of ``select`` are of groups."""
+    clauses = (select.args.get("having"), select.args.get("qualify"))
+    expressions = [*select.expressions, *(clause.this for clause in clauses if clause is not None)]
+    return select.args.get("group") is not None or any(map(has_aggregate, expressions))
+
+
+def _items(context: Context, select: exp.Select, subqueries: Subqueries) -> list[_Item]:
     items: list[_Item] = []
     for written in select.expressions:
         star = written.this if isinstance(written, exp.Column) and isinstance(written.this, exp.Star) else written
@@ -102,14 +112,15 @@ def _items(context: Context, select: exp.Select, scope: Scope) -> list[_Item]:
             without = [e.name for e in star.args.get("except_") or []]
             items += [
                 _Item(offered.name, context.names.fresh(offered.name), column(offered.column))
-                for offered in scope.star(qualifier or None, without)
+                for offered in subqueries.relations.scope.star(qualifier or None, without)
             ]
             continue
         expression = written.this if isinstance(written, exp.Alias) else written
-        if isinstance(expression, exp.Aliases | exp.Subquery) or expression.find(exp.Lateral) is not None:
+        if isinstance(expression, exp.Aliases) or expression.find(exp.Lateral) is not None:
             raise Unplanned(f"{text(expression)} in a SELECT")
         name = written.alias if isinstance(written, exp.Alias) else _own_name(expression)
-        resolved = resolve(expression, scope, _aliases(items))
+        taken = subqueries.taken(expression)
+        resolved = resolve(taken, subqueries.relations.scope, _aliases(items))
         items.append(_Item(name, context.names.fresh(name), resolved))
     return items
 
@@ -150,29 +161,33 @@ def _order(
 
 
 def _rows(
-    context: Context, select: exp.Select, relations: Relations, items: Sequence[_Item], aliases: dict[str, exp.Expr]
+    context: Context, select: exp.Select, subqueries: Subqueries, items: Sequence[_Item], aliases: dict[str, exp.Expr]
 ) -> Node:
     """Return the node whose columns are the items."""
+    relations = subqueries.relations
+    conditions: list[exp.Expr | None] = []
+    for clause in (select.args.get("having"), select.args.get("qualify")):
+        taken = None if clause is None else subqueries.taken(clause.this)
+        if taken is not None:
+            refuse_ambiguous(taken, relations.scope, aliases)
+        conditions.append(None if taken is None else resolve(taken, relations.scope, aliases))
+    kept, filtered = conditions
     scope, node = relations.scope, relations.node()
-    having = select.args.get("having")
-    qualify = select.args.get("qualify")
     group = select.args.get("group")
-    for condition in (having, qualify):
-        if condition is not None:
-            refuse_ambiguous(condition.this, scope, aliases)
-    kept = None if having is None else resolve(having.this, scope, aliases)
-    filtered = None if qualify is None else resolve(qualify.this, scope, aliases)
     expressions = [*(item.expression for item in items), *(e for e in (kept, filtered) if e is not None)]
     if group is None and not any(has_aggregate(e) for e in expressions):
-        if having is not None:
+        if kept is not None:
             raise Unplanned("HAVING without a GROUP BY")
         return _output(context, node, items, filtered)
     try:
-        reduction = Reduction(context, node, _keys(group, items, scope, aliases))
+        after = frozenset(name for each in subqueries.after for name in each.names)
+        reduction = Reduction(context, node, _keys(group, items, scope, aliases), after)
         lifted = [replace(item, expression=reduction.over(item.expression)) for item in items]
         having_over = None if kept is None else reduction.over(kept)
         qualify_over = None if filtered is None else reduction.over(filtered)
         reduced: Node = reduction.reduce()
+        if subqueries.after:
+            reduced = joined((reduced, *subqueries.after), ())
     except Unplanned as why:
         return _grouped(context, node, select, items, (kept, filtered), scope, aliases, str(why))
     if having_over is not None:

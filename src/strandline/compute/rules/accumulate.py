@@ -8,10 +8,11 @@ count, a sum that is NULL when nothing was added, an average as Spark rounds it.
 What counts as exact, and how Spark values it (held by test against Spark):
     count              bigint
     sum of integers    bigint, overflow is an error; accumulated as bigint (up to 32 bits) or decimal(38,0) (64 bits)
-    sum of decimal(p,s)   decimal(p+10,s); accumulated as decimal(38,s)
+    sum of decimal(p,s)   decimal(p+10,s); accumulated as decimal(38,s), or as a whole number of 10**-s in decimal(38,0)
+                       where Spark's product with a diff would lose fraction digits
     avg of integers    double(sum) / count
     avg of decimal(p,s)   decimal(p+4,s+4) of the quotient
-Everything else (min, max, DISTINCT, floats, intervals, decimals too wide to multiply exactly) is rule "Regroup".
+Everything else (min, max, DISTINCT, floats, intervals, averages of very wide decimals) is rule "Regroup".
 
 Source: design page "compute" (Reduce, invertible: Accumulate then Finalize).
 """
@@ -37,15 +38,23 @@ SMALL_INTEGERS: Final = ("tinyint", "smallint", "int")
 MULTIPLIER_DIGITS: Final = 10
 """Digits of a diff when it multiplies a decimal."""
 DECIMAL_DIGITS: Final = 38
-SUM_DIGITS_MAX: Final = 27
-"""A decimal wider than this, times a diff, may lose fraction digits in Spark: not exact."""
+PRODUCT_DIGITS_MAX: Final = 27
+"""A decimal wider than this, times a diff, has more than 38 digits; so Spark may drop some of its fraction ..."""
+KEPT_FRACTION: Final = 6
+"""... but no more than leaves so many."""
 AVG_DIGITS_MAX: Final = 15
 """Spark divides with 28 - p digits more than p; with 9 of them to spare, rounding twice is rounding once for 500 M
 rows a group."""
+PARTED_DIGITS_MAX: Final = 32
+PARTED_FRACTION_MAX: Final = 9
+"""Averages of wider decimals are a whole quotient and a remainder's; within these bounds no step of that rounds."""
+PARTED_COUNT: Final = "decimal(14,0)"
+"""A count of rows there: 15 digits more than the remainder's, 11 of them to spare."""
 KEPT_REMEMBERED: Final = 1_000
 """Of how many nodes it is remembered how they are kept; those that were asked for last."""
-assert SUM_DIGITS_MAX + MULTIPLIER_DIGITS + 1 <= DECIMAL_DIGITS
-assert AVG_DIGITS_MAX < SUM_DIGITS_MAX
+assert PRODUCT_DIGITS_MAX + MULTIPLIER_DIGITS + 1 <= DECIMAL_DIGITS
+assert AVG_DIGITS_MAX < PRODUCT_DIGITS_MAX
+assert PARTED_DIGITS_MAX + KEPT_FRACTION <= DECIMAL_DIGITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +84,10 @@ def invertible(aggregate: Aggregate) -> bool:
     if aggregate.argument_type in SMALL_INTEGERS or aggregate.argument_type == "bigint":
         return True
     digits = decimal_digits(aggregate.argument_type)
-    limit = SUM_DIGITS_MAX if aggregate.function == "sum" else AVG_DIGITS_MAX
-    return digits is not None and digits[0] <= limit
+    if digits is None:
+        return False
+    parted = digits[0] <= PARTED_DIGITS_MAX and digits[1] <= PARTED_FRACTION_MAX
+    return aggregate.function == "sum" or digits[0] <= AVG_DIGITS_MAX or parted
 
 
 @lru_cache(maxsize=KEPT_REMEMBERED)
@@ -110,7 +121,9 @@ def kept(node: Reduce) -> Kept:
             finalised.append((aggregate.name, count))
             continue
         exact, wide = _exact(aggregate.argument_type)
-        total = accumulator(f"{aggregate.name}_sum", _or_zero(argument, exact), wide)
+        whole = _is_whole(aggregate.argument_type)
+        term = _shifted(argument, _fraction(aggregate), wide) if whole else argument
+        total = accumulator(f"{aggregate.name}_sum", _or_zero(term, exact), wide)
         some = binary(exp.GT, count, number(0))
         finalised.append((aggregate.name, case(some, _value(aggregate, total, count))))
     made = tuple(Accumulator(name, contribution, type_) for (contribution, type_), name in accumulators.items())
@@ -151,7 +164,19 @@ def _exact(argument_type: str) -> tuple[str, str]:
         return "decimal(19,0)", f"decimal({DECIMAL_DIGITS},0)"
     digits = decimal_digits(argument_type)
     assert digits is not None, argument_type
-    return argument_type, f"decimal({DECIMAL_DIGITS},{digits[1]})"
+    wide = f"decimal({DECIMAL_DIGITS},{0 if _is_whole(argument_type) else digits[1]})"
+    return wide if _is_whole(argument_type) else argument_type, wide
+
+
+def _is_whole(argument_type: str) -> bool:
+    """Tell whether values of this type are added up as whole numbers of their last fraction digit."""
+    digits = decimal_digits(argument_type)
+    return digits is not None and digits[0] > PRODUCT_DIGITS_MAX and digits[1] > KEPT_FRACTION
+
+
+def _shifted(value: exp.Expr, places: int, type_: str) -> exp.Expr:
+    """Return ``value`` times ten to the power of ``places``: as a text, since Spark's products of such have no room."""
+    return cast(call("concat", cast(value, "string"), exp.Literal.string(f"E{places}")), type_)
 
 
 def _or_zero(argument: exp.Expr, exact: str) -> exp.Expr:
@@ -159,15 +184,34 @@ def _or_zero(argument: exp.Expr, exact: str) -> exp.Expr:
     return call("coalesce", cast(argument, exact), cast(number(0), exact))
 
 
+def _fraction(aggregate: Aggregate) -> int:
+    digits = decimal_digits(aggregate.argument_type)
+    return 0 if digits is None else digits[1]
+
+
 def _value(aggregate: Aggregate, total: exp.Expr, count: exp.Expr) -> exp.Expr:
     """Return the value of a sum or average that has at least one term."""
+    digits = decimal_digits(aggregate.argument_type)
+    if _is_whole(aggregate.argument_type):
+        total = _shifted(total, -_fraction(aggregate), f"decimal({DECIMAL_DIGITS},{_fraction(aggregate)})")
     if aggregate.function == "sum":
         return cast(total, aggregate.type)
-    digits = decimal_digits(aggregate.argument_type)
     if digits is None:
         return binary(exp.Div, cast(total, "double"), cast(count, "double"))
+    if digits[0] > AVG_DIGITS_MAX:
+        return _parted(total, count, *digits)
     narrow = f"decimal({digits[0] + MULTIPLIER_DIGITS},{digits[1]})"
     return cast(binary(exp.Div, cast(total, narrow), cast(count, "decimal(20,0)")), aggregate.type)
+
+
+def _parted(total: exp.Expr, count: exp.Expr, digits: int, fraction: int) -> exp.Expr:
+    """Return the average of decimals of so many digits: a whole quotient, and the rest's, rounded as Spark does."""
+    rows = cast(count, PARTED_COUNT)
+    rest = binary(exp.Mod, total, rows)
+    multiple = cast(binary(exp.Sub, total, rest), f"decimal({DECIMAL_DIGITS},0)")
+    whole = cast(binary(exp.Div, multiple, rows), f"decimal({max(1, digits - fraction)},0)")
+    part = cast(binary(exp.Div, rest, rows), f"decimal({fraction + 5},{fraction + 4})")
+    return cast(binary(exp.Add, whole, part), f"decimal({digits + 4},{fraction + 4})")
 
 
 RULE: Final[Rule[Reduce]] = Rule(

@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.algebra.nodes import Constant, Failing, Filter, Get, Join, Node, Passing, Project, UnionAll, rebuilt
+from strandline.algebra.nodes import (
+    Constant,
+    Failing,
+    Filter,
+    Get,
+    Join,
+    Negate,
+    Node,
+    Passing,
+    Project,
+    UnionAll,
+    rebuilt,
+)
 from strandline.algebra.scalar import Scalar, column
 from strandline.compute.rules.join import join_updates
 from strandline.compute.rules.phase import Phase, Window, frame
@@ -24,7 +36,13 @@ def updates(node: Node, window: Window) -> Node | None:
             return replace(node, frame=frame(name, side)) if name in window.changed else None
         case Constant():
             return None if window.start is None else replace(node, time=window.start)
-        case Project(input=below) | Filter(input=below) | Passing(input=below) | Failing(input=below):
+        case (
+            Project(input=below)
+            | Filter(input=below)
+            | Negate(input=below)
+            | Passing(input=below)
+            | Failing(input=below)
+        ):
             changed = updates(below, window)
             return None if changed is None else replace(node, input=changed)
         case UnionAll(inputs=inputs):
@@ -48,7 +66,7 @@ def at(node: Node, phase: Phase, window: Window) -> Node:
             return replace(node, frame=frame(name, _side(name, phase, window)))
         case Constant():
             return node if window.start is None else replace(node, time=window.start)
-        case Project() | Filter() | Passing() | Failing() | UnionAll() | Join():
+        case Project() | Filter() | Negate() | Passing() | Failing() | UnionAll() | Join():
             return rebuilt(node, lambda below: at(below, phase, window))
         case _:
             raise TypeError(f"{type(node).__name__} is stateful: it ends a stage, it is not inside one")

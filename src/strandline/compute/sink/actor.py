@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from strandline.algebra.schema import Schema
 from strandline.compute.sink.correction import Correction, Updates
 from strandline.compute.sink.mint import Description, mint
-from strandline.frontier.antichain import MINIMUM, Frontier, as_time
+from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.persist.handles.plane import Contents, Engine, Errors, Half, Rows, StageRequest
 from strandline.persist.handles.read import contents, erring
 from strandline.persist.handles.write import WriteHandle, fenced
@@ -48,6 +48,15 @@ class Counters:
     conflicts: int = 0
     audits: int = 0
     rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What a sink is about to append: ``rows`` (None: none), staged as ``request`` says, for ``description``."""
+
+    description: Description
+    rows: Rows | None
+    request: StageRequest
 
 
 class Sink:
@@ -185,30 +194,44 @@ class Sink:
             FencedError: a newer epoch has taken over.
             Exception: whatever a store or the engine raises; the append may have happened, and the sink is not `known`.
         """
+        await self._write(await self.draft(delta, upper, small=small))
+
+    async def draft(self, delta: Updates, upper: Frontier, *, small: bool) -> Writing | None:
+        """Do `advance` up to where rows are to be staged; None: it is done.  It raises what that raises."""
         self.forget()
         self._correction.add(delta)
         self.desired = as_time(upper)
         await self.look()
-        while description := mint(
-            allowed=self.may_write, desired=upper, shard=self._accounted, last_lower=self._last_lower
-        ):
-            self._last_lower = description.lower
-            staged = await self._write(description, small=small)
-            outcome = await self.writer.compare_and_append(
-                [staged] if staged else [], Frontier(description.lower), description.upper, certify=self.fingerprint
-            )
-            match outcome:
-                case Appended():
-                    self._correction.clear()
-                    self._accounted = description.upper
-                    self.counters.appends += 1
-                    self.counters.rows += staged.rows if staged else 0
-                case UpperMismatch():
-                    await self._give_up(staged)
-                    await self.look()
-                case Fenced():  # the parts are left alone: a fenced writer may not know all that it has appended
-                    raise fenced(self.writer.shard, outcome, self.writer.epoch)
-        self.known, self._doubted = True, False
+        return await self._next(upper, small=small)
+
+    async def finish(self, writing: Writing, staged: Staged | None) -> None:
+        """Do the rest of `advance`, after a `draft`: ``staged`` is what its rows were staged as.  Raises as that."""
+        await self._write(await self._append(writing, staged))
+
+    async def _write(self, writing: Writing | None) -> None:
+        while writing is not None:
+            staged = None if writing.rows is None else await self._engine.stage(writing.rows, writing.request)
+            writing = await self._append(writing, staged)
+
+    async def _append(self, writing: Writing, staged: Staged | None) -> Writing | None:
+        """Append what was staged of ``writing``; return what is to be staged next, None: it is done."""
+        description = writing.description
+        kept = staged if staged is not None and staged.parts else None
+        outcome = await self.writer.compare_and_append(
+            [kept] if kept else [], Frontier(description.lower), description.upper, certify=self.fingerprint
+        )
+        match outcome:
+            case Appended():
+                self._correction.clear()
+                self._accounted = description.upper
+                self.counters.appends += 1
+                self.counters.rows += kept.rows if kept else 0
+            case UpperMismatch():
+                await self._give_up(kept)
+                await self.look()
+            case Fenced():  # the parts are left alone: a fenced writer may not know all that it has appended
+                raise fenced(self.writer.shard, outcome, self.writer.epoch)
+        return await self._next(description.upper, small=writing.request.small)
 
     def forget(self) -> None:
         """Give up what is believed of the shard: an append begins whose outcome may stay unknown, or a step failed."""
@@ -225,24 +248,25 @@ class Sink:
             case UpperMismatch():
                 pass  # another writer has appended: the next step finds the upper moved, and looks
 
-    async def _write(self, description: Description, *, small: bool) -> Staged | None:
-        if self._correction.empty:
+    async def _next(self, upper: Frontier, *, small: bool) -> Writing | None:
+        """Mint the next description, and return what it is for; None: there is no more to append."""
+        description = mint(allowed=self.may_write, desired=upper, shard=self._accounted, last_lower=self._last_lower)
+        if description is None:
+            self.known, self._doubted = True, False
             return None
-        rows = await self._correction.rows(description.lower)
-        staged = await self._engine.stage(
-            rows,
-            StageRequest(
-                shard=self.writer.shard,
-                schema=self.schema,
-                lower=description.lower,
-                upper=as_time(description.upper),
-                prefix=self.writer.stage_prefix(),
-                sort=self.writer.state.sort,
-                small=small,
-                inline_bytes_max=self.writer.inline_room,
-            ),
+        self._last_lower = description.lower
+        request = StageRequest(
+            shard=self.writer.shard,
+            schema=self.schema,
+            lower=description.lower,
+            upper=as_time(description.upper),
+            prefix=self.writer.stage_prefix(),
+            sort=self.writer.state.sort,
+            small=small,
+            inline_bytes_max=self.writer.inline_room,
         )
-        return staged if staged.parts else None
+        rows = None if self._correction.empty else await self._correction.rows(description.lower)
+        return Writing(description, rows, request)
 
     async def _give_up(self, staged: Staged | None) -> None:
         if staged is not None:
@@ -253,6 +277,11 @@ class Sink:
         failed = erring(replace(held, half=Half.ERR))
         err = (await self._engine.read(failed),) if failed.rows else ()
         return Updates((await self._engine.read(held),), err)
+
+
+def reached(state: ShardState) -> Frontier:
+    """Return from where a stage goes on that opens its shard as it is now, if it trusts it."""
+    return state.upper if state.certificate is None else meet((state.upper, state.certificate.upper))
 
 
 def _certified(state: ShardState, fingerprint: str) -> int | None:

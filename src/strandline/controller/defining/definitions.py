@@ -86,6 +86,7 @@ async def create_view(core: Core, statement: statements.CreateView) -> None:
         return
     with within(statement.start):
         definition = plan(core, statement.name, statement.query)
+    core.require_writing().plans.put(definition)
     await _add(core, keeping(definition.view, statement))
 
 

@@ -11,6 +11,7 @@ Source: design pages "the map" (decision 2: small results skip Spark's writer) a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ _CODEC: Final = "zstd"
 _DECIMAL_DIGITS: Final = 38
 _OURS: Final = (pa.field(ERROR, pa.string()), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64()))
 _TIME_AND_DIFF: Final = frozenset({TIME, DIFF})
+DECODED_PARTS_MAX: Final = 256
 COPIES_MAX: Final = 100_000
 """How many rows `copied` should give: more of them are Spark's to give."""
 NEGATIVE: Final = "a row has the negative count"
@@ -48,8 +50,12 @@ def encode(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
+@lru_cache(maxsize=DECODED_PARTS_MAX)
 def decode(shard: str, part: InlinePart, schema: Schema) -> pa.Table:
-    """Return the updates of an inline part under ``schema`` (a column it was written without is NULL)."""
+    """Return the updates of an inline part under ``schema`` (a column it was written without is NULL).
+
+    Every stage that reads a change decodes it, so what was decoded last is kept.
+    """
     try:
         with pa.CompressedInputStream(pa.BufferReader(part.data), _CODEC) as raw, pa.ipc.open_stream(raw) as reader:
             table = reader.read_all()

@@ -1,6 +1,6 @@
-"""What `persist.handles.plane.Rows` is here: a lazy Spark frame, or a small Arrow table that needs no Spark job at all.
+"""What `persist.handles.plane.Rows` is here: a lazy Spark frame, a plan of one, or a small Arrow table without a job.
 
-Both hold an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) or, after `multiset`, plain
+Each holds an update frame (columns, perhaps ``__error``, ``__time``, ``__diff``) or, after `multiset`, plain
 rows.  ``plain`` promises that every diff is +1.  A read of inline parts alone stays in Arrow until something needs
 Spark, so that the common small read costs microseconds.
 
@@ -9,15 +9,17 @@ Source: design page "the house planned" (`Engine` over opaque `Rows`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import ClassVar, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from strandline.algebra.schema import TIME, quote
+from strandline.algebra.nodes import Node
+from strandline.algebra.schema import DIFF, TIME, quote
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.plane import Rows
 
@@ -53,7 +55,27 @@ class Distributed:
         return list(self.dataframe.columns)
 
 
-Frame: TypeAlias = Local | Distributed
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Rows that a plan gives of small tables in this process, in which no time is before ``origin``.
+
+    The times that ``node`` names count from there.  ``distributed`` has Spark analyse it (it blocks).
+    """
+
+    node: Node
+    tables: Mapping[str, pa.Table]
+    origin: int
+    distributed: Callable[[], Distributed]
+
+    plain: ClassVar[bool] = False
+
+    @property
+    def names(self) -> list[str]:
+        """Column names, in order."""
+        return [*self.node.names, TIME, DIFF]
+
+
+Frame: TypeAlias = Local | Distributed | Planned
 
 
 def wrap(frame: Frame) -> Rows:
@@ -64,7 +86,7 @@ def wrap(frame: Frame) -> Rows:
 def unwrap(rows: Rows) -> Frame:
     """Return the frame again."""
     frame = cast("object", rows)
-    if not isinstance(frame, Local | Distributed):
+    if not isinstance(frame, Local | Distributed | Planned):
         raise InvalidUsage(f"these rows belong to another engine: {type(frame).__name__}")
     return frame
 
@@ -79,6 +101,8 @@ def dataframe(frame: Frame, session: SparkSession, origin: int = 0) -> DataFrame
             return session.createDataFrame(shifted, schema=from_arrow_schema(shifted.schema))
         case Distributed(lazy, _, own) if own == origin:
             return lazy
+        case Planned():
+            return dataframe(frame.distributed(), session, origin)
         case Distributed(lazy, _, own):
             columns = [f"{TIME} + {own - origin}L AS {TIME}" if name == TIME else quote(name) for name in lazy.columns]
             return lazy.selectExpr(*columns)

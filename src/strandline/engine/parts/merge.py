@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.schema import DIFF, ERROR, Schema, quote
 from strandline.engine.frames import inline
-from strandline.engine.frames.rows import Frame, Local
+from strandline.engine.frames.rows import Distributed, Frame
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.stage import DRIVER_PART, Stager
@@ -46,7 +46,7 @@ def _ranged(frame: Frame, sort: Sequence[str]) -> Frame:
 
     Adding up equal updates needs no other exchange after it.
     """
-    if not sort or isinstance(frame, Local):
+    if not sort or not isinstance(frame, Distributed):
         return frame
     return dataclasses.replace(frame, dataframe=frame.dataframe.repartitionByRange(*map(quote, sort)))
 

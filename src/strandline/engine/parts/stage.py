@@ -13,8 +13,8 @@ Source: design page "persist" (handles: stage; limits), "the map" (decisions 1 t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra.schema import DIFF, ERROR, RESERVED, TIME, Schema, quote
 from strandline.engine.frames import inline, types
 from strandline.engine.frames.ddl import type_text
-from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe, later
+from strandline.engine.frames.rows import Frame, Local, dataframe, later
 from strandline.engine.parts.footers import Described, Range
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.sql import consolidate
@@ -47,6 +47,7 @@ _DIFFS: Final = "diffs"
 _ERRORS: Final = "errors"
 _LEAST: Final = "least"
 _GREATEST: Final = "greatest"
+_VIEWS: Final = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +56,21 @@ class Stager:
 
     session: SparkSession
     store: Parts
-    views: Iterator[int] = field(default_factory=itertools.count)
 
     def stage(self, frame: Frame, request: StageRequest) -> Staged:
         """Normalise, consolidate and write ``frame``.  Raises `InvalidUsage` for wrong columns, types or times."""
-        kinds = types.columns(request.schema)  # refuses types that cannot be kept, before any job
+        types.columns(request.schema)  # refuses types that cannot be kept, before any job
         if isinstance(frame, Local) and frame.table.num_rows == 0:
             return _staged(request, (), 0, 0, NOTHING, plain=True)
         # The times of a window's updates count from its origin.  Collected rows get their real times here, so that
         # the plan (and the code that Spark generates for it) is the same at every step.
-        origin = frame.origin if isinstance(frame, Distributed) and request.small else 0
+        origin = 0 if isinstance(frame, Local) or not request.small else frame.origin
         lazy = dataframe(frame, self.session, origin)
-        _check_columns(lazy, kinds, request)
-        normalise = not request.normalised and any(types.has_floats(kind) for _, kind in kinds)
-        normal = consolidate.normal_columns(request.schema, lazy.columns, normalise=normalise)
-        # One text, and not a frame made of a frame: Spark looks through the whole of a plan for each of these.
-        session, view = lazy.sparkSession, f"{RESERVED}staged_{next(self.views)}"
-        lazy.createOrReplaceTempView(view)
-        try:
-            text = f"SELECT {', '.join(normal)} FROM {view}"
-            if not request.normalised:
-                text = consolidate.consolidated(request.schema, text, has_error=ERROR in normal)
-            if request.small:
-                hashed = consolidate.hashed(request.schema, text, has_error=ERROR in normal)
-                collected = _collect(session, hashed, request)
-                if collected is not None:
-                    return self._stage_collected(later(collected, origin), request)
-            updates = session.sql(text)
-        finally:
-            session.catalog.dropTempView(view)
+        if request.small:
+            collected = small(lazy, request).toArrow()
+            if is_whole(collected):
+                return self.collected(later(collected, origin), request)
+        updates = _read(lazy, request, lambda normal: normal)
         return self._stage_bulk(updates.withColumn(TIME, F.expr(f"{TIME} + {origin}L")) if origin else updates, request)
 
     def measure(self, frame: Frame, schema: Schema) -> Staged:
@@ -98,7 +85,11 @@ class Stager:
         digest = consolidate.digest_of(found, total)
         return _staged(request, (part,), found[_ROWS], total, digest, plain=plain, errors=found[_ERRORS])
 
-    def _stage_collected(self, collected: pa.Table, request: StageRequest) -> Staged:
+    def collected(self, found: pa.Table, request: StageRequest) -> Staged:
+        """Write the rows of `small`, their times those that the batch is to have: at most `SMALL_ROWS_MAX` rows."""
+        collected = inline.in_order(
+            found, [*consolidate.sort_columns(request.schema, request.sort), *consolidate.LANES]
+        )
         digest = consolidate.digest_of_table(collected)
         table = inline.without_idle_error(collected.drop_columns(list(consolidate.LANES)))
         rows = table.num_rows
@@ -133,14 +124,38 @@ class Stager:
             raise
 
 
-def _collect(session: SparkSession, hashed: str, request: StageRequest) -> pa.Table | None:
-    """Run the job; return rows with their hashes, sorted; or None if there are too many of them."""
+def small(lazy: DataFrame, request: StageRequest) -> DataFrame:
+    """Return the normalised, consolidated rows with their hashes, in one partition: at most `SMALL_ROWS_MAX` + 1."""
+    has_error = ERROR in lazy.columns
     # Spark numbers the limits in the code it generates, so a limit in the middle of a plan is compiled at each step
     # with all that is fused to it.  As a plan's root, on one partition, it is no generated code.
-    table = session.sql(f"SELECT /*+ COALESCE(1) */ * FROM ({hashed}) LIMIT {SMALL_ROWS_MAX + 1}").toArrow()
-    if table.num_rows > SMALL_ROWS_MAX:
-        return None
-    return inline.in_order(table, [*consolidate.sort_columns(request.schema, request.sort), *consolidate.LANES])
+    limited = f"SELECT /*+ COALESCE(1) */ * FROM ({{}}) LIMIT {SMALL_ROWS_MAX + 1}"
+    return _read(
+        lazy, request, lambda normal: limited.format(consolidate.hashed(request.schema, normal, has_error=has_error))
+    )
+
+
+def is_whole(found: pa.Table) -> bool:
+    """Return whether rows of `small` are all that there are."""
+    return bool(found.num_rows <= SMALL_ROWS_MAX)
+
+
+def _read(lazy: DataFrame, request: StageRequest, text: Callable[[str], str]) -> DataFrame:
+    """Return the frame of ``text``, which is made of the SQL of the normalised, consolidated rows of ``lazy``."""
+    kinds = types.columns(request.schema)
+    _check_columns(lazy, kinds, request)
+    normalise = not request.normalised and any(types.has_floats(kind) for _, kind in kinds)
+    normal = consolidate.normal_columns(request.schema, lazy.columns, normalise=normalise)
+    # One text, and not a frame made of a frame: Spark looks through the whole of a plan for each of these.
+    view = f"{RESERVED}staged_{next(_VIEWS)}"
+    lazy.createOrReplaceTempView(view)
+    try:
+        updates = f"SELECT {', '.join(normal)} FROM {view}"
+        if not request.normalised:
+            updates = consolidate.consolidated(request.schema, updates, has_error=ERROR in normal)
+        return lazy.sparkSession.sql(text(updates))
+    finally:
+        lazy.sparkSession.catalog.dropTempView(view)
 
 
 def _described(described: Sequence[Described], sums: dict[str, int | None], request: StageRequest) -> Staged:

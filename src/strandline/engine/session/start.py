@@ -147,6 +147,15 @@ def adopt(session: SparkSession, config: Mapping[str, str] | None = None) -> Spa
     return own
 
 
+def sibling(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Return another session like ``session``, with ``conf`` besides."""
+    own = session.newSession()
+    for key, value in {**session.conf.getAll, **conf}.items():
+        if own.conf.isModifiable(key):
+            own.conf.set(key, value)
+    return own
+
+
 def default_heap_mib(memory_bytes: int) -> int:
     """Return the driver's heap for a machine: a quarter of its memory, within bounds.
 

@@ -64,7 +64,7 @@ def netted(frame: Frame, time: int, session: SparkSession) -> Frame:
     )
 
 
-def restricted(frame: Distributed, to: Frame, schema: Schema, session: SparkSession) -> Distributed:
+def restricted(frame: Frame, to: Frame, schema: Schema, session: SparkSession) -> Distributed:
     """Return the updates whose row has the hash of a row of ``to``: all of the wanted ones, and hardly any others.
 
     A semi join by a hash, and not by the columns, works for every type that we keep.
@@ -72,8 +72,9 @@ def restricted(frame: Distributed, to: Frame, schema: Schema, session: SparkSess
     key = f"{consolidate.low_hash(schema, has_error=False)} AS {_HASH}"
     normal = [name for name in consolidate.normal_columns(schema, to.names, normalise=True) if name != ERROR]
     wanted = dataframe(to, session).selectExpr(*normal).selectExpr(key).distinct()
-    kept = frame.dataframe.selectExpr("*", key).join(wanted, on=_HASH, how="left_semi").drop(_HASH)
-    return Distributed(kept, frame.plain, frame.origin)
+    origin = frame.origin if isinstance(frame, Distributed) else 0
+    kept = dataframe(frame, session, origin).selectExpr("*", key).join(wanted, on=_HASH, how="left_semi").drop(_HASH)
+    return Distributed(kept, frame.plain, origin)
 
 
 def differences(frame: Frame, schema: Schema, session: SparkSession, *, significant: int | None) -> Differences:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra.schema import DIFF, ERROR, TIME
-from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
+from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe
 from strandline.engine.sql.tried import literal
 from strandline.persist.handles.plane import Errors
 
@@ -30,6 +30,8 @@ def tally(frame: Frame, of: str | None) -> Errors:
                 sums[error] += diff
             left = {error: n for error, n in sums.items() if n and (of is None or _collection(error) == of)}
             return Errors(sum(left.values()), tuple(sorted(left)[:SAMPLE_MAX]))
+        case Planned():
+            return tally(frame.distributed(), of)
         case Distributed(lazy):
             wanted = lazy if of is None else lazy.where(f"get_json_object({ERROR}, '$.collection') = {literal(of)}")
             added = wanted.groupBy(ERROR).agg(F.expr(f"sum({DIFF}) AS {DIFF}")).where(f"{DIFF} <> 0")

@@ -40,13 +40,15 @@ def accumulate(node: Accumulate, delta: str, prior: str | None, text: Text) -> s
     if prior is not None:
         before = [f"{_signed(a)} AS {quote(a.name)}" for a in sums]
         touched = f"SELECT {listed(computed) or '1 AS one'} FROM {delta}"
-        story.append(
-            f"SELECT {_hint(node, 'm')}{listed([*keys, f'-1L AS {TIME}', *before])}\n"
-            f"FROM {prior} p LEFT SEMI JOIN ({touched}) m ON {_same(node.keys, 'p', 'm')}"
-        )
+        stored = f"{listed([*keys, f'-1L AS {TIME}', *before])}\nFROM {prior} p"
+        if text.single:  # it was looked up by the touched keys; what it holds besides is at no time of the window
+            story.append(f"SELECT {stored}")
+        else:
+            only = f"LEFT SEMI JOIN ({touched}) m ON {_same(node.keys, 'p', 'm')}"
+            story.append(f"SELECT {_hint(node, 'm', text)}{stored} {only}")
     if node.start is not None:
         story.append(f"SELECT {listed([f'{node.start}L', *(f'CAST(0 AS {a.type})' for a in sums)])}")
-    summed = text.define("story", "\nUNION ALL\n".join(story))
+    summed = text.define("story", text.union(story))
     steps = text.define("steps", (_steps_once if once else _steps)(keys, sums, summed))
     shown = [f"IF(__sign = 1, {quote(a.name)}, {_before(a)}) AS {quote(a.name)}" for a in sums]
     rows = next(a for a in sums if a.name == node.rows)
@@ -111,8 +113,8 @@ def _signed(accumulator: Accumulator) -> str:
     return f"{name} * p.{DIFF}"
 
 
-def _hint(node: Accumulate | Regroup, relation: str) -> str:
-    return f"/*+ BROADCAST({relation}) */ " if node.small else ""
+def _hint(node: Accumulate | Regroup, relation: str, text: Text) -> str:
+    return text.hint(small=relation if node.small else None)
 
 
 def _same(keys: Keys, left: str, right: str) -> str:
@@ -135,7 +137,7 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
     if keys and len(node.times) == 1:
         time = f"{node.times[0]}L"
         touched = text.define("touched", f"SELECT {computed} FROM {delta}")
-        members = text.define("members", _members(keys, node.aggregates, new, (), touched, _hint(node, "d")))
+        members = text.define("members", _members(keys, node.aggregates, new, (), touched, _hint(node, "d", text)))
         groups = text.define("groups", _grouped(names, node.aggregates, members, "", text))
         terms = [f"SELECT {listed(columns)}, {time} AS {TIME}, 1L AS {DIFF} FROM {groups}"]
         since, kind = time, "LEFT SEMI JOIN"
@@ -152,7 +154,7 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
             f"FROM {touched} LATERAL VIEW posexplode(__times) t AS __n, __at",
         )
         own = ("__at", "__until")
-        members = text.define("members", _members(keys, node.aggregates, new, own, moments, _hint(node, "d")))
+        members = text.define("members", _members(keys, node.aggregates, new, own, moments, _hint(node, "d", text)))
         groups = text.define(
             "groups", _grouped([*names, *own], node.aggregates, members, "" if keys else moments, text)
         )
@@ -163,10 +165,10 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
         stored = listed(f"p.{name}" for name in columns)
         there = "" if names else " AND size(d.__times) > 0"
         terms.append(
-            f"SELECT {_hint(node, 'd')}{stored}, {since} AS {TIME}, -p.{DIFF} AS {DIFF}\n"
+            f"SELECT {_hint(node, 'd', text)}{stored}, {since} AS {TIME}, -p.{DIFF} AS {DIFF}\n"
             f"FROM {prior} p {kind} {touched} d ON {_same(keys, 'p', 'd')}{there}"
         )
-    return "\nUNION ALL\n".join(terms)
+    return text.union(terms)
 
 
 def _arguments(aggregates: Sequence[Aggregate]) -> dict[Scalar, str]:

@@ -39,8 +39,10 @@ from strandline.engine.sql import copies, grouping, tried
 from strandline.engine.sql.text import Text, listed
 
 
-def render(node: Node, frame_names: Mapping[str, str]) -> str:
+def render(node: Node, frame_names: Mapping[str, str], *, single: bool = False) -> str:
     """Return ``node`` as one SELECT; ``frame_names`` maps the frames of its `Get` leaves to temporary views.
+
+    ``single``: each of these has one partition, and so shall all that is made of them.
 
     >>> from strandline.algebra.scalar import scalar
     >>> print(render(Filter(Get("t:delta", (("a", "x"),)), scalar("`a` > 1")), {"t:delta": "v"}))
@@ -48,7 +50,7 @@ def render(node: Node, frame_names: Mapping[str, str]) -> str:
       SELECT `x` AS `a`, __time, __diff FROM `v`
     ) WHERE `a` > 1
     """
-    text = Text()
+    text = Text(single=single)
     return text.query(_body(node, frame_names, text))
 
 
@@ -72,7 +74,7 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
         case Join():
             return _join(node, [below(child) for child in node.inputs], text)
         case UnionAll():
-            return "\nUNION ALL\n".join(f"SELECT * FROM {below(child)}" for child in node.inputs)
+            return text.union(f"SELECT * FROM {below(child)}" for child in node.inputs)
         case Negate():
             return f"SELECT {listed([*map(quote, node.names), TIME, f'-{DIFF} AS {DIFF}'])} FROM {below(node.input)}"
         case Passing():
@@ -135,7 +137,8 @@ def _join(node: Join, sources: list[str], text: Text) -> str:
         names |= frozenset(node.inputs[position].names)
         on = [conjunct for conjunct in waiting if conjunct.columns <= names]
         waiting = [conjunct for conjunct in waiting if conjunct not in on]
-        hint = "/*+ BROADCAST(l) */ " if node.small is not None else ""
+        keyed = any(equal.condition in on for equal in node.equal)
+        hint = text.hint(small="l" if node.small is not None else None, keyed=keyed)
         columns = map(quote, node.names if not left else sorted(names))
         times = [f"GREATEST(l.{TIME}, r.{TIME}) AS {TIME}", f"l.{DIFF} * r.{DIFF} AS {DIFF}"]
         condition = written(conjunction(conjunct.tree for conjunct in on)) if on else "true"
@@ -196,4 +199,4 @@ def _replay(node: Replay, sources: list[str], prior: str | None, text: Text) -> 
                 f"SELECT {columns}, c.{TIME}, c.{DIFF} FROM {result}"
                 f" CROSS JOIN (VALUES ({time}L, 1L), ({until}L, -1L)) c ({TIME}, {DIFF})"
             )
-    return "\nUNION ALL\n".join(terms)
+    return text.union(terms)

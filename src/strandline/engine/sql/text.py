@@ -39,8 +39,26 @@ class Text:
     SELECT * FROM __filter_2 l JOIN __filter_2 r
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, single: bool = False) -> None:
+        """``single``: for a plan of one partition throughout, in which Spark may neither shuffle nor broadcast."""
+        self.single = single
         self._names: dict[str, str] = {}
+
+    def hint(self, *, small: str | None, keyed: bool = True) -> str:
+        """Return the hint of a join: keep the relation ``small`` in memory.  ``keyed``: it has equal keys.
+
+        Spark forgets of a join without keys that it is one partition.
+        """
+        hints = [] if small is None else [f"{'SHUFFLE_HASH' if self.single else 'BROADCAST'}({small})"]
+        hints += ["COALESCE(1)"] if self.single and not keyed else []
+        return f"/*+ {', '.join(hints)} */ " if hints else ""
+
+    def union(self, terms: Iterable[str]) -> str:
+        """Return the UNION ALL of these SELECTs.  Spark knows of it that it is one partition only by a hint."""
+        united = "\nUNION ALL\n".join(terms)
+        return (
+            f"SELECT /*+ COALESCE(1) */ * FROM (\n{united}\n)" if self.single and "\nUNION ALL\n" in united else united
+        )
 
     def define(self, label: str, body: str) -> str:
         """Return the name of a table expression with this body: a new one, or that of an equal one defined before."""

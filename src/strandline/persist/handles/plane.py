@@ -198,6 +198,10 @@ class Engine(Merger, Protocol):
         """
         ...
 
+    async def stage_many(self, asked: Sequence[tuple[Rows, StageRequest]]) -> list[Staged | BaseException]:
+        """Do each `stage` as if alone, in as few jobs as possible; what one of them raises is its outcome."""
+        ...
+
     async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
         """Return ``staged`` restricted to ``[lower, upper)``, with sums counted anew; no part is rewritten.
 

@@ -10,7 +10,7 @@ may hold the transaction or not, and SQLite itself only finds out when the file 
 `Indeterminate`, and the connection is dropped.
 
 Every call runs in a thread: a commit fsyncs, and any call may wait for the lock.  One connection per instance, one
-call at a time.
+call at a time; what waits meanwhile to be installed is installed by the next call, all of it with one fsync.
 
 Warning: SQLite's locks do not hold on network file systems.
 
@@ -26,6 +26,7 @@ import sqlite3
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -115,6 +116,8 @@ class SQLiteConsensus(SQLiteVersions):
         self._path = path
         self._target = f"{path.absolute().as_uri()}?mode={'rw' if existing else 'rwc'}"
         self._guard = threading.Lock()
+        self._entry = threading.Lock()  # held for moments, over the queue
+        self._queue: list[tuple[Sequence[CompareAndSet], Future[list[Committed | Mismatch]]]] = []
         self._connection: sqlite3.Connection | None = None
         if existing and not path.exists():
             raise absent(path)
@@ -145,13 +148,34 @@ class SQLiteConsensus(SQLiteVersions):
     async def compare_and_set_many(self, requests: Sequence[CompareAndSet]) -> list[Committed | Mismatch]:
         """Do each request as if alone, in one transaction and with one fsync.
 
-        An error stands for all requests: either none of them happened (`Determinate`), or all that matched may have.
+        So are requests of other calls that wait meanwhile for the one before.  An error stands for all requests: either
+        none of them happened (`Determinate`), or all that matched may have.
         """
+        answer: Future[list[Committed | Mismatch]] = Future()
+        with self._entry:
+            self._queue.append((requests, answer))
+        await asyncio.to_thread(self._install_queue)
+        return answer.result()
 
-        def install(connection: sqlite3.Connection) -> list[Committed | Mismatch]:
-            return [_install(connection, request) for request in requests]
+    def _install_queue(self) -> None:
+        """Do what is queued; nothing, if another call did it while this one waited for its turn."""
+        with self._guard:
+            with self._entry:
+                queue, self._queue = self._queue, []
+            if not queue:
+                return
 
-        return await self._write(install)
+            def install(connection: sqlite3.Connection) -> list[list[Committed | Mismatch]]:
+                return [[_install(connection, request) for request in requests] for requests, _ in queue]
+
+            try:
+                outcomes = self._transact(install)
+            except BaseException as error:  # noqa: BLE001 - each caller raises it
+                for _, answer in queue:
+                    answer.set_exception(error)
+            else:
+                for (_, answer), outcome in zip(queue, outcomes, strict=True):
+                    answer.set_result(outcome)
 
     async def truncate(self, key: str, seqno: int) -> int:
         """Delete the versions before ``seqno``; return how many."""

@@ -154,6 +154,16 @@ class ListEngine:
         parts = await self._write(kept, request) if kept else ()
         return replace(_counted(kept, Frontier(request.lower), Frontier(request.upper), parts), sort=request.sort)
 
+    async def stage_many(self, asked: Sequence[tuple[Rows, StageRequest]]) -> list[Staged | BaseException]:
+        """See `Engine.stage_many`."""
+        outcomes: list[Staged | BaseException] = []
+        for rows, request in asked:
+            try:
+                outcomes.append(await self.stage(rows, request))
+            except Exception as error:  # noqa: BLE001 - it is the outcome of this one
+                outcomes.append(error)
+        return outcomes
+
     async def merge(self, contents: Contents, request: StageRequest) -> Staged:
         """See `Engine.merge`."""
         found = listed(await self.read(replace(contents, half=Half.BOTH)))

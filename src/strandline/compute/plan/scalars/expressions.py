@@ -15,12 +15,17 @@ from strandline.compute.plan.scalars.scope import Scope, Unplanned, parts_of
 
 
 def resolve(
-    expression: exp.Expr, scope: Scope, aliases: Mapping[str, exp.Expr], *, aliases_first: bool = False
+    expression: exp.Expr,
+    scope: Scope,
+    aliases: Mapping[str, exp.Expr],
+    *,
+    aliases_first: bool = False,
+    outside: Scope | None = None,
 ) -> exp.Expr:
     """Return ``expression`` over the plan's columns.
 
     A name that the FROM clause does not offer may be an alias (lower-case in ``aliases``), which is replaced by what
-    it stands for. Subqueries are `Unplanned`.
+    it stands for; or, in a subquery, a name of ``outside``. Subqueries are `Unplanned`.
     """
     if expression.find(exp.Query) is not None:
         raise Unplanned("a subquery in an expression")
@@ -37,6 +42,8 @@ def resolve(
         if found is None:
             if len(parts) == 1 and parts[0].lower() in aliases:
                 return exp.Paren(this=aliases[parts[0].lower()].copy())
+            found = None if outside is None else outside.resolve(parts)
+        if found is None:
             raise Unplanned(f"the name {'.'.join(parts)} is unknown here")
         result: exp.Expr = column(found[0].column)
         for field in found[1]:
@@ -84,7 +91,9 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def has_aggregate(expression: exp.Expr) -> bool:
-    """Tell whether ``expression`` calls an aggregate function, other than over a window."""
+    """Tell whether ``expression`` calls an aggregate function, other than over a window or in a subquery."""
+    if isinstance(expression, exp.Query):
+        return False
     if isinstance(expression, exp.Window):
         return any(has_aggregate(e) for key, e in _parts(expression) if key != "this") or any(
             has_aggregate(argument) for argument in expression.this.iter_expressions()

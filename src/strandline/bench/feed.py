@@ -1,0 +1,52 @@
+"""Files that come into a folder at a steady rate, and are durable when they have their names."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+FILE_ROWS: Final = 100
+
+
+@dataclass
+class Feed:
+    """``text`` makes the CSV text of a range of rows; ``rate``: rows per second, for so many ``seconds``.
+
+    ``durable``: when each file was, in seconds of `time.perf_counter`.
+    """
+
+    folder: Path
+    header: str
+    text: Callable[[int], str]
+    rate: int
+    seconds: float
+    durable: list[float] = field(default_factory=list)
+
+    @property
+    def files(self) -> int:
+        """How many files come in all."""
+        return round(self.rate * self.seconds / FILE_ROWS)
+
+    @property
+    def rows(self) -> int:
+        """How many rows come in all."""
+        return self.files * FILE_ROWS
+
+    def run(self) -> None:
+        """Write the files, each at its time; one that is late does not make others late."""
+        pause, begun = threading.Event(), time.perf_counter()
+        for number in range(self.files):
+            pause.wait(max(0.0, begun + number * FILE_ROWS / self.rate - time.perf_counter()))
+            lines = map(self.text, range(number * FILE_ROWS, (number + 1) * FILE_ROWS))
+            hidden = self.folder / f".{number}"
+            with hidden.open("w") as file:
+                file.writelines(f"{line}\n" for line in (self.header, *lines))
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.rename(self.folder / f"{number:06}.csv")
+            self.durable.append(time.perf_counter())

@@ -1,0 +1,105 @@
+"""Leaves of a prepared plan: frames of few rows, which can be exchanged for others.
+
+A leaf is the frame that PySpark makes of Arrow data, over an RDD with one partition.  A partition of such an RDD
+carries its record batches, and Spark looks the partitions up again whenever it submits a job.  So rows are exchanged by
+putting the partition of another such RDD into the leaf's array of partitions: Spark plans nothing, and the rows travel
+with the task.
+
+This is Spark's inside (an RDD returns its own array of partitions), so it stays in this room, which falls back to fresh
+plans wherever anything here fails.
+
+Source: design page "compute" (prepared plans).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+AS_RDD: Final = "spark.sql.execution.arrow.localRelationThreshold"
+"""Arrow data of more bytes than this becomes an RDD, and not a relation that holds its rows for ever."""
+
+
+_MODULE: Final = "MODULE$"
+"""Where Scala keeps the one instance of an object."""
+
+
+class Leaves:
+    """Makes the leaves of one session, and exchanges their rows, those of many leaves at once."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self.session = session
+        jvm: Any = session._jvm  # noqa: SLF001  # see above; so with all that follows
+        self._list = jvm.java.util.ArrayList  # looked up once: each name on the way to a class is a call into the JVM
+        self._as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala
+        self._frame_of = jvm.PythonSQLUtils.toDataFrame
+        self._planned = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), _MODULE).ofRows
+        self._single = getattr(getattr(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition$"), _MODULE)
+        self._none = jvm.scala.Option.empty
+        self._copy = jvm.java.lang.System.arraycopy
+        context: Any = session.sparkContext
+        self._context = context._jsc  # noqa: SLF001
+        self._array = context._gateway.new_array  # noqa: SLF001
+        self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+        self._rdd = jvm.org.apache.spark.api.java.JavaRDD
+        self._nothing = self._context.parallelize(self._list(), 1).rdd().partitions()
+
+    def leaf(self, schema: pa.Schema) -> Leaf:
+        """Return a leaf for tables with the columns of ``schema``; it holds no rows yet."""
+        types = from_arrow_schema(schema)
+        arrow = to_arrow_schema(types, timezone="UTC")
+        batches = self._list()
+        batches.add(_encoded(pa.RecordBatch.from_arrays([pa.array([], f.type) for f in arrow], schema=arrow)))
+        iterator, session = self._as_scala(batches.iterator()), self.session._jsparkSession  # noqa: SLF001
+        relation = self._frame_of(iterator, types.json(), session).queryExecution().analyzed()
+        partitions = relation.rdd().partitions()
+        if len(partitions) != 1:
+            raise RuntimeError(f"Spark gives a leaf {len(partitions)} partitions")
+        # What is known of it: it is in one partition, so that no join and no grouping has to exchange it.
+        known = (self._single, relation.outputOrdering(), False, self._none())
+        single = relation.copy(relation.output(), relation.rdd(), *known, session, self._none(), self._none(), False)
+        return Leaf(DataFrame(self._planned(session, single), self.session), arrow, partitions)
+
+    def exchange(self, rows: Sequence[tuple[Leaf, pa.Table]]) -> None:
+        """Let each leaf hold the rows of its table, and no others."""
+        batches, filled = self._list(), []
+        for leaf, table in rows:
+            if table.num_rows == 0:
+                self._copy(self._nothing, 0, leaf.partitions, 0, 1)
+                continue
+            (batch,) = table.cast(leaf.schema).combine_chunks().to_batches()
+            batches.add(_encoded(batch))
+            filled.append(leaf)
+        if filled:
+            partitions = self._context.parallelize(batches, len(filled)).rdd().partitions()
+            for position, leaf in enumerate(filled):
+                self._copy(partitions, position, leaf.partitions, 0, 1)
+
+    def run(self, rdds: Sequence[Any]) -> list[list[bytes]]:
+        """Return the lists of record batches that are the one element of each of ``rdds``: one task computes them."""
+        array = self._array(self._rdd, len(rdds))
+        for position, rdd in enumerate(rdds):
+            array[position] = rdd
+        lists = self._context.union(array).coalesce(1).collect()
+        # One call for all of it: each look into a list of the JVM is a call.
+        found = json.loads(self._json.writeValueAsString(lists))
+        return [[base64.b64decode(batch) for batch in batches] for batches in found]
+
+
+class Leaf:
+    """A leaf: its frame, of one partition; the Arrow schema that its rows have; and Spark's array of its partitions."""
+
+    def __init__(self, frame: DataFrame, schema: pa.Schema, partitions: Any) -> None:
+        self.frame = frame
+        self.schema = schema
+        self.partitions = partitions
+
+
+def _encoded(batch: pa.RecordBatch) -> bytearray:
+    return bytearray(batch.serialize().to_pybytes())
