@@ -1,11 +1,11 @@
 """Plan nodes: what a view means, and what a maintenance step computes.
 
 Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
-multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`, `Restrict`) say how its updates
-are found; they only occur in step plans.  `Passing` and `Failing` part the rows that an expression fails on
-from the others (`careful`).  Under a step plan every node yields *updates*: its columns plus
-``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project`
-and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
+multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`, `Restrict`) say how its
+updates are found; they only occur in step plans.  `Passing` and `Failing` part the rows that an expression fails on
+from the others (`careful`).  Under a step plan every node yields *updates*: its columns plus ``__time`` and
+``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project` and `Filter` keep
+time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
 
 Scalar expressions are trees (`scalar.Scalar`) over the *output column names of the input*; column names are unique
 within a node (the planner renames), so no expression ever needs a qualifier.

@@ -101,7 +101,7 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
             prior = None if _empty(node.prior) else below(node.prior)
             return _replay(node, [below(child) for child in node.inputs], prior, text)
         case Restrict():
-            hint = "/*+ BROADCAST(k) */ " if node.small else ""
+            hint = text.hint(small="k" if node.small else None)
             pairs = zip(node.columns, node.keys.names, strict=True)
             same = " AND ".join(f"r.{quote(own)} <=> k.{quote(key)}" for own, key in pairs)
             return f"SELECT {hint}r.* FROM {below(node.input)} r LEFT SEMI JOIN {below(node.keys)} k ON {same}"

@@ -14,7 +14,8 @@ from sqlglot import exp
 
 from strandline.algebra.nodes import Key, Opaque
 from strandline.algebra.scalar import text
-from strandline.compute.plan.keys.strands import NoKey, Query, Strand
+from strandline.compute.plan.keys.scope import NoKey, Strand
+from strandline.compute.plan.keys.strands import Query
 
 
 def key_of(node: Opaque) -> Key | None:

@@ -15,7 +15,7 @@ Source: design page "compute" (four rules: keyed recompute, `key_of`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +25,7 @@ from sqlglot.errors import SqlglotError
 
 from strandline.algebra.nodes import Opaque
 from strandline.algebra.scalar import Faithful
+from strandline.compute.plan.keys.scope import Name, NoKey, Rows, Scope, Shown, Strand, clauses_of
 from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate, replaced
 
 _CLAUSES: Final = frozenset(
@@ -32,72 +33,8 @@ _CLAUSES: Final = frozenset(
 )
 _INNER: Final = ("", "INNER", "CROSS")
 
-Name: TypeAlias = tuple[int, str]
-"""A column of a relation in a FROM clause: the relation's number, and the column's name in lower case."""
 Pairs: TypeAlias = list[tuple[Name, Name]]
-Shown: TypeAlias = frozenset[Any]
 _Find: TypeAlias = Callable[[exp.Expr], Name | None]
-
-
-class NoKey(Exception):
-    """The query has a form in which no strand is looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Strand:
-    """``read``: the columns of the relations, by alias; ``shown``: what has its value: names, or positions of outputs.
-
-    ``compared``: rows with unequal values in it are kept apart by something, so that these can be compared.
-    """
-
-    read: frozenset[tuple[str, str]]
-    shown: Shown
-    compared: bool = False
-
-
-@dataclass(slots=True)
-class _Scope:
-    """What names may mean in a SELECT: for each relation of its FROM clause the alias, a number, the columns.
-
-    ``merged``: columns that a name alone does not mean, because USING made it mean another.
-    """
-
-    relations: list[tuple[str, int, tuple[str, ...]]] = field(default_factory=list)
-    merged: set[Name] = field(default_factory=set)
-
-    def find(self, expression: exp.Expr) -> Name | None:
-        """Return the column that ``expression`` is, if it is just one of this scope."""
-        node = expression.unnest()
-        if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star) or node.args.get("db"):
-            return None
-        found = self._offering(node)
-        return (found[0], node.name.lower()) if len(found) == 1 else None
-
-    def offers(self, expression: exp.Expr) -> bool:
-        """Tell whether ``expression`` is a column that this scope may offer: so no scope around it does."""
-        node = expression.unnest()
-        return isinstance(node, exp.Column) and bool(self._offering(node))
-
-    def _offering(self, node: exp.Column) -> list[int]:
-        table, name = node.table.lower(), node.name.lower()
-        return [
-            number
-            for alias, number, names in self.relations
-            if table in ("", alias.lower()) and name in map(str.lower, names)
-            if table or (number, name) not in self.merged
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A query's outputs, and its strands by the positions at which they are shown.
-
-    ``hidden``: strands that no output shows, each with a column of the FROM clause that would.
-    """
-
-    names: tuple[str, ...]
-    strands: list[Strand]
-    hidden: list[tuple[Strand, exp.Expr]] = field(default_factory=list)
 
 
 class Query:
@@ -118,22 +55,22 @@ class Query:
     def _query(self, query: exp.Expr) -> Rows:
         match query:
             case exp.Select():
-                scope = _Scope()
+                scope = Scope()
                 strands = self._read(query, scope)
                 for asked in _asked(query):
                     strands = self._beside(strands, scope, *asked)
                 return _output(query, scope, _apart(query, scope, strands))
-            case exp.Subquery() if _given(query) <= {"this", "alias"}:
+            case exp.Subquery() if clauses_of(query) <= {"this", "alias"}:
                 return self._query(query.this)
-            case exp.SetOperation() if _given(query) <= {"this", "expression", "distinct"}:
+            case exp.SetOperation() if clauses_of(query) <= {"this", "expression", "distinct"}:
                 left, right = self._query(query.this), self._query(query.expression)
                 return Rows(left.names, _tied(left.strands, right.strands, None, lambda a, b: a & b))
         raise NoKey
 
-    def _read(self, select: exp.Select, scope: _Scope) -> list[Strand]:
+    def _read(self, select: exp.Select, scope: Scope) -> list[Strand]:
         """Return the strands of the rows that FROM and WHERE give, and fill ``scope``."""
         first = select.args.get("from_")
-        if first is None or not _given(select) <= _CLAUSES:
+        if first is None or not clauses_of(select) <= _CLAUSES:
             raise NoKey
         strands = self._relation(first.this, scope)
         joins = select.args.get("joins") or []
@@ -145,9 +82,9 @@ class Query:
             self._offered(view, scope, ())
         return strands
 
-    def _relation(self, relation: exp.Expr, scope: _Scope) -> list[Strand]:
+    def _relation(self, relation: exp.Expr, scope: Scope) -> list[Strand]:
         """Return the strands of one relation, which ``scope`` then offers."""
-        if _given(relation) <= {"this", "alias"}:
+        if clauses_of(relation) <= {"this", "alias"}:
             if isinstance(relation, exp.Table) and relation.name in self._known:
                 names = self._known[relation.name]
                 number = self._offered(relation, scope, names)
@@ -161,7 +98,7 @@ class Query:
                 return [replace(s, shown=frozenset(given[n] for n in s.shown)) for s in rows.strands]
         raise NoKey
 
-    def _offered(self, relation: exp.Expr, scope: _Scope, names: Sequence[str]) -> int:
+    def _offered(self, relation: exp.Expr, scope: Scope, names: Sequence[str]) -> int:
         """Let ``scope`` offer a relation with these columns, or others where its alias renames them."""
         alias, number = relation.args.get("alias"), next(self._numbers)
         given = [c.name for c in alias.args.get("columns") or []] if isinstance(alias, exp.TableAlias) else []
@@ -170,7 +107,7 @@ class Query:
         scope.relations.append((relation.alias_or_name, number, tuple(given or names)))
         return number
 
-    def _joined(self, strands: list[Strand], scope: _Scope, join: exp.Join, where: list[exp.Expr]) -> list[Strand]:
+    def _joined(self, strands: list[Strand], scope: Scope, join: exp.Join, where: list[exp.Expr]) -> list[Strand]:
         """Return the strands of what is joined so far (``strands``) with one more relation."""
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         on, using = join.args.get("on"), [name.name.lower() for name in join.args.get("using") or []]
@@ -197,7 +134,7 @@ class Query:
             return []
         return _tied(strands, right, pairs, lambda a, b: a | b if inner else b if side == "RIGHT" else a)
 
-    def _beside(self, strands: list[Strand], scope: _Scope, query: exp.Expr, value: exp.Expr | None) -> list[Strand]:
+    def _beside(self, strands: list[Strand], scope: Scope, query: exp.Expr, value: exp.Expr | None) -> list[Strand]:
         """Return the ``strands`` that a subquery leaves, which each row asks: those that its correlation ties.
 
         ``value``: only rows count whose value is among those of the subquery.
@@ -211,7 +148,7 @@ class Query:
                 pass
             case _:
                 raise NoKey
-        inside = _Scope()
+        inside = Scope()
         own = self._read(query, inside)
         for asked in _asked(query):
             own = self._beside(own, inside, *asked)
@@ -228,10 +165,6 @@ class Query:
 
 _AMONG: Final = (-1, "")
 """The first output of the subquery of an IN, as a name."""
-
-
-def _given(node: exp.Expr) -> set[str]:
-    return {key for key, value in node.args.items() if value}
 
 
 def _terms(where: exp.Expr | None) -> list[exp.Expr]:
@@ -279,7 +212,7 @@ def _is_in(term: exp.Expr) -> bool:
     return isinstance(term, exp.In) and term.args.get("query") is not None
 
 
-def _apart(select: exp.Select, scope: _Scope, strands: list[Strand]) -> list[Strand]:
+def _apart(select: exp.Select, scope: Scope, strands: list[Strand]) -> list[Strand]:
     """Return the strands that GROUP BY and windows leave: each of these must keep their values apart."""
     clauses = [clause for key in ("having", "qualify", "order") if (clause := select.args.get(key)) is not None]
     own = [
@@ -287,11 +220,11 @@ def _apart(select: exp.Select, scope: _Scope, strands: list[Strand]) -> list[Str
     ]
     group = select.args.get("group")
     if group is not None:
-        if not _given(group) <= {"expressions"}:
+        if not clauses_of(group) <= {"expressions"}:
             raise NoKey
         keys = {name for key in group.expressions for name in _grouped_by(key, select, scope)}
         strands = [replace(s, shown=s.shown.intersection(keys), compared=True) for s in strands]
-    elif "having" in _given(select) or any(map(has_aggregate, own)):
+    elif "having" in clauses_of(select) or any(map(has_aggregate, own)):
         return []
     for window in (window for each in own for window in each.find_all(exp.Window)):
         parts = {scope.find(each) for each in window.args.get("partition_by") or []}
@@ -299,7 +232,7 @@ def _apart(select: exp.Select, scope: _Scope, strands: list[Strand]) -> list[Str
     return [s for s in strands if s.shown]
 
 
-def _grouped_by(key: exp.Expr, select: exp.Select, scope: _Scope) -> set[Name | None]:
+def _grouped_by(key: exp.Expr, select: exp.Select, scope: Scope) -> set[Name | None]:
     """Return the columns that an element of GROUP BY groups by in any case: itself, or what is in all grouping sets.
 
     It may be an output, by its position or its alias.
@@ -316,13 +249,13 @@ def _grouped_by(key: exp.Expr, select: exp.Select, scope: _Scope) -> set[Name | 
     return {scope.find(key)}
 
 
-def _output(select: exp.Select, scope: _Scope, strands: list[Strand]) -> Rows:
+def _output(select: exp.Select, scope: Scope, strands: list[Strand]) -> Rows:
     """Return the outputs of ``select``, and which of them show the ``strands``."""
     names: list[str] = []
     places: dict[Any, set[int]] = {}
     for item in select.expressions:
         if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
-            found = _every(item, select, scope)
+            found = scope.every(item, select)
         else:
             found = [(item.alias_or_name, scope.find(item.unalias()))]
         for name, column in found:
@@ -336,30 +269,8 @@ def _output(select: exp.Select, scope: _Scope, strands: list[Strand]) -> Rows:
             distinct = strand.compared or select.args.get("distinct") is not None
             shown.append(replace(strand, shown=at, compared=distinct))
         elif select.args.get("distinct") is None:
-            hidden.append((strand, _column(min(strand.shown), scope)))
+            hidden.append((strand, scope.column(min(strand.shown))))
     return Rows(tuple(names), shown, hidden)
-
-
-def _column(name: Name, scope: _Scope) -> exp.Expr:
-    alias, _, columns = next(each for each in scope.relations if each[1] == name[0])
-    own = next(each for each in columns if each.lower() == name[1])
-    table = exp.Identifier(this=alias, quoted=True) if alias and len(scope.relations) > 1 else None
-    return exp.Column(this=exp.Identifier(this=own, quoted=True), table=table)
-
-
-def _every(star: exp.Expr, select: exp.Select, scope: _Scope) -> list[tuple[str, Name | None]]:
-    """Return what ``*`` or ``alias.*`` stands for."""
-    plain = star.this if isinstance(star, exp.Column) else star
-    using = any(join.args.get("using") for join in select.args.get("joins") or [])
-    if _given(plain) or using or select.args.get("laterals"):
-        raise NoKey
-    table = star.table.lower() if isinstance(star, exp.Column) else ""
-    return [
-        (name, (number, name.lower()))
-        for alias, number, columns in scope.relations
-        if table in ("", alias.lower())
-        for name in columns
-    ]
 
 
 def _names(query: exp.Expr) -> tuple[str, ...]:
