@@ -60,8 +60,8 @@ QUERIES: Final = {
     "not in": "SELECT product, kind FROM products WHERE product NOT IN (SELECT product FROM sales WHERE product IS"
     " NOT NULL)",
     "window": "SELECT shop, qty, row_number() OVER (PARTITION BY shop ORDER BY qty) AS r FROM sales",
-    "window of the best": "SELECT shop, qty, day FROM sales QUALIFY rank() OVER (PARTITION BY product, shop ORDER BY qty) = 1"
-    " AND sum(qty) OVER (PARTITION BY shop) > 0",
+    "window of the best": "SELECT shop, qty, day FROM sales QUALIFY rank() OVER (PARTITION BY product, shop"
+    " ORDER BY qty) = 1 AND sum(qty) OVER (PARTITION BY shop) > 0",
     "rollup": "SELECT shop, product, sum(weight) AS w, count(*) AS n FROM sales GROUP BY ROLLUP (shop, product)",
     "variance": "SELECT shop, round(stddev(qty), 9) AS d, percentile(qty, 0.5) AS p FROM sales GROUP BY shop",
     "except": "SELECT shop FROM sales EXCEPT ALL SELECT shop FROM shops",
