@@ -1,1 +1,3 @@
 """Files: decoding the files of a source on Spark."""
+
+__all__ = ["decoder"]
