@@ -236,11 +236,15 @@ def doors(text: str) -> set[str]:
 
 
 def entered(imports: list[Import]) -> dict[str, str]:
-    """Return the modules by which a room enters another one, each with a module that does so."""
+    """Return the modules by which a room enters another one, each with a module that does so.
+
+    What the wiring chooses between is not among them: its registries name these already.
+    """
     found = {}
     for each in imports:
         above, below = each.importer.partition(".")[0], (each.inside or "").partition(".")[0]
-        if above != below and "." in (each.inside or "") and above not in LOOK_INSIDE:
+        chosen_here = above == "wiring" and _within(each.inside or "", CONCRETE)
+        if above != below and "." in (each.inside or "") and above not in LOOK_INSIDE and not chosen_here:
             found[each.inside or ""] = each.importer
     return found
 
@@ -303,6 +307,7 @@ def test_the_check_sees_a_planted_way_into_a_room() -> None:
     assert entered(list(imports_of("instance.tables", text, frozenset()))) == {"compute.sides": "instance.tables"}
     for module in ("compute.step", "testing.lists"):
         assert entered(list(imports_of(module, text, frozenset()))) == {}
+    assert entered([Import("wiring.registry", "strandline.materialize.drivers.duckdb")]) == {}
     assert doors('__all__ = ["a", "b"]') == {"a", "b"}
 
 

@@ -1,3 +1,1 @@
 """Files: decoding the files of a source on Spark."""
-
-__all__ = ["decoder"]

@@ -1,3 +1,3 @@
 """Sessions: starting Spark, and what it takes to reach an object store."""
 
-__all__ = ["class_archive", "s3a", "start"]
+__all__ = ["class_archive", "start"]

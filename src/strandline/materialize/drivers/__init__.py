@@ -1,3 +1,1 @@
 """The drivers that ship with Strandline, one endpoint a file."""
-
-__all__ = ["duckdb"]

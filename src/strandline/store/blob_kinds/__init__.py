@@ -1,3 +1,3 @@
 """Kinds of `Blob`: where bytes are kept."""
 
-__all__ = ["cache", "file", "objects", "reading"]
+__all__ = ["objects"]

@@ -1,3 +1,1 @@
 """The files reader: a directory of CSV, JSON lines or Parquet files that grows."""
-
-__all__ = ["reader"]
