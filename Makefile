@@ -11,7 +11,7 @@ demo:  ## the main job on real data: three views, DuckDB, a kill in the middle, 
 test:  ## everything that CI runs, stage by stage
 	@tools/setup --servers python tools/stages.py
 
-check:  ## format, lint, types, layers
+check:  ## format, lint, types, layers, words
 	@tools/setup --no-jdk python tools/stages.py check
 
 bench:  ## a benchmark, as JSON: make bench NAME=tick (or persist, environment, ivm …)

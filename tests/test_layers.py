@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import get_args
@@ -82,6 +83,9 @@ TIED = {
     "deltalake": CLIENTS,
 }
 
+
+#: The rooms that measure and test others, and so may import what is private to them.
+LOOK_INSIDE = ("bench", "testing")
 
 #: What a person may choose between: only the wiring names these, beside each other and what measures and tests them.
 CONCRETE = (
@@ -162,6 +166,7 @@ def modules() -> Mapping[str, Path]:
     return found
 
 
+@cache
 def all_imports() -> list[Import]:
     """Return every import in the package."""
     here = modules()
@@ -221,6 +226,29 @@ def chosen(imports: list[Import]) -> list[str]:
     return faults
 
 
+def doors(text: str) -> set[str]:
+    """Return what the source ``text`` of a package names in ``__all__``."""
+    for at in ast.parse(text).body:
+        match at:
+            case ast.Assign([ast.Name("__all__")], listed):
+                return set(ast.literal_eval(listed))
+    return set()
+
+
+def entered(imports: list[Import]) -> dict[str, str]:
+    """Return the modules by which a room enters another one, each with a module that does so.
+
+    What the wiring chooses between is not among them: its registries name these already.
+    """
+    found = {}
+    for each in imports:
+        above, below = each.importer.partition(".")[0], (each.inside or "").partition(".")[0]
+        chosen_here = above == "wiring" and _within(each.inside or "", CONCRETE)
+        if above != below and "." in (each.inside or "") and above not in LOOK_INSIDE and not chosen_here:
+            found[each.inside or ""] = each.importer
+    return found
+
+
 def circle(imports: list[Import]) -> list[str]:
     """Return the modules of one import circle, or nothing."""
     graph: dict[str, set[str]] = {}
@@ -258,6 +286,29 @@ def test_a_room_is_small_enough_to_be_seen_at_once() -> None:
         if path.name != "__init__.py":
             crowd[name.rpartition(".")[0]] = crowd.get(name.rpartition(".")[0], 0) + 1
     assert {room: many for room, many in crowd.items() if many > ROOM_FILES_MAX and room not in CROWDED} == {}
+
+
+def test_a_room_is_entered_by_the_modules_that_it_names_as_public() -> None:
+    """Damage: what a room keeps to itself is used from outside, and can be changed no longer; or its door is not found.
+
+    The ``__all__`` of each package names the modules that other rooms may import, and no others.
+    """
+    here = modules()
+    packages = {name: doors(path.read_text()) for name, path in here.items() if path.name == "__init__.py"}
+    public = {f"{package}.{name}" for package, names in packages.items() for name in names} & here.keys()
+    used = entered(all_imports())
+    assert {module: used[module] for module in used.keys() - public} == {}, "private: enter by a public module"
+    assert public - used.keys() == set(), "no other room uses it: take it from its package's `__all__`"
+
+
+def test_the_check_sees_a_planted_way_into_a_room() -> None:
+    """A check that sees nothing would let every module become public."""
+    text = "from strandline.compute.sides import Sides"
+    assert entered(list(imports_of("instance.tables", text, frozenset()))) == {"compute.sides": "instance.tables"}
+    for module in ("compute.step", "testing.lists"):
+        assert entered(list(imports_of(module, text, frozenset()))) == {}
+    assert entered([Import("wiring.registry", "strandline.materialize.drivers.duckdb")]) == {}
+    assert doors('__all__ = ["a", "b"]') == {"a", "b"}
 
 
 def test_modules_form_no_circle() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,17 @@ def texts() -> Iterator[Path]:
     yield from sorted(path for path in (ROOT / "tools").iterdir() if path.is_file())
 
 
+def said(path: Path) -> str:
+    """Return the claims of the tests in ``path``: their names and docstrings (what a test does is not prose)."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            found.append(node.name.replace("_", " "))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            found.append(ast.get_docstring(node) or "")
+    return "\n".join(found)
+
+
 def avoided(text: str) -> list[str]:
     """Return where words stand that are avoided, and what to write instead."""
     return [
@@ -44,6 +56,8 @@ def avoided(text: str) -> list[str]:
 def test_no_text_hides_its_actor() -> None:
     """Damage: a reader has to guess which process, caller or person a sentence speaks of."""
     found = {path.relative_to(ROOT).as_posix(): avoided(path.read_text()) for path in texts()}
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    found |= {path.relative_to(ROOT).as_posix(): avoided(said(path)) for path in tests}
     assert {name: places for name, places in found.items() if places} == {}
 
 

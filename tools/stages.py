@@ -41,7 +41,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 #: Every stage in running order, with what it holds.
 STAGES: Final = {
-    "check": "format, lint, types, layers, tidiness",
+    "check": "format, lint, types, layers, words, tidiness, the page of options",
     "unit": "unit tests, doctests, scripts, cases",
     "properties": "properties under Hypothesis",
     "simulation": "the whole system in one thread, faults from a seed",
@@ -70,6 +70,7 @@ STAGE_BY_MARKER: Final = {
 STAGE_BY_PATH: Final = {
     "tests/simulation/planted/": "planted",
     "tests/simulation/": "simulation",
+    "tests/test_docs_options.py": "check",
     "tests/test_layers.py": "check",
     "tests/test_named.py": "check",
     "tests/test_tidy.py": "check",

@@ -6,7 +6,7 @@ wherever that is: in Python code, or in a call that waits (a lock, a join, a soc
 every `AGAIN_S`, until the phase has ended.
 
 Trap: a call into C that neither returns nor lets signals through cannot be left.  `GRACE_S` after the limit such a
-process writes all stacks and ends; who runs the stage (`stages.py`) names the test and runs the others again.
+process writes all stacks and ends; `stages.py`, which runs the stage, names the test and runs the others again.
 
 A debugger stops the clock (``--pdb``).  Warning: this file is a pytest plugin; it imports nothing but pytest, `stages`
 and the standard library.
@@ -48,7 +48,7 @@ LIMITS_S: Final = {
 GRACE_S: Final = 30
 """How long after that a process may still run that does not let itself be interrupted."""
 AGAIN_S: Final = 1
-"""After how long who caught the error meets it again."""
+"""After how long code that caught the error meets it again."""
 ENDING_S: Final = 120
 """How long a process may take to end when all tests have."""
 

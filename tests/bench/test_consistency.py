@@ -21,7 +21,7 @@ def test_wrong_versions_are_counted() -> None:
 
 @pytest.mark.spark
 def test_ours_is_zero_in_every_version(spark: SparkSession, tmp_path: Path) -> None:
-    """Damage: a reader sees money that nobody has."""
+    """Damage: a reader sees money that no account has."""
     found = measure_consistency(spark, tmp_path, rate=500, seconds=2)
     assert found["ours"]["versions"] >= 1
     assert found["ours"]["violations"] == 0

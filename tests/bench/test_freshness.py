@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_a_feed_writes_every_row_once_and_knows_when(tmp_path: Path) -> None:
-    """Damage: rows wait for a time that nobody measured."""
+    """Damage: rows wait for a time that no benchmark measures."""
     feed = Feed(tmp_path, "n,twice", lambda n: f"{n},{2 * n}", rate=10_000, seconds=0.05)
     feed.run()
     rows = [row for path in sorted(tmp_path.glob("*.csv")) for row in csv.DictReader(path.open())]

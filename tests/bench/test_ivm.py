@@ -30,7 +30,7 @@ def rows_of(table: pa.Table) -> Counter[tuple]:
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory) -> Path:
-    """A directory with the generated tables, which nobody changes."""
+    """A directory with the generated tables, which no test changes."""
     directory = tmp_path_factory.mktemp("generated")
     Contents(directory, SCALE, Spread.UNIFORM)
     return directory

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Aggregate, Filter, Get, Node, Project, Reduce, UnionAll, frames
+from strandline.algebra.nodes import Aggregate, Filter, Get, Key, Node, Opaque, Project, Reduce, UnionAll, frames
 from strandline.algebra.scalar import Scalar, column, scalar
 from strandline.compute.lookups import Lookup, Place, planned
 from strandline.compute.rules.accumulate import accumulate
+from strandline.compute.rules.keyed import keyed
 from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Phase, Window, frame
 from strandline.compute.rules.regroup import regroup
@@ -109,6 +110,19 @@ def test_of_groups_only_those_that_the_changes_touch_are_read() -> None:
     everything = regroup(Reduce(LINES, (), (least,)), _prior(), window)
     assert everything is not None
     assert planned(everything)[1] == ()
+
+
+def test_of_a_query_with_a_key_only_the_touched_keys_are_read() -> None:
+    """Damage: one new row reads all that a window, or a difference of two inputs, looks at."""
+    key = Key((("l_id",), ("o_id",)), ("id",))
+    node = Opaque((LINES, ORDERS), ("l", "o"), "…", ("id", "price"), "", key=key)
+    plan = keyed(node, Get(frame("v", Phase.OLD), (("id", "id"), ("price", "p"))), Window(frozenset("lo"), (0, 3)))
+    assert plan is not None
+    plan, lookups = planned(plan)
+    by = "by l:delta(id) o:delta(id)"
+    assert shown(lookups) == [f"l:new(id) {by}", f"o:new(id) {by}", f"v:old(id) {by}"]
+    assert all(each.nulls for each in lookups), "NULL is a key"
+    assert frames(plan) == {"l:delta", "o:delta", *(each.frame for each in lookups)}
 
 
 def test_equal_look_ups_are_made_once() -> None:

@@ -60,9 +60,12 @@ QUERIES: Final = {
     "not in": "SELECT product, kind FROM products WHERE product NOT IN (SELECT product FROM sales WHERE product IS"
     " NOT NULL)",
     "window": "SELECT shop, qty, row_number() OVER (PARTITION BY shop ORDER BY qty) AS r FROM sales",
+    "window of the best": "SELECT shop, qty, day FROM sales QUALIFY rank() OVER (PARTITION BY product, shop"
+    " ORDER BY qty) = 1 AND sum(qty) OVER (PARTITION BY shop) > 0",
     "rollup": "SELECT shop, product, sum(weight) AS w, count(*) AS n FROM sales GROUP BY ROLLUP (shop, product)",
     "variance": "SELECT shop, round(stddev(qty), 9) AS d, percentile(qty, 0.5) AS p FROM sales GROUP BY shop",
     "except": "SELECT shop FROM sales EXCEPT ALL SELECT shop FROM shops",
+    "intersect": "SELECT shop, qty FROM sales INTERSECT ALL SELECT shop, size FROM shops",
     "constants": "SELECT 1 AS a, 'x' AS b",
 }
 
@@ -135,7 +138,13 @@ def test_what_cannot_change_is_not_in_the_plan_of_a_step(laboratory: Any) -> Non
 def test_an_explanation_says_why_anything_is_recomputed(laboratory: Any) -> None:
     """Damage: an author could not see why a view is slow."""
     unequal = "SELECT s.qty, h.city FROM sales s LEFT JOIN shops h ON s.qty < h.size"
-    for sql, reason in ((QUERIES["left join"], None), (QUERIES["top"], "LIMIT"), (unequal, "try all pairs")):
+    for sql, reason in (
+        (QUERIES["left join"], None),
+        (QUERIES["window"], None),
+        (QUERIES["top"], "LIMIT"),
+        (QUERIES["rollup"], "grouping sets"),
+        (unequal, "try all pairs"),
+    ):
         view = laboratory.plan(sql)
         stages = split(view, "view")
         told = explain(view, stages)

@@ -160,7 +160,7 @@ def test_a_clock_that_is_set_back_hides_no_long_tick_for_longer() -> None:
 
 
 def test_ticks_that_are_short_write_nothing_more() -> None:
-    """Damage: every tick pays for a report that nobody needs."""
+    """Damage: every tick pays for a report that no caller needs."""
     place = over_lists()
     core = run_sync(Core.open(place.assembly, Config(), Mode.FULL))
     run_sync(_define(core))
@@ -175,7 +175,7 @@ def test_ticks_that_are_short_write_nothing_more() -> None:
 
 
 def test_a_board_that_cannot_be_written_is_said_all_the_same() -> None:
-    """Damage: the store that is silent keeps what is published, too, so nobody learns of the outage."""
+    """Damage: the store that is silent keeps what is published, too, so no reader learns of the outage."""
 
     async def scenario() -> None:
         async with holding(lambda core: (core.client, "advance_many")) as at:
@@ -244,7 +244,7 @@ def test_what_was_published_without_an_answer_is_not_read_once_it_is_over() -> N
 
 
 @pytest.mark.parametrize("successor", [False, True])
-def test_what_lands_late_hides_nothing_that_was_told_after_it(successor: bool) -> None:
+def test_what_lands_late_hides_nothing_that_was_published_after_it(successor: bool) -> None:
     """Damage: a problem that is over, or one that is not, is shown wrongly until there is another one."""
     consensus = LateConsensus()
     ours = published(consensus)

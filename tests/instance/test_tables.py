@@ -85,7 +85,7 @@ class Process:
     def rows(self, table, as_of):
         """What the table holds."""
         contents = run_sync(self.tables[table].reader.snapshot(as_of, timeout_s=0))
-        frame = run_sync(self.location.engine.multiset(run_sync(self.location.engine.read(contents)), SCHEMA))
+        frame = run_sync(self.location.engine.multiset(run_sync(self.location.engine.read(contents))))
         return sorted(row["k"] for row in listed(frame).rows)
 
 

@@ -41,7 +41,7 @@ def refused_is_there(history: History) -> None:
     seen(history, 0, "a@0")
 
 
-def nobody_asked(history: History) -> None:
+def without_a_request(history: History) -> None:
     asked(history, "a", 0)
     seen(history, 0, "a@0", "stranger")
 
@@ -106,7 +106,7 @@ def held_time_is_unreadable(history: History) -> None:
         (two_reads_differ, "P1"),
         (acknowledged_is_missing, "P3"),
         (refused_is_there, "P6"),
-        (nobody_asked, "P6"),
+        (without_a_request, "P6"),
         (row_is_there_twice, "P6"),
         (purpose_is_there_twice, "P6"),
         (purpose_is_acknowledged_at_two_times, "P6"),

@@ -2,3 +2,5 @@
 
 Plain frozen data, independent of storage, of Spark, and of where a relation's rows come from.
 """
+
+__all__ = ["careful", "excerpt", "formats", "joins", "nodes", "scalar", "schema", "types", "undecoded"]

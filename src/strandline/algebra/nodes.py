@@ -1,11 +1,11 @@
 """Plan nodes: what a view means, and what a maintenance step computes.
 
 Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
-multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`) say how its
+multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`, `Restrict`) say how its
 updates are found; they only occur in step plans.  `Passing` and `Failing` part the rows that an expression fails on
-from the others (`careful`).  Under a step plan every node yields *updates*: its columns plus
-``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project`
-and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
+from the others (`careful`).  Under a step plan every node yields *updates*: its columns plus ``__time`` and
+``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project` and `Filter` keep
+time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
 
 Scalar expressions are trees (`scalar.Scalar`) over the *output column names of the input*; column names are unique
 within a node (the planner renames), so no expression ever needs a qualifier.
@@ -176,11 +176,24 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """How an `Opaque` falls into parts: the rows of each input and of the output that agree in these columns.
+
+    The output's rows with some values are the query over the inputs' rows with the same values, NULL being one.
+    ``inputs``: for each input as many columns as ``output`` has, in the same order.
+    """
+
+    inputs: tuple[tuple[str, ...], ...]
+    output: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Opaque:
-    """A query that has no maintenance rule: ``sql`` over its inputs, which it names by ``aliases``.
+    """A query that Spark alone can answer: ``sql`` over its inputs, which it names by ``aliases``.
 
     ``sql`` is a whole Spark SELECT in which each relation ``aliases[i]`` is the multiset ``inputs[i]``.  It is
-    recomputed at each time its inputs change, and diffed.  ``reason`` says why, for people (`explain` shows it).
+    recomputed at each time its inputs change, and diffed: with a ``key``, for what touches these keys, else as a whole.
+    ``reason`` says why no other rule maintains it, for people (`explain` shows it).
     ``picks``: each output row is a row of the one input, taken at most as often as it is there, perhaps with fewer
     columns.  It is no part of the text of a plan, because stored collections are named after that text.
     """
@@ -191,6 +204,7 @@ class Opaque:
     names: tuple[str, ...]
     reason: str
     picks: bool = field(default=False, repr=False)
+    key: Key | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +307,25 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class Restrict:
+    """The input's updates whose ``columns`` have the values of a row of ``keys``, whatever its time (maintenance).
+
+    ``columns`` are in the order of the columns of ``keys``.  NULL equals NULL.  ``small``: the keys are few enough to
+    be broadcast.
+    """
+
+    input: Node
+    columns: tuple[str, ...]
+    keys: Node
+    small: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns."""
+        return self.input.names
+
+
+@dataclass(frozen=True, slots=True)
 class Passing:
     """The input's rows for which each of ``expressions`` has a value (NULL is one), in a careful plan.
 
@@ -339,6 +372,7 @@ Node: TypeAlias = (
     | Accumulate
     | Regroup
     | Replay
+    | Restrict
     | Passing
     | Failing
 )

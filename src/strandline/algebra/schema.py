@@ -10,7 +10,6 @@ Source: design pages "the map" (decision 2: a part is the user's columns + ``__t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -22,7 +21,6 @@ DIFF: Final = "__diff"
 ERROR: Final = "__error"
 """Null in a row of the ok half; in a row of the err half a JSON object that describes the error."""
 RESERVED: Final = "__"
-_DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +72,3 @@ def quote(name: str) -> str:
     '`a``b`'
     """
     return "`" + name.replace("`", "``") + "`"
-
-
-def decimal_digits(type_: str) -> tuple[int, int] | None:
-    """Return the precision and the scale of a decimal type; None for another type.
-
-    >>> decimal_digits("decimal(10,2)"), decimal_digits("int")
-    ((10, 2), None)
-    """
-    found = _DECIMAL.fullmatch(type_)
-    return None if found is None else (int(found[1]), int(found[2] or 0))

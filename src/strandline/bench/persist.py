@@ -129,7 +129,7 @@ async def _measured(
         with meter.measure("peer"):
             _write(source.sortWithinPartitions(*SORT), peer)
         with meter.measure("scan"):
-            read = await engine.multiset(await engine.read(_contents(staged)), SCHEMA)
+            read = await engine.multiset(await engine.read(_contents(staged)))
             answer = engine.spark_frame(read).selectExpr(*_SCAN).collect()
         with meter.measure("peer_scan"):
             expected = session.read.parquet(peer.as_uri()).selectExpr(*_SCAN).collect()

@@ -40,7 +40,7 @@ class Collection:
         async def read() -> Rows:
             reader = await core.holding_reader(self.name)
             at = time if time is not None else await reads.latest([reader])
-            return await core.engine.multiset(await reads.snapshot(core, reader, at, hold), reader.schema)
+            return await core.engine.multiset(await reads.snapshot(core, reader, at, hold))
 
         return self._access.hand_out(self._access.run(read()), hold)
 

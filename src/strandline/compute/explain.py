@@ -39,6 +39,7 @@ def explain(view: PlannedView, stages: Sequence[Stage]) -> Explanation:
         lines += [
             "",
             f"{stage.name}: {stage.sentence}",
+            f"  rule    {' by '.join(filter(None, (stage.kind, ', '.join(stage.sort))))}",
             f"  reads   {', '.join(stage.inputs) or 'nothing'}",
             f"  stores  {stage.schema.ddl}{' (state kept)' if stage is not stages[-1] else ''}",
         ]

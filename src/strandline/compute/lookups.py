@@ -30,6 +30,7 @@ from strandline.algebra.nodes import (
     Passing,
     Project,
     Regroup,
+    Restrict,
     UnionAll,
     children,
     rebuilt,
@@ -125,6 +126,8 @@ def _ways(node: Node) -> Iterator[_Way]:
                 yield from _each(_Way(node.delta, own, node.prior, names, nulls=True))
                 if isinstance(node, Regroup):
                     yield from _each(_Way(node.delta, own, node.new, own, nulls=True))
+        case Restrict():
+            yield from _each(_Way(node.keys, node.keys.names, node.input, node.columns, nulls=True))
         case _:
             pass
 

@@ -214,7 +214,7 @@ class SparkEngine:
         """See `Engine.discard`."""
         await self._run(partial(self._discard, staged))
 
-    async def multiset(self, rows: Rows, schema: Schema) -> Rows:
+    async def multiset(self, rows: Rows) -> Rows:
         """See `Engine.multiset`.  The ERR half gives its one column, ``__error``."""
         return wrap(await self._run(partial(self._multiset, unwrap(rows))))
 

@@ -1,7 +1,8 @@
 """Definite collections: shards of ``(row, time, diff)`` updates that every reader reads alike, for ever.
 
 This package knows nothing of where rows come from; rows themselves pass through `plane.Engine` only.  The names
-exported here are the public interface: a client of two stores, and the handles that it opens.
+exported here are the public interface for programs: a client of two stores, and the handles that it opens.  Modules
+beside them, and in the rooms inside, are for other rooms.
 
 Source: design pages "persist" (handles) and "the public face" (lower down).
 """
@@ -29,6 +30,8 @@ __all__ = [
     "Transactions",
     "ValueCodec",
     "WriteHandle",
+    "client",
+    "fsck",
     "open_multi",
     "open_transactions",
     "read_stream",

@@ -2,3 +2,5 @@
 
 This package treats what it stores as plain bytes.
 """
+
+__all__ = ["blob", "clock", "consensus", "keys", "memory", "seal", "secret", "system"]

@@ -77,8 +77,8 @@ DEFECTS: Final[dict[str, tuple[str, Sabotage]]] = {
     ),
     "a left join with a term in the wrong phase": (_LEFT, _wrong_phase),
     "padding that is never withdrawn": (_LEFT, _never_taken_back),
-    "a match that nobody sees come or go": (_LEFT, _matches_as_they_were),
-    "an absence that nobody sees end": (_NOT_EXISTS, _matches_as_they_were),
+    "a match whose coming and going no row shows": (_LEFT, _matches_as_they_were),
+    "an absence whose end no row shows": (_NOT_EXISTS, _matches_as_they_were),
     "a recompute that forgets to withdraw": ("SELECT shop FROM sales ORDER BY shop LIMIT 2", _forget(Replay)),
 }
 

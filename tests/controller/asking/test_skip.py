@@ -70,7 +70,7 @@ async def read(core: Core, name: str, time: int | None = None) -> list[int]:
     """Return the values that a collection has at ``time`` (None: the latest)."""
     reader = await core.reader(name)
     at = await reads.latest([reader]) if time is None else time
-    rows = listed(await core.engine.multiset(await reads.snapshot(core, reader, at, Hold()), reader.schema)).rows
+    rows = listed(await core.engine.multiset(await reads.snapshot(core, reader, at, Hold()))).rows
     return sorted(row["x" if name == "v" else "value"] for row in rows)
 
 

@@ -26,6 +26,7 @@ from strandline.algebra.nodes import (
     Project,
     Regroup,
     Replay,
+    Restrict,
     UnionAll,
     frames,
 )
@@ -49,6 +50,16 @@ ROW = Schema((Column("k", "bigint"), Column("s", "string"), Column("x", "bigint"
 SUMS = Schema((Column("k", "bigint"), Column("n", "bigint"), Column("total", "bigint")))
 ARROW = {"bigint": pa.int64(), "string": pa.string()}
 K = ("k", Scalar(column("k")))
+
+KEYS = UnionAll((Project(T, (K,)), Project(U, (("k", Scalar(column("uk"))),))))
+WINDOW = "SELECT k, s, row_number() OVER (PARTITION BY k ORDER BY x DESC, s) AS x FROM r"
+
+
+def _of_both(word: str) -> Node:
+    both = (Restrict(Get("t", (("k", "k"), ("s", "s"))), ("k",), KEYS), Restrict(U, ("uk",), KEYS))
+    sql = f"SELECT k, s FROM a {word} SELECT uk, name FROM b"
+    return Replay(both, ("a", "b"), sql, ("k", "s"), both[0], (0,))
+
 
 SHAPES: Mapping[str, tuple[Node, Schema]] = {
     "projection": (Project(T, (K, ("x", scalar("`x` * 2 + 1")))), Schema((ROW.columns[0], ROW.columns[2]))),
@@ -91,16 +102,23 @@ SHAPES: Mapping[str, tuple[Node, Schema]] = {
         ),
         SUMS,
     ),
-    "window": (
+    "window": (Replay((T,), ("r",), WINDOW, ("k", "s", "x"), T, (0,)), ROW),
+    "window of touched keys": (
+        Replay((Restrict(T, ("k",), KEYS),), ("r",), WINDOW, ("k", "s", "x"), Restrict(T, ("k",), KEYS), (0,)),
+        ROW,
+    ),
+    "what is in both, of touched keys": (_of_both("INTERSECT"), Schema((ROW.columns[0], ROW.columns[1]))),
+    "what is in one, of touched keys": (_of_both("EXCEPT"), Schema((ROW.columns[0], ROW.columns[1]))),
+    "other aggregates of touched keys": (
         Replay(
-            (T,),
+            (Restrict(T, ("k",), KEYS),),
             ("r",),
-            "SELECT k, s, row_number() OVER (PARTITION BY k ORDER BY x DESC, s) AS x FROM r",
-            ("k", "s", "x"),
-            Get("t", (("k", "k"), ("s", "s"), ("x", "x"))),
+            "SELECT k, count(DISTINCT s) AS n, CAST(percentile(x, 0.5) * 10 AS BIGINT) AS total FROM r GROUP BY k",
+            ("k", "n", "total"),
+            Restrict(STORED, ("k",), KEYS),
             (0,),
         ),
-        ROW,
+        SUMS,
     ),
 }
 
@@ -239,7 +257,7 @@ def test_a_plan_is_prepared_beside_its_second_use(spark: SparkSession) -> None:
     assert in_order(found) == afresh(spark, given)
 
 
-@pytest.mark.parametrize("shape", ["sums", "groups", "window", "join"])
+@pytest.mark.parametrize("shape", ["sums", "groups", "window", "window of touched keys", "join"])
 def test_one_plan_serves_all_windows_of_as_many_times(shape: str, prepared: Plans, spark: SparkSession) -> None:
     """Damage: a plan is made for each gap between times; updates get the rank of a time, or another time."""
     rng = random.Random(shape)

@@ -80,7 +80,7 @@ def test_a_row_that_is_there_very_often_is_not_laid_out_at_once(engine: SparkEng
 
     async def body() -> None:
         rows = floats(engine, [(1, 1.0, often), (2, 2.0, 3), (3, 3.0, 1), (3, 3.0, -1)], distributed=distributed)
-        frame = engine.spark_frame(await engine.multiset(rows, FLOATS))
+        frame = engine.spark_frame(await engine.multiset(rows))
         assert frame.where("k = 1").limit(5).count() == 5
         assert frame.where("k <> 1").toArrow().to_pylist() == [{"k": 2, "x": 2.0}] * 3
 
@@ -93,7 +93,7 @@ def test_copies_are_as_many_as_the_count_says(engine: SparkEngine, count: int) -
 
     async def body() -> None:
         rows = floats(engine, [(1, 1.0, count)], distributed=True)
-        assert engine.spark_frame(await engine.multiset(rows, FLOATS)).count() == count
+        assert engine.spark_frame(await engine.multiset(rows)).count() == count
 
     asyncio.run(body())
 

@@ -177,7 +177,7 @@ def test_ranges_that_went_apart_are_not_joined(endpoint: DuckDBEndpoint) -> None
         (Binding("v", "Strandline_Checkpoints", ("k",), ONE), "checkpoints"),
         (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("", "int")))), "empty"),
         (Binding("v", "t", ("k",), Schema((Column("k", "int"), Column("i", "interval month")))), "'i'.*interval month"),
-        (Binding("v", "t", ("k",), Schema((Column("k", "map<int,int>"),))), "'k'.*key"),
+        (Binding("v", "t", ("k",), Schema((Column("k", "map<int,int>"),))), "'k'.*map has no order"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_before_anything_is_made(
@@ -451,18 +451,18 @@ def test_every_type_round_trips(endpoint: DuckDBEndpoint) -> None:
         "n": ("timestamp_ntz", pa.timestamp("us"), 1_600_000_000_123_456),
         "a": ("date", pa.date32(), 12_345),
         "b": ("binary", pa.binary(), b"\0\xff"),
-        "s": ("struct<a b:int,c:map<string,float>>", None, None),
+        "s": ("struct<`a b, c:`:int,select:array<float>>", None, None),
         "f": ("float", pa.float32(), float("inf")),
         "o": ("boolean", pa.bool_(), True),
     }
     types = {
-        name: arrow or pa.struct([("a b", pa.int32()), ("c", pa.map_(pa.string(), pa.float32()))])
+        name: arrow or pa.struct([("a b, c:", pa.int32()), ("select", pa.list_(pa.float32()))])
         for name, (_, arrow, _) in columns.items()
     }
     schema = Schema(tuple(Column(name, spark) for name, (spark, _, _) in columns.items()))
     feed = ListFeed("v", schema, types)
     value = {name: pa.scalar(given, types[name]).as_py() for name, (_, _, given) in columns.items()}
-    value["s"] = {"a b": 3, "c": [("x", 0.5)]}
+    value["s"] = {"a b, c:": 3, "select": [0.5]}
     spec = MaterializationSpec("m", (Binding("v", "t", ("k", "i"), schema),))
 
     async def body() -> None:

@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from planted.bugs import Bug, registrar
-from strandline.algebra.nodes import Negate
+from strandline.algebra.nodes import Negate, Node
 from strandline.algebra.schema import ERROR
 from strandline.compute import step_plans
 from strandline.compute import tick as ticking
-from strandline.compute.rules import linear
+from strandline.compute.rules import keyed, linear
 from strandline.compute.sides import Sides
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
@@ -240,6 +240,12 @@ def change_missed(self: StageRun, lower: int, upper: int) -> bool:
 def levels_ignored(runs: Any) -> list[list[Any]]:
     """Put all into one level."""
     return [list(runs)] if runs else []
+
+
+@bug("of a query over two inputs only the keys count that one of them touches", (keyed, "UnionAll"))
+def keys_of_one_input(inputs: tuple[Node, ...]) -> Node:
+    """Take those of the first."""
+    return inputs[0]
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

@@ -81,6 +81,22 @@ def _top(rows: Iterable[Row]) -> list[Row]:
     return sorted(((id_, v) for _, v, id_ in rows), key=lambda row: (-row[1], row[0]))[:2]
 
 
+def _ranked(rows: Sequence[Row]) -> list[Row]:
+    return [(id_, k, 1 + sum(other < v for key, other, _ in rows if key == k)) for k, v, id_ in rows]
+
+
+def _best(rows: Iterable[Row]) -> list[Row]:
+    first: dict[Any, tuple[int, int]] = {}
+    for k, v, id_ in rows:
+        first[k] = min(first.get(k, (-v, id_)), (-v, id_))
+    return [(k, id_) for k, (_, id_) in first.items()]
+
+
+def _without(rows: Iterable[Row], others: Iterable[Row]) -> list[Row]:
+    left = Counter(k for k, *_ in rows) - Counter(k for k, *_ in others)
+    return [(k,) for k in left.elements()]
+
+
 def _total(rows: Sequence[Row]) -> list[Row]:
     return [(len(rows), max((value for _, _, value in rows), default=None))]
 
@@ -111,6 +127,21 @@ VIEWS: Final[dict[str, Wanted]] = {
     ),
     "total": Wanted("SELECT count(*) AS n, max(value) AS m FROM u1", ("u1",), lambda of: _total(of["u1"])),
     "top": Wanted("SELECT id, v FROM t1 ORDER BY v DESC, id LIMIT 2", ("t1",), lambda of: _top(of["t1"]), ("id",)),
+    "ranked": Wanted(
+        "SELECT id, k, rank() OVER (PARTITION BY k ORDER BY v) AS place FROM t1",
+        ("t1",),
+        lambda of: _ranked(of["t1"]),
+        ("id",),
+    ),
+    "best": Wanted(
+        "SELECT k, id FROM t1 QUALIFY row_number() OVER (PARTITION BY k ORDER BY v DESC, id) = 1",
+        ("t1",),
+        lambda of: _best(of["t1"]),
+        ("k",),
+    ),
+    "without": Wanted(
+        "SELECT k FROM t1 EXCEPT ALL SELECT k FROM t2", ("t1", "t2"), lambda of: _without(of["t1"], of["t2"])
+    ),
     "met": Wanted("SELECT u.value, t.id FROM u2 u JOIN t1 t ON u.value = t.k", ("u2", "t1"), _met),
     "both": Wanted(
         "SELECT `offset` AS o, value FROM u1 UNION ALL SELECT `offset` AS o, value FROM u2",
@@ -149,15 +180,27 @@ TABLE: Final = Schema((Column("k", "int"), Column("v", "int"), Column("id", "int
 INPUTS: Final = {"t1": TABLE, "t2": TABLE, "u1": MESSAGES, "u2": MESSAGES}
 
 
+def _asked(name: str, answer: Callable[..., Iterable[Row]]) -> tuple[str, Query]:
+    """Return the query of a view that only Spark can run, and its answer over the rows of each relation."""
+    wanted = VIEWS[name]
+    _, stages = _planned(name, wanted.sql, tuple((each, INPUTS[each]) for each in wanted.inputs))
+    (node,) = (stage.plan for stage in stages if isinstance(stage.plan, Opaque))
+    return node.sql, lambda relations: answer(*([tuple(r.values()) for r in relations[a]] for a in node.aliases))
+
+
 def queries() -> dict[str, Query]:
-    """Return the one query here that has no rule, as the planner has it asked of the engine, and its answer."""
-    _, (stage,) = _planned("top", VIEWS["top"].sql, (("t1", TABLE),))
-    assert isinstance(stage.plan, Opaque)
-    return {
-        stage.plan.sql: lambda relations: _top(
-            (None, *reversed(r.values())) for (rs,) in [relations.values()] for r in rs
+    """Return the queries here that only Spark can run, as the planner has them asked of the engine, and their answers.
+
+    Those with a key have its columns too where the view leaves them out.
+    """
+    return dict(
+        (
+            _asked("top", lambda rows: _top((None, v, id_) for id_, v in rows)),
+            _asked("ranked", _ranked),
+            _asked("best", _best),
+            _asked("without", _without),
         )
-    }
+    )
 
 
 def multiset(rows: Iterable[Row]) -> Counter[Row]:

@@ -1,1 +1,3 @@
 """From SQL text to the algebra."""
+
+__all__ = ["meaning", "view"]

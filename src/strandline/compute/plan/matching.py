@@ -1,4 +1,4 @@
-"""Outer, semi and anti joins as sums of inner joins: who finds a match is a relation of its own.
+"""Outer, semi and anti joins as sums of inner joins: which rows find a match is a relation of its own.
 
 Of ``left`` and ``right`` under some conditions, `matching` makes a relation of which each row of ``left`` meets one row
 if it finds a match in ``right``, and none otherwise.  With equal keys alone these are the distinct keys of ``right``;

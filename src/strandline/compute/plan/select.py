@@ -231,7 +231,7 @@ def _output(context: Context, node: Node, items: Sequence[_Item], qualify: exp.E
     """Return the items over ``node``: a projection, or a recomputed query where there are windows."""
     if qualify is None and not any(item.expression.find(exp.Window) for item in items):
         return project(node, [(item.column, item.expression) for item in items])
-    return _recomputed(context, node, items, {"qualify": qualify}, "a window has no maintenance rule")
+    return _recomputed(context, node, items, {"qualify": qualify}, "no column of PARTITION BY is common to its windows")
 
 
 def _grouped(

@@ -28,7 +28,8 @@ from sqlglot import exp
 
 from strandline.algebra.nodes import NOTHING, Accumulate, Accumulator, Aggregate, Get, Node, Project, Reduce
 from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, is_null, number
-from strandline.algebra.schema import Column, decimal_digits
+from strandline.algebra.schema import Column
+from strandline.algebra.types import decimal_digits
 from strandline.compute.rules.linear import at, updates
 from strandline.compute.rules.phase import Phase, Window
 from strandline.compute.rules.rule import Rule

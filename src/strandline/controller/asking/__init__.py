@@ -1,1 +1,3 @@
 """Asking: queries, verification, status, and what an operator does by hand."""
+
+__all__ = ["backfill", "holding", "housekeeping", "progress", "reads", "selfcheck", "skip", "status", "verification"]

@@ -59,7 +59,7 @@ async def query(core: Core, sql: str, as_of: int | None, hold: Hold) -> Answer:
     names = relations_of(core, sql)
     time, relations = await relations_at(core, names, as_of, hold)
     schema, rows = await core.engine.query(sql, relations, time=time)
-    return Answer(time if names else None, schema, await core.engine.multiset(rows, schema))
+    return Answer(time if names else None, schema, await core.engine.multiset(rows))
 
 
 def edit_reads(core: Core, table: str, edit: Edit) -> list[str]:
@@ -164,9 +164,9 @@ async def multiset(core: Core, name: str, handle: ReadHandle, time: int, hold: H
     """Return the rows of the relation ``name`` at ``time``, with their schema.  Raises as `snapshot`."""
     if _base(core, name) == name:
         rows = await snapshot(core, handle, time, hold)
-        return handle.schema, await core.engine.multiset(rows, handle.schema)
+        return handle.schema, await core.engine.multiset(rows)
     rows = await snapshot(core, handle, time, hold, Half.ERR)
     paths = ((c, exp.Literal.string(f"$.{c.name}")) for c in ERRORS)
     fields = tuple((c.name, Scalar(cast(call("get_json_object", column("error"), at), c.type))) for c, at in paths)
     parsed = await core.engine.evaluate(Project(Get("errors", (("error", ERROR),)), fields), {"errors": rows})
-    return ERRORS, await core.engine.multiset(parsed, ERRORS)
+    return ERRORS, await core.engine.multiset(parsed)

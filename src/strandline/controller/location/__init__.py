@@ -1,1 +1,3 @@
 """A location: its catalog, its settings, the environment that writes there, and its times."""
+
+__all__ = ["catalog", "config", "on_error", "paths", "tenure"]

@@ -25,12 +25,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
+from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.files import file_errors, json_lines
 from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
-from strandline.engine.frames import inline, types
+from strandline.engine.frames import forms, inline
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
 from strandline.errors import CorruptionError, DefinitionError
@@ -145,7 +146,7 @@ def _long(value: int) -> Column:
 
 
 def _columns(schema: Schema) -> list[Column]:
-    return [F.expr(types.normalised(quote(name), kind)).alias(name) for name, kind in types.columns(schema)]
+    return [F.expr(forms.normalised(quote(name), kind)).alias(name) for name, kind in types.columns(schema)]
 
 
 def _refuse_types(schema: Schema, form: FileFormat) -> None:

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
 
+from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import Column, Schema
-from strandline.engine.frames import types
 from strandline.engine.frames.ddl import type_text
 from strandline.errors import DefinitionError
 

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from strandline.algebra import types
 from strandline.algebra.schema import DIFF, Schema, quote
-from strandline.engine.frames import types
-from strandline.engine.frames.types import Atom
+from strandline.algebra.types import Atom
+from strandline.engine.frames import forms
 from strandline.persist.handles.plane import Differences
 
 SAMPLE_ROWS_MAX: Final = 20
@@ -35,7 +36,7 @@ def rounded(schema: Schema, significant: int | None) -> list[str]:
     """
     selected = []
     for name, kind in types.columns(schema):
-        value = types.normalised(quote(name), kind)
+        value = forms.normalised(quote(name), kind)
         if significant is not None and kind in _FLOATS:
             wide = f"CAST({value} AS double)"
             digits = f"CAST(format_string('%.{significant - 1}e', {wide}) AS double)"

@@ -19,7 +19,7 @@ _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def type_text(kind: DataType) -> str:
-    """Return the text of a type; `types.parse` reads it if a collection can hold it."""
+    """Return the text of a type; `algebra.types.parse` reads it if a collection can hold it."""
     match kind:
         case ArrayType():
             return f"array<{type_text(kind.elementType)}>"

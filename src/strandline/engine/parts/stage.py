@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
+from strandline.algebra import types
 from strandline.algebra.schema import DIFF, ERROR, RESERVED, TIME, Schema, quote
-from strandline.engine.frames import inline, types
+from strandline.engine.frames import forms, inline
 from strandline.engine.frames.ddl import type_text
 from strandline.engine.frames.rows import Frame, Local, dataframe, later
 from strandline.engine.parts.footers import Described, Range
@@ -144,7 +145,7 @@ def _read(lazy: DataFrame, request: StageRequest, text: Callable[[str], str]) ->
     """Return the frame of ``text``, which is made of the SQL of the normalised, consolidated rows of ``lazy``."""
     kinds = types.columns(request.schema)
     _check_columns(lazy, kinds, request)
-    normalise = not request.normalised and any(types.has_floats(kind) for _, kind in kinds)
+    normalise = not request.normalised and any(forms.has_floats(kind) for _, kind in kinds)
     normal = consolidate.normal_columns(request.schema, lazy.columns, normalise=normalise)
     # One text, and not a frame made of a frame: Spark looks through the whole of a plan for each of these.
     view = f"{RESERVED}staged_{next(_VIEWS)}"

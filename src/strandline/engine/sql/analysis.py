@@ -19,9 +19,9 @@ from pyspark.errors import ParseException, PySparkException, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from strandline.algebra import types
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
-from strandline.engine.frames import types
 from strandline.engine.frames.ddl import schema_of
 from strandline.engine.frames.failures import is_sparks, thrown
 from strandline.engine.session.start import adopt

@@ -22,8 +22,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.algebra import types
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine.frames import types
+from strandline.engine.frames import forms
 from strandline.persist.shard.batch import Digest
 
 LANES: Final = ("__hash_low", "__hash_high")
@@ -46,7 +47,7 @@ def normal_columns(schema: Schema, present: Sequence[str], *, normalise: bool) -
         if name.lower() not in lower:
             value = f"CAST(NULL AS {_type(schema, name)})"
         else:
-            value = types.normalised(quoted, kind) if normalise else quoted
+            value = forms.normalised(quoted, kind) if normalise else quoted
         selected.append(value if value == quoted else f"{value} AS {quoted}")
     return [*selected, *([ERROR] if ERROR in lower else []), TIME, DIFF]
 
@@ -115,7 +116,7 @@ def _bitmap(flags: Sequence[str]) -> list[str]:
 
 
 def _values(schema: Schema, has_error: bool) -> list[str]:
-    values = [types.hashed(quote(name), kind) for name, kind in types.columns(schema)]
+    values = [forms.hashed(quote(name), kind) for name, kind in types.columns(schema)]
     return [*values, ERROR] if has_error else values
 
 

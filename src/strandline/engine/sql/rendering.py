@@ -29,6 +29,7 @@ from strandline.algebra.nodes import (
     Reduce,
     Regroup,
     Replay,
+    Restrict,
     UnionAll,
 )
 from strandline.algebra.scalar import Scalar, conjunction
@@ -99,6 +100,11 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
         case Replay():
             prior = None if _empty(node.prior) else below(node.prior)
             return _replay(node, [below(child) for child in node.inputs], prior, text)
+        case Restrict():
+            hint = text.hint(small="k" if node.small else None)
+            pairs = zip(node.columns, node.keys.names, strict=True)
+            same = " AND ".join(f"r.{quote(own)} <=> k.{quote(key)}" for own, key in pairs)
+            return f"SELECT {hint}r.* FROM {below(node.input)} r LEFT SEMI JOIN {below(node.keys)} k ON {same}"
 
 
 def _empty(node: Node) -> bool:

@@ -30,6 +30,8 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
+from strandline.algebra.schema import Column
+from strandline.algebra.types import parse
 from strandline.errors import DefinitionError, ProtocolViolation, Unavailable
 from strandline.materialize.driver import (
     Applied,
@@ -44,7 +46,7 @@ from strandline.materialize.drivers import duckdb_checkpoints, duckdb_tables
 from strandline.materialize.drivers.duckdb_checkpoints import Claim
 from strandline.materialize.drivers.duckdb_file import DuckDBFile, sentence
 from strandline.materialize.drivers.duckdb_tables import Target
-from strandline.materialize.drivers.duckdb_types import comparable, duckdb_type
+from strandline.materialize.drivers.duckdb_types import duckdb_type
 from strandline.materialize.protocol.grammar import Conversation
 from strandline.materialize.protocol.messages import (
     Acknowledge,
@@ -99,7 +101,7 @@ class DuckDBDriver:
         """Return the verdict on each binding's columns; does not open the file."""
         for binding in spec.bindings:
             duckdb_tables.check_names(binding)
-        return tuple(Validated({c.name: _verdict(b, c.name, c.type) for c in b.schema}) for b in spec.bindings)
+        return tuple(Validated({c.name: _verdict(b, c) for c in b.schema}) for b in spec.bindings)
 
     async def apply(self, spec: MaterializationSpec, state: Any) -> Applied:
         """Create the tables that are missing, recreate those that no longer fit, check the others."""
@@ -135,15 +137,13 @@ class DuckDBDriver:
         await self._file.run(lambda connection: duckdb_tables.contents(connection, binding, take))
 
 
-def _verdict(binding: Binding, name: str, spark: str) -> Constraint:
+def _verdict(binding: Binding, column: Column) -> Constraint:
     try:
-        kind = duckdb_type(spark)
+        kind = duckdb_type(parse(column.name, column.type))
     except DefinitionError as error:
         return Constraint(ConstraintKind.INCOMPATIBLE, str(error))
-    if name not in binding.key:
+    if column.name not in binding.key:
         return Constraint(ConstraintKind.FIELD_OPTIONAL, f"stored as {kind.text}")
-    if not comparable(spark):
-        return Constraint(ConstraintKind.INCOMPATIBLE, f"a {spark} cannot be part of a key: maps have no equality")
     return Constraint(ConstraintKind.LOCATION_REQUIRED, f"part of the key, stored as {kind.text}")
 
 

@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.algebra import types
 from strandline.errors import CorruptionError, DefinitionError
 from strandline.materialize.drivers.duckdb_checkpoints import TABLE
 from strandline.materialize.drivers.duckdb_types import duckdb_type
@@ -130,7 +131,7 @@ def _create(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
 def _declared(binding: Binding) -> Sql:
     return joined(
         ", ",
-        (compose("{name} {type}", name=identifier(c.name), type=duckdb_type(c.type)) for c in binding.schema),
+        (compose("{n} {t}", n=identifier(name), t=duckdb_type(kind)) for name, kind in types.columns(binding.schema)),
     )
 
 

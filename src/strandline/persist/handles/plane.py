@@ -213,7 +213,7 @@ class Engine(Merger, Protocol):
         """Delete the parts of a batch that was definitely refused.  Idempotent."""
         ...
 
-    async def multiset(self, rows: Rows, schema: Schema) -> Rows:
+    async def multiset(self, rows: Rows) -> Rows:
         """Return the plain rows (no time, no diff) that the updates sum up to, each as often as its count.
 
         Raises (when the result is used) an error that names the row if a count is negative.

@@ -23,7 +23,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from strandline.algebra.schema import Column, Schema, decimal_digits
+from strandline.algebra.schema import Column, Schema
+from strandline.algebra.types import decimal_digits
 from strandline.errors import InvalidUsage
 from strandline.persist.shard.state import ShardState
 

@@ -1,1 +1,3 @@
 """Kinds of `Blob`: where bytes are kept."""
+
+__all__ = ["objects"]

@@ -274,13 +274,13 @@ class EngineContract:
 
         async def body() -> None:
             staged = await engine.stage(load(table(written), SCHEMA), request(way))
-            rows = await engine.multiset(await engine.read(contents(staged)), SCHEMA)
+            rows = await engine.multiset(await engine.read(contents(staged)))
             found = await engine.collect(rows)
             assert found.column_names == ["k", "v"]
             assert Counter(map(tuple, (r.values() for r in found.to_pylist()))) == {(1, "a"): 2, (None, None): 1}
             plain = await engine.stage(load(table([(1, "a", 1, 1), (1, "a", 2, 1)]), SCHEMA), request(way))
             assert plain.plain
-            again = await engine.collect(await engine.multiset(await engine.read(contents(plain)), SCHEMA))
+            again = await engine.collect(await engine.multiset(await engine.read(contents(plain))))
             assert again.to_pylist() == [{"k": 1, "v": "a"}] * 2
 
         self.run(body())
@@ -292,7 +292,7 @@ class EngineContract:
         async def body() -> None:
             staged = await engine.stage(load(table([(1, "fine", 1, 1), (2, "owed", 1, -1)]), SCHEMA), request(way))
             with pytest.raises(StrandlineError, match="owed"):
-                await engine.collect(await engine.multiset(await engine.read(contents(staged)), SCHEMA))
+                await engine.collect(await engine.multiset(await engine.read(contents(staged))))
 
         self.run(body())
 

@@ -194,7 +194,7 @@ class ListEngine:
             if isinstance(part, BlobPart):
                 await self._blob.delete(part.key)
 
-    async def multiset(self, rows: Rows, schema: Schema) -> Rows:
+    async def multiset(self, rows: Rows) -> Rows:
         """See `Engine.multiset`."""
         names = tuple(name for name in listed(rows).names if name not in _OURS)
         counts: Counter[tuple[Any, ...]] = Counter()

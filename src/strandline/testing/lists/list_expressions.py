@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 from sqlglot import exp
 
 from strandline.algebra.scalar import Scalar
-from strandline.algebra.schema import decimal_digits
+from strandline.algebra.types import decimal_digits
 from strandline.errors import EvaluationError, InvalidUsage
 
 Value: TypeAlias = Any

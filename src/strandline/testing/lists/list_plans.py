@@ -34,6 +34,7 @@ from strandline.algebra.nodes import (
     Reduce,
     Regroup,
     Replay,
+    Restrict,
     UnionAll,
 )
 from strandline.algebra.scalar import Scalar
@@ -95,6 +96,9 @@ class Plans:
                 return list(self._regroup(node))
             case Replay():
                 return list(self._replay(node))
+            case Restrict():
+                keys = {_values(node.keys.names, row) for row in self.updates(node.keys)}
+                return [row for row in self.updates(node.input) if _values(node.columns, row) in keys]
             case Passing():
                 return [row for row in self.updates(node.input) if not _failed(node.expressions, row)]
             case Failing():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.nodes import Get, Node, Opaque, Project, frames
+from strandline.algebra.nodes import Get, Key, Node, Opaque, Project, frames
 from strandline.algebra.scalar import Scalar, column
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
+from strandline.compute.plan.keys.key_of import key_of, showing_key
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.scalars.scope import Names, Unplanned
 from strandline.engine.sql.rendering import render
@@ -90,11 +92,41 @@ class Context:
         reason: str,
         *,
         picks: bool = False,
-    ) -> Opaque:
-        """Return an `Opaque` that Spark accepts, its types learned."""
-        node = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason, picks)
-        self.learn(node)
-        return node
+    ) -> Node:
+        """Return the rows of an `Opaque` that Spark accepts, its types learned, with a key if one is known.
+
+        The query shows its key, so that it is stored with the rows; what is returned has the columns ``names`` only.
+        """
+        asked = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason, picks)
+        node = showing_key(asked, self.names.fresh)
+        schema = self.learn(node)
+        return renamed(replace(node, key=self._comparable(node, schema)), zip(asked.names, asked.names, strict=True))
+
+    def _comparable(self, node: Opaque, schema: Schema) -> Key | None:
+        """Return the key of ``node``, of which only those columns count that have one type everywhere.
+
+        Equality of unequal types is not transitive, and that of maps is not known.
+        """
+        found = key_of(node)
+        if found is None:
+            return None
+        types = [{c.name: c.type for c in schema}]
+        types += [{c.name: c.type for c in self.schema(below)} for below in node.inputs if len(node.inputs) > 1]
+        columns = (found.output, *(found.inputs if len(node.inputs) > 1 else ()))
+        of = [[each[name] for name in own] for each, own in zip(types, columns, strict=True)]
+        kept = [n for n, (first, *others) in enumerate(zip(*of, strict=True)) if _one(first, others)]
+        if not kept:
+            return None
+        return Key(tuple(tuple(own[n] for n in kept) for own in found.inputs), tuple(found.output[n] for n in kept))
+
+
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+
+
+def _one(first: str, others: Sequence[str]) -> bool:
+    """Tell whether these types, of one column here and there, compare values as one type does."""
+    alike = all(other == first or {first, other} <= set(_INTEGERS) for other in others)
+    return alike and "map<" not in first and "variant" not in first
 
 
 def project(node: Node, columns: Iterable[tuple[str, exp.Expr]]) -> Node:

@@ -1,10 +1,10 @@
-"""Column types as text: what is read, what is refused, what becomes of floats."""
+"""Column types as text: what is read, what is refused."""
 
 from __future__ import annotations
 
 import pytest
 
-from strandline.engine.frames.types import Array, Atom, Decimal, Struct, has_floats, normalised, parse
+from strandline.algebra.types import Array, Atom, Decimal, Struct, parse
 from strandline.errors import DefinitionError
 
 
@@ -18,6 +18,7 @@ from strandline.errors import DefinitionError
         ("decimal", Decimal(10, 0)),
         ("array< array<float> >", Array(Array(Atom("float")))),
         ("struct<a:int,`b,:>`:string>", Struct((("a", Atom("int")), ("b,:>", Atom("string"))))),
+        ("struct<select:int,order:string>", Struct((("select", Atom("int")), ("order", Atom("string"))))),
     ],
 )
 def test_sparks_simple_strings_are_read(text: str, kind: object) -> None:
@@ -46,11 +47,3 @@ def test_what_cannot_be_kept_is_refused_and_its_column_named(text: str) -> None:
     """Damage: rows are stored that have several binary forms, or none."""
     with pytest.raises(DefinitionError, match="'the column'"):
         parse("the column", text)
-
-
-def test_only_types_with_floats_pay_for_normalising() -> None:
-    """Damage: every staged string is copied for nothing."""
-    plain = Array(Struct((("a", Atom("string")), ("b", Decimal(3, 1)))))
-    assert not has_floats(plain)
-    assert normalised("`c`", plain) == "`c`"
-    assert has_floats(Array(Struct((("a", Atom("float")),))))

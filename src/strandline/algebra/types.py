@@ -1,15 +1,11 @@
-"""Column types: which of Spark's types a collection can hold, and what each becomes at rest and in a digest.
+"""Column types: the small tree that a type's text writes, if a collection can hold it.
 
-A type is a small tree (`Atom`, `Decimal`, `Array`, `Struct`) read from Spark's simple string.  It answers three
-questions as text or plain data, with no JVM: how a value is *normalised* at the door (−0.0 → 0.0, one NaN), how it is
-*hashed* into a digest, and which Arrow type carries it.  What has no total order or no one binary form per value (maps,
-variants, collated strings) is refused by name.
+A type is a small tree (`Atom`, `Decimal`, `Array`, `Struct`) read from Spark's simple string; a struct's field names
+may be quoted.  What has no total order or no one binary form per value (maps, variants, collated strings) is refused by
+name.  This is the only reader of type texts.  sqlglot's loses fields whose names are words of SQL:
+``struct<a:int,select:int>`` becomes a struct of ``a`` alone.
 
-Two traps in Spark's ``xxhash64`` shape `hashed`: it skips NULLs and does not mark where an array ends, so nested values
-are hashed with their null flags and sizes; and it hashes ``int`` 1 and ``bigint`` 1 differently, so numbers are hashed
-in their widest form and a column may be widened without changing any digest.
-
-Source: design pages "the map" (law D: rows are normalised at the door) and "persist" (digest, evolution).
+Source: design pages "the map" (law D) and "persist" (evolution).
 """
 
 from __future__ import annotations
@@ -19,27 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import pyarrow as pa
-
-from strandline.algebra.schema import Schema, quote
+from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError
 
-_ARROW: Final[dict[str, pa.DataType]] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
+_NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
+_ATOMS: Final = _NUMBERS | {"boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"}
 _SYNONYMS: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
-_WIDEST: Final = {"tinyint": "bigint", "smallint": "bigint", "int": "bigint", "float": "double"}
 _REFUSED: Final = {
     "map": "a map has no order; use an array of structs",
     "variant": "a variant has several binary forms for one value; parse it into columns",
@@ -127,7 +108,7 @@ class _Reader:
                 raise self._refused("Parquet has no struct without fields")
             return Struct(fields)
         collated = name == "string" and self._peek().lower() == "collate"
-        if name in _ARROW and not collated:
+        if name in _ATOMS and not collated:
             return Atom(name)
         raise self._refused(
             "collations compare unequal bytes as equal; use plain string" if collated else _REFUSED.get(name)
@@ -185,81 +166,14 @@ def columns(schema: Schema) -> tuple[tuple[str, Type], ...]:
     return tuple((c.name, parse(c.name, c.type)) for c in schema)
 
 
-def normalised(value: str, kind: Type, depth: int = 0) -> str:
-    """Return SQL for ``value`` (SQL of type ``kind``) with −0.0 as 0.0 and one NaN, at any depth; all else as it is.
+def decimal_digits(text: str) -> tuple[int, int] | None:
+    """Return the precision and the scale of a decimal type; None for another type.
 
-    >>> normalised("`a`", Atom("int"))
-    '`a`'
-    >>> normalised("`a`", Atom("double"))
-    "CASE WHEN isnan(`a`) THEN double('NaN') WHEN `a` = 0 THEN double(0) ELSE `a` END"
+    >>> decimal_digits("decimal(10,2)"), decimal_digits("int"), decimal_digits("map<int,int>")
+    ((10, 2), None, None)
     """
-    match kind:
-        case Atom("float" | "double" as name):
-            return f"CASE WHEN isnan({value}) THEN {name}('NaN') WHEN {value} = 0 THEN {name}(0) ELSE {value} END"
-        case Array(element) if has_floats(element):
-            item = f"x{depth}"
-            return f"transform({value}, {item} -> {normalised(item, element, depth + 1)})"
-        case Struct(fields) if has_floats(kind):
-            inner = ", ".join(
-                f"{_literal(name)}, {normalised(f'({value}).{quote(name)}', field, depth)}" for name, field in fields
-            )
-            return f"if({value} IS NULL, NULL, named_struct({inner}))"
-        case _:
-            return value
-
-
-def hashed(value: str, kind: Type, depth: int = 0) -> str:
-    """Return SQL whose ``xxhash64`` tells any two normalised values apart: wide numbers, null flags, sizes.
-
-    >>> hashed("`a`", Atom("int")), hashed("`a`", Atom("string"))
-    ('CAST(`a` AS bigint)', '`a`')
-    """
-    match kind:
-        case Atom(name) if name in _WIDEST:
-            return f"CAST({value} AS {_WIDEST[name]})"
-        case Array(element):
-            item = f"x{depth}"
-            inner = f"struct({item} IS NULL, {hashed(item, element, depth + 1)})"
-            return f"struct(size({value}), transform({value}, {item} -> {inner}))"
-        case Struct(fields):
-            flags = (
-                f"({value}).{quote(name)} IS NULL, {hashed(f'({value}).{quote(name)}', field, depth)}"
-                for name, field in fields
-            )
-            return f"struct({', '.join(flags)})"
-        case _:
-            return value
-
-
-def has_floats(kind: Type) -> bool:
-    """Tell whether a value of this type can hold a float at any depth."""
-    match kind:
-        case Atom(name):
-            return name in {"float", "double"}
-        case Decimal():
-            return False
-        case Array(element):
-            return has_floats(element)
-        case Struct(fields):
-            return any(has_floats(field) for _, field in fields)
-
-
-def arrow(kind: Type) -> pa.DataType:
-    """Return the Arrow type that carries it.
-
-    >>> arrow(Array(Decimal(10, 2)))
-    ListType(list<element: decimal128(10, 2)>)
-    """
-    match kind:
-        case Atom(name):
-            return _ARROW[name]
-        case Decimal(precision, scale):
-            return pa.decimal128(precision, scale)
-        case Array(element):
-            return pa.list_(pa.field("element", arrow(element)))
-        case Struct(fields):
-            return pa.struct([pa.field(name, arrow(field)) for name, field in fields])
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    try:
+        kind = parse("", text)
+    except DefinitionError:
+        return None
+    return (kind.precision, kind.scale) if isinstance(kind, Decimal) else None

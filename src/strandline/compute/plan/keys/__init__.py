@@ -1,0 +1,1 @@
+"""Keys of queries: the columns by which a query falls into parts."""
