@@ -58,7 +58,7 @@ class Load:
     change: float = 0.001
     spread: Spread = Spread.UNIFORM
     ticks: int = 5
-    warm: int = 2
+    warm: int = 4
     one_by_one: bool = True
     together: bool = True
 

@@ -79,6 +79,7 @@ class StageRun:
         self._forgiven = forgiven
         self._plans = StepPlans(stage)
         self._failed: int | None = None  # a row failed before this time, the last one that did
+        self._counted: _Seen | None = None  # the last window that was looked at
         self._looked_up: int | None = None  # where the last window began for which something was looked up
         self.stepping_ms: int | None = None
         """Since when a tick waits for a step of it (milliseconds); None: it does not."""
@@ -157,7 +158,7 @@ class StageRun:
             if begin is None or begin.rebuild or await self._care() is not Care.PLAIN:
                 return None
             way, lower, end = ways(Care.PLAIN)[0], begin.time, as_time(upper)
-            if sum(each.rows for each in self._changes(lower, end).values()) > SMALL_ROWS_MAX:
+            if (await self._seen(lower, end)).rows > SMALL_ROWS_MAX:
                 return None
             delta, rows_read = await self._changed(way, lower, end)
             writing = await self.sink.draft(delta, upper, small=True)
@@ -302,13 +303,11 @@ class StageRun:
 
     async def _changed(self, way: Way, lower: int, upper: int) -> tuple[Updates, int]:
         """Return what the inputs' changes in the window come to, and how many these are."""
-        changes = self._changes(lower, upper)
-        found = {name: await self._engine.times(each) for name, each in sorted(changes.items()) if each.rows}
-        changed = frozenset(name for name, times in found.items() if times)
-        times = sorted({time for each in found.values() for time in each})
+        seen = await self._seen(lower, upper)
+        changed = frozenset(name for name, counts in seen.counts.items() if counts)
+        times = sorted({time for counts in seen.counts.values() for time in counts})
         origin = times[0] if times else lower
-        rows_read = sum(each.rows for each in changes.values())
-        window = Window(changed, tuple(time - origin for time in times), small=rows_read <= SMALL_ROWS_MAX)
+        window = Window(changed, tuple(time - origin for time in times), small=seen.rows <= SMALL_ROWS_MAX)
         plans = self._plans.of(way.care, window)
         bounds = Bounds(lower, upper, origin)
         how = {"here": window.small, "net": way.narrow, "wary": self._wary}
@@ -318,7 +317,15 @@ class StageRun:
         for lookup in plans.lookups:
             await sides.look_up(lookup)
         read = {name: await sides.rows(name) for name in plans.frames}
-        return await self._evaluated(plans, read, origin, await self._inherited(changes)), rows_read
+        return await self._evaluated(plans, read, origin, await self._inherited(self._changes(lower, upper))), seen.rows
+
+    async def _seen(self, lower: int, upper: int) -> _Seen:
+        """Return how many updates of the inputs the window has; it is asked for twice."""
+        if self._counted is None or self._counted.window != (lower, upper):
+            changes = sorted(self._changes(lower, upper).items())
+            counts = {name: await self._engine.times(each) for name, each in changes if each.rows}
+            self._counted = _Seen((lower, upper), counts)
+        return self._counted
 
     def _may_change(self, lower: int, upper: int) -> bool:
         """Return whether the inputs may have updates in the window: False is certain."""
@@ -357,6 +364,19 @@ class StageRun:
         if self._failed is None:
             return False
         return any(reader.state.since <= Frontier(self._failed) for reader in self._inputs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How many updates of each input there are at each time of a window."""
+
+    window: tuple[int, int]
+    counts: Mapping[str, Mapping[int, int]]
+
+    @property
+    def rows(self) -> int:
+        """How many updates there are."""
+        return sum(sum(counts.values()) for counts in self.counts.values())
 
 
 @dataclass(frozen=True, slots=True)

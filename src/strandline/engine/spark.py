@@ -139,7 +139,7 @@ class SparkEngine:
         """See `Engine.read`.  Contents of inline parts alone are decoded here and now, without Spark."""
         return wrap(await self._run(partial(self._scanner.read, contents)))
 
-    async def times(self, contents: Contents) -> tuple[int, ...]:
+    async def times(self, contents: Contents) -> Mapping[int, int]:
         """See `Engine.times`."""
         return await self._run(partial(self._scanner.times, contents))
 
@@ -393,7 +393,7 @@ def _asked(frame: Frame, request: StageRequest) -> Asked | None:
         return None
     match frame:
         case Planned(node, tables, origin):
-            return Asked(node, tables, origin, request)
+            return Asked(node, tables, origin, request, again=True)
         case Local(table, _) if 0 < table.num_rows <= ROWS_MAX:
             names = [name for name in table.column_names if name not in (TIME, DIFF)]
             return Asked(Get(_GIVEN, tuple((name, name) for name in names)), {_GIVEN: table}, 0, request)

@@ -123,11 +123,11 @@ def test_times_are_those_of_the_half_and_the_window(engine: SparkEngine, way: st
         single = contents(await engine.stage(engine.from_arrow(table([(1, "a", 4, 1)]), SCHEMA), request(way)))
         from msgspec.structs import replace
 
-        assert await engine.times(several) == (3, 7)
-        assert await engine.times(replace(several, half=Half.ERR)) == (5,)
-        assert await engine.times(replace(several, upper=7, advance=4)) == (4,)
-        assert await engine.times(single) == (4,)
-        assert await engine.times(replace(single, half=Half.ERR)) == ()
+        assert await engine.times(several) == {3: 1, 7: 1}
+        assert await engine.times(replace(several, half=Half.ERR)) == {5: 1}
+        assert await engine.times(replace(several, upper=7, advance=4)) == {4: 1}
+        assert await engine.times(single) == {4: 1}
+        assert await engine.times(replace(single, half=Half.ERR)) == {}
 
     asyncio.run(body())
 

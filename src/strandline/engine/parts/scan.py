@@ -8,6 +8,7 @@ Source: design page "persist" (everything at rest is checked; halves).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -30,6 +31,8 @@ from strandline.persist.shard.batch import BlobPart, InlinePart, Part, Window
 
 HERE_ROWS_MAX: Final = 50_000
 """More updates than this are not brought into this process, even if they are asked for here."""
+HERE_BYTES_MAX: Final = 8 << 20
+"""The few updates of a window may be in parts of so many bytes, which compaction has merged."""
 _OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true"}
 
 
@@ -50,8 +53,10 @@ class Scanner:
         blobs = _blobs(contents)
         if not blobs:
             return Local(small, contents.plain)
-        if contents.here and sum(part.rows for part in blobs) <= HERE_ROWS_MAX:
-            return Local(pa.concat_tables(self.tables(contents)), contents.plain)
+        if contents.here and _may_be_few(contents, blobs):
+            table = pa.concat_tables(self.tables(contents))
+            if table.num_rows <= HERE_ROWS_MAX:
+                return Local(table, contents.plain)
         scan = self._shown(contents, self.store.check_all(blobs))
         if scan is None:
             return Local(small, contents.plain)
@@ -59,33 +64,37 @@ class Scanner:
             scan = scan.unionByName(dataframe(Local(small, contents.plain), self.session, contents.advance))
         return Distributed(scan, contents.plain, contents.advance)
 
-    def times(self, contents: Contents) -> tuple[int, ...]:
-        """Return the distinct times of the updates, ascending; a job runs only for parts that hold several."""
-        found = set(_decoded(contents)[TIME].to_pylist())
+    def times(self, contents: Contents) -> dict[int, int]:
+        """Return how many updates each time has, ascending; a job runs only for large parts that hold several."""
+        found = _counted(_decoded(contents))
         several = []
         for described in self.store.check_all(_blobs(contents)):
             part = described.part
             exact = described.times.least == described.times.greatest and part.window is None
             if not exact or described.errors is None or contents.half is Half.BOTH:
                 several.append(described)
-            elif described.errors < part.rows if contents.half is Half.OK else described.errors:
-                found.add(described.times.least)
-        found |= self._times(contents, several)
-        advanced = {max(time, contents.advance) for time in found if contents.lower <= time < contents.upper}
-        return tuple(sorted(advanced))
+            elif contents.lower <= described.times.least < contents.upper:
+                rows = part.rows - described.errors if contents.half is Half.OK else described.errors
+                found[max(described.times.least, contents.advance)] += rows
+        found += self._times(contents, several)
+        return {time: found[time] for time in sorted(+found)}
 
-    def _times(self, contents: Contents, parts: Sequence[Described]) -> set[int]:
-        """Return the times in these parts, read here if they are small."""
-        if sum(each.part.rows for each in parts) <= HERE_ROWS_MAX:
+    def _times(self, contents: Contents, parts: Sequence[Described]) -> Counter[int]:
+        """Return how many updates of these parts each time has; the parts are read here if they are small."""
+        if _may_be_few(contents, [each.part for each in parts]):
             own = {each.part.key for each in parts}
             batches = (
                 changed(batch, parts=tuple(p for p in batch.parts if _key(p) in own)) for batch in contents.batches
             )
             tables = self.tables(changed(contents, batches=tuple(batches)))
-            return {time for table in tables for time in table[TIME].unique().to_pylist()}
+            return sum((_counted(table) for table in tables), Counter())
         shown = self._shown(contents, parts)
-        times = [] if shown is None else shown.select(TIME).distinct().toArrow()[TIME].to_pylist()
-        return {time + contents.advance for time in times}
+        if shown is None:
+            return Counter()
+        counts = shown.groupBy(TIME).count().toArrow()
+        return Counter(
+            {time + contents.advance: n for time, n in zip(*(c.to_pylist() for c in counts.columns), strict=True)}
+        )
 
     def tables(self, contents: Contents) -> Iterator[pa.Table]:
         """Yield the updates of ``contents``, part by part, read and checked here; first none, for the columns."""
@@ -166,6 +175,19 @@ def _decoded(contents: Contents) -> pa.Table:
             bounds = {"lower": wanted.lower, "upper": wanted.upper, "advance": wanted.advance}
             tables.append(inline.select(pa.concat_tables(those), half=contents.half, **bounds))
     return pa.concat_tables(tables)
+
+
+def _may_be_few(contents: Contents, parts: Sequence[BlobPart]) -> bool:
+    """Tell whether ``contents`` may have few updates in ``parts``, and reading these takes little."""
+    if sum(part.rows for part in parts) <= HERE_ROWS_MAX:
+        return True
+    return contents.lower > 0 and sum(part.size for part in parts) <= HERE_BYTES_MAX
+
+
+def _counted(updates: pa.Table) -> Counter[int]:
+    """Return how many updates each time has."""
+    counts = updates[TIME].value_counts()
+    return Counter(dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)))
 
 
 def _key(part: Part) -> str:

@@ -1,8 +1,8 @@
 """The prepared plans of an engine: which are kept, and the run of many of them in one Spark job.
 
-A plan is prepared when it is asked for a second time, since much of what is asked for once (an INSERT of an odd shape)
-is never asked for again; and it is prepared beside the ticks, which run fresh plans until it is ready.  The least
-recently used plans are forgotten.
+A step's plan is prepared when it is first asked for, and any other when it is asked for a second time, since much of
+what is asked for once (an INSERT of an odd shape) is never asked for again; and it is prepared beside the ticks, which
+run fresh plans until it is ready.  The least recently used plans are forgotten.
 
 Whatever goes wrong here costs time and no answer: the caller then runs a fresh plan, which fails as it must.
 
@@ -33,7 +33,7 @@ from strandline.persist.handles.plane import StageRequest
 ROWS_MAX: Final = 50_000
 """More rows than this are better planned for what they are, in as many partitions as there are cores."""
 ASKED_MIN: Final = 2
-"""A plan is prepared when it is asked for as often as this."""
+"""A plan is prepared when it is asked for as often as this; one that is sure to come again counts for two."""
 PLANS_MAX: Final = 300
 """How many plans are kept, and how many of which it is only known that they were asked for."""
 
@@ -76,6 +76,8 @@ class Asked:
     tables: Mapping[str, pa.Table]
     origin: int
     request: StageRequest
+    again: bool = False
+    """Whether it is sure to be asked for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +141,10 @@ class Plans:
         key = _key(asked)
         with self._guard:
             times = self._kept.get(key, 0)
-            due = isinstance(times, int) and times + 1 >= ASKED_MIN
+            times = times + (2 if asked.again else 1) if isinstance(times, int) else times
+            due = isinstance(times, int) and times >= ASKED_MIN
             if isinstance(times, int):
-                self._kept[key] = _BEING_MADE if due else times + 1
+                self._kept[key] = _BEING_MADE if due else times
             self._kept.move_to_end(key)
             while len(self._kept) > PLANS_MAX:
                 self._kept.popitem(last=False)

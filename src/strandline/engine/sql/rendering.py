@@ -137,8 +137,7 @@ def _join(node: Join, sources: list[str], text: Text) -> str:
         names |= frozenset(node.inputs[position].names)
         on = [conjunct for conjunct in waiting if conjunct.columns <= names]
         waiting = [conjunct for conjunct in waiting if conjunct not in on]
-        keyed = any(equal.condition in on for equal in node.equal)
-        hint = text.hint(small="l" if node.small is not None else None, settled=keyed and not left)
+        hint = text.hint(small="l" if node.small is not None else None)
         columns = map(quote, node.names if not left else sorted(names))
         times = [f"GREATEST(l.{TIME}, r.{TIME}) AS {TIME}", f"l.{DIFF} * r.{DIFF} AS {DIFF}"]
         condition = written(conjunction(conjunct.tree for conjunct in on)) if on else "true"

@@ -44,13 +44,13 @@ class Text:
         self.single = single
         self._names: dict[str, str] = {}
 
-    def hint(self, *, small: str | None, settled: bool = True) -> str:
+    def hint(self, *, small: str | None) -> str:
         """Return the hint of a join: keep the relation ``small`` in memory.
 
-        ``settled``: it has equal keys, and is not joined further.  Else Spark forgets that it is one partition.
+        Spark forgets of a join that it is one partition, where it has no keys or is joined further.
         """
         hints = [] if small is None else [f"{'SHUFFLE_HASH' if self.single else 'BROADCAST'}({small})"]
-        hints += ["COALESCE(1)"] if self.single and not settled else []
+        hints += ["COALESCE(1)"] if self.single else []
         return f"/*+ {', '.join(hints)} */ " if hints else ""
 
     def union(self, terms: Iterable[str]) -> str:

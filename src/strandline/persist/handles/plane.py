@@ -245,8 +245,8 @@ class Engine(Merger, Protocol):
         """
         ...
 
-    async def times(self, contents: Contents) -> tuple[int, ...]:
-        """Return the distinct times of the updates, ascending: from statistics if they suffice, else by a small job."""
+    async def times(self, contents: Contents) -> Mapping[int, int]:
+        """Return how many updates each time has, ascending: from statistics if they suffice, else by a small job."""
         ...
 
     def net(

@@ -227,9 +227,9 @@ class ListEngine:
         """Return the settings that affect results: none."""
         return {}
 
-    async def times(self, contents: Contents) -> tuple[int, ...]:
+    async def times(self, contents: Contents) -> Mapping[int, int]:
         """See `Engine.times`."""
-        return tuple(sorted({row[TIME] for row in listed(await self.read(contents)).rows}))
+        return dict(sorted(Counter(row[TIME] for row in listed(await self.read(contents)).rows).items()))
 
     async def errors(self, rows: Rows, *, of: str | None = None) -> Errors:
         """See `Engine.errors`."""
