@@ -33,7 +33,7 @@ from strandline.errors import (
     StoreError,
     Unavailable,
 )
-from strandline.materialize.runtime import Materialization
+from strandline.materialize.runtime import Task
 from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -203,7 +203,7 @@ def test_closing_goes_on_after_an_endpoint_that_fails() -> None:
     place, tasks = Place(), {"one": Stuck(), "two": Stuck()}
     assembly, loop = place.assembly(), LoopThread()
     core = loop.run(Core.open(assembly, Config(), Mode.FULL))
-    core.require_writing().instance._tasks.update(cast("dict[str, Materialization]", tasks))
+    core.require_writing().instance._tasks.update(cast("dict[str, Task]", tasks))
     env = Environment(Access(core, assembly, loop))
     with pytest.raises(Unavailable, match="endpoint is gone"):
         env.close()

@@ -46,6 +46,13 @@ def test_equal_offsets_cover_the_same_messages_and_hash_alike(a, b):
     assert (padded, hash(padded)) == (a, hash(a))
 
 
+@given(offsets, offsets)
+def test_messages_are_counted_by_what_is_newly_covered(earlier, later):
+    """Damage: a progress display that goes back, or a re-read that is not counted."""
+    fresh = [(p, o) for p in "abc" for o in range(6) if later.covers(p, o) and not earlier.covers(p, o)]
+    assert later.messages_since(earlier) == len(fresh)
+
+
 def test_negative_offsets_are_refused():
     """Damage: a position before the beginning covers nothing, and everything is read again."""
     with pytest.raises(ValueError, match="negative"):

@@ -33,7 +33,7 @@ from strandline.materialize.protocol.messages import (
     Store,
 )
 from strandline.materialize.protocol.task import Checkpoint
-from strandline.materialize.runtime import Materialization
+from strandline.materialize.runtime import Task
 from strandline.materialize.stores import Stores, to_store
 from strandline.testing.contracts.driver_contract import (
     DriverContract,
@@ -124,7 +124,7 @@ def test_a_runtime_that_does_not_ask_for_new_keys_is_caught(
     async def unasked(*_: object, **__: object) -> None:
         """Ask nothing."""
 
-    monkeypatch.setattr(Materialization, "_load", unasked)
+    monkeypatch.setattr(Task, "_load", unasked)
     caught(second_row(MemoryEndpoint(session)))
 
 

@@ -25,7 +25,7 @@ from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.messages import Flush, Loaded, Request, Response, Store
 from strandline.materialize.protocol.state import StateUpdate
 from strandline.materialize.protocol.task import Binding, MaterializationSpec
-from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Counts, Materialization, Moving, Status
+from strandline.materialize.runtime import APPLY_ROUNDS_MAX, Counts, Moving, Status, Task
 from strandline.materialize.spool import Spool
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.driver_contract import (
@@ -155,7 +155,7 @@ def test_a_first_sync_holds_few_batches_and_reports_its_progress(monkeypatch: py
 
     spec = MaterializationSpec("m", (Binding("orders", "Orders", ("k", "f"), KEYED),))
     log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log/m", 1)
-    runtime = Materialization(spec, MemoryDriver(Endpoint(), Sizing), log, [feed], watch)
+    runtime = Task(spec, MemoryDriver(Endpoint(), Sizing), log, [feed], watch)
     asyncio.run(runtime.advance())
     assert runtime.status.committed == Counts(1, rows, 0)
     assert feed.most <= 2
@@ -255,7 +255,7 @@ def test_feeds_must_be_those_of_the_bindings() -> None:
     world = world_of()
     log = RecoveryLog(HandClock(), CountingIds(), world.consensus, "log", 1)
     with pytest.raises(InvalidUsage, match="one feed per binding"):
-        Materialization(world.spec, world.endpoint.driver(), log, world.feeds[::-1])
+        Task(world.spec, world.endpoint.driver(), log, world.feeds[::-1])
 
 
 @pytest.mark.parametrize("rounds", [0, 3, APPLY_ROUNDS_MAX + 1])

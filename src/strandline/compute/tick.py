@@ -31,7 +31,7 @@ from strandline.persist.handles.write import fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced
 
-Together: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[object]]
+SideBySide: TypeAlias = Callable[[Sequence[Coroutine[Any, Any, None]]], Awaitable[object]]
 """Runs coroutines side by side until all have ended; raises what the first of them raises.  The wiring decides how."""
 
 
@@ -54,7 +54,7 @@ class TickReport:
 
 
 async def tick(
-    client: PersistClient, engine: Engine, runs: Sequence[StageRun], upper: Frontier, together: Together
+    client: PersistClient, engine: Engine, runs: Sequence[StageRun], upper: Frontier, together: SideBySide
 ) -> TickReport:
     """Bring ``runs`` up to ``upper`` as far as their inputs are known.
 
@@ -97,7 +97,7 @@ async def _step(
     runs: Sequence[StageRun],
     upper: Frontier,
     report: TickReport,
-    together: Together,
+    together: SideBySide,
 ) -> None:
     """Step ``runs``, which do not read each other.  What those with small windows write is staged at once."""
     drafts: dict[str, Draft] = {}

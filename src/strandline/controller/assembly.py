@@ -15,7 +15,7 @@ from typing import Protocol
 
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
-from strandline.compute.tick import Together
+from strandline.compute.tick import SideBySide
 from strandline.controller.location.tenure import Processes
 from strandline.instance.connections import Connectors, Drivers
 from strandline.persist.handles.plane import Engine
@@ -52,7 +52,7 @@ class Assembly:
     analyst: TypeAnalyst
     connectors: Connectors
     drivers: Drivers
-    together: Together
+    together: SideBySide
     processes: Processes
     address: Path | None
     """Where the writer publishes the address that sends notices of new versions; None: only in the writer itself."""

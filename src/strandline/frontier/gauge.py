@@ -60,3 +60,7 @@ class Offsets:
         (('1', 1),)
         """
         return Offsets({p: min(n, other[p]) for p, n in self.entries})
+
+    def messages_since(self, earlier: Offsets) -> int:
+        """Count the offsets from ``earlier`` up to here (an upper bound on messages: offsets may have gaps)."""
+        return sum(max(0, n - earlier[p]) for p, n in self.entries)

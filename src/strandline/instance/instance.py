@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.compute.tick import TickReport, Together, tick
+from strandline.compute.tick import SideBySide, TickReport, tick
 from strandline.errors import ConfigError, FencedError
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.instance import live
@@ -36,8 +36,7 @@ from strandline.instance.problems import Problems
 from strandline.instance.reports import Report, ViewStatus
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
 from strandline.instance.tasks import start_task
-from strandline.materialize.runtime import Materialization as Task
-from strandline.materialize.runtime import Status, unwatched
+from strandline.materialize.runtime import Status, Task, unwatched
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.read import ReadHandle
@@ -55,7 +54,7 @@ class Equipment:
     engine: Engine
     connectors: Connectors
     drivers: Drivers
-    together: Together
+    together: SideBySide
 
 
 class Instance:

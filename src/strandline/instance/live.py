@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Final
 
 from strandline.instance.dataflows import Dataflows
-from strandline.materialize.runtime import Materialization as Task
+from strandline.materialize.runtime import Task
 
 SINK: Final = "sink"
 MOVING: Final = "moving"

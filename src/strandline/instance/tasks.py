@@ -12,8 +12,7 @@ from strandline.instance.feeds import CollectionFeed
 from strandline.materialize.driver import Driver
 from strandline.materialize.log import RecoveryLog, peek, register_of
 from strandline.materialize.protocol.task import MaterializationSpec
-from strandline.materialize.runtime import Materialization as Task
-from strandline.materialize.runtime import Status
+from strandline.materialize.runtime import Status, Task
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Engine
 from strandline.persist.handles.read import ReadHandle

@@ -1,7 +1,7 @@
 """The runtime of one materialization: the actor that performs the actions of `fsm`; only it awaits I/O.
 
-`Materialization.advance` moves the endpoint to the newest time that every bound collection is complete up to, in one
-transaction, or finds that there is nothing to do.  It starts no task of its own: the environment's tick calls it.  It
+`Task.advance` moves the endpoint to the newest time that every bound collection is complete up to, in one
+transaction, or finds that there is nothing to do.  It starts no coroutine: the environment's tick calls it.  It
 returns when the transaction is acknowledged, so its rows are durable and readable at the endpoint.
 
 A window is read in batches of bounded size, checked, and kept in a `Spool`; when all batches are checked, the extent
@@ -91,7 +91,7 @@ def unwatched(status: Status) -> None:
     """Ignore a status: the default ``watch`` of a task."""
 
 
-class Materialization:
+class Task:
     """One task, one split: the whole key range.
 
     ``watch`` is called with the status after every batch that was read or sent; it must not raise or block.

@@ -35,7 +35,7 @@ class CountingIds:
 
 
 async def in_turn(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run the calls in turn, and raise the first error: a `Together` without an event loop."""
+    """Run the calls in turn, and raise the first error: a `SideBySide` without an event loop."""
     waiting = list(calls)
     try:
         while waiting:

@@ -27,7 +27,7 @@ from strandline.materialize.drivers.duckdb_tables import CONTENTS_ROWS
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.messages import Acknowledge, Flush, Load, Loaded, Open, Opened, StartCommit, Store
 from strandline.materialize.protocol.task import NOTHING, WHOLE, Binding, KeyRange, MaterializationSpec
-from strandline.materialize.runtime import Materialization
+from strandline.materialize.runtime import Task
 from strandline.materialize.spool import Spool
 from strandline.materialize.stores import to_store
 from strandline.store.memory import MemoryConsensus
@@ -467,7 +467,7 @@ def test_every_type_round_trips(endpoint: DuckDBEndpoint) -> None:
 
     async def body() -> None:
         log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log", 1)
-        runtime = Materialization(spec, endpoint.driver(), log, [feed])
+        runtime = Task(spec, endpoint.driver(), log, [feed])
         feed.write(1, (value, 1))
         feed.seal(Frontier(2))
         await runtime.advance()
@@ -513,7 +513,7 @@ def test_a_collection_made_again_fills_its_table_anew_whatever_its_columns(endpo
         feed.write(1, ({"k": 7, "y": 1}, 1))
         feed.seal(Frontier(3))
         log = RecoveryLog(HandClock(), CountingIds(), MemoryConsensus(), "log", 1)
-        runtime = Materialization(again, endpoint.driver(), log, [feed])
+        runtime = Task(again, endpoint.driver(), log, [feed])
         assert await runtime.advance()
         assert runtime.status.position == 3
         assert endpoint.rows("t") == [{"k": 7, "y": 1}]

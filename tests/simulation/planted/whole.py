@@ -39,7 +39,7 @@ from strandline.instance.feeds import CollectionFeed
 from strandline.instance.problems import Problems
 from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.task import Checkpoint
-from strandline.materialize.runtime import Materialization
+from strandline.materialize.runtime import Task
 from strandline.persist.handles.plane import Rows
 from strandline.persist.handles.read import contents
 from strandline.persist.together.transactions import Transactions
@@ -271,8 +271,8 @@ _transact = Transactions.transact
 # ---- materialize -----------------------------------------------------------------------------------------------------
 
 
-@bug("a task goes on in the session in which something failed", (Materialization, "_drop"))
-async def session_kept(self: Materialization) -> None:
+@bug("a task goes on in the session in which something failed", (Task, "_drop"))
+async def session_kept(self: Task) -> None:
     """Keep it."""
 
 
@@ -280,7 +280,7 @@ _open_log = RecoveryLog.open
 _write_log = RecoveryLog.write
 
 
-_perform = Materialization._perform
+_perform = Task._perform
 
 
 _changes = CollectionFeed.changes

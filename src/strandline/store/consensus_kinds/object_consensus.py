@@ -67,7 +67,7 @@ _PLAIN: Final = re.compile(r"[a-z0-9-]")
 _ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
 
 
-class Together(Protocol):
+class Outcomes(Protocol):
     """Runs several calls, concurrently if the implementation can, and returns their results."""
 
     async def __call__(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -87,7 +87,7 @@ async def one_by_one(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 class ObjectConsensus:
     """A `Consensus` in the objects below ``root``."""
 
-    def __init__(self, objects: ObjectStore, root: str = ROOT, together: Together = one_by_one) -> None:
+    def __init__(self, objects: ObjectStore, root: str = ROOT, together: Outcomes = one_by_one) -> None:
         self._objects = objects
         self._root = root
         self._together = together

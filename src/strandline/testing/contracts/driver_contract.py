@@ -38,7 +38,7 @@ from strandline.materialize.log import RecoveryLog
 from strandline.materialize.protocol.fsm import QUIET_TIMES_MAX
 from strandline.materialize.protocol.spec import canonical, contents
 from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
-from strandline.materialize.runtime import Materialization
+from strandline.materialize.runtime import Task
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.feed import ListFeed
@@ -127,7 +127,7 @@ class World:
         first, *others = self.spec.bindings
         self.spec = replace(self.spec, bindings=(replace(first, backfill=backfill), *others))
 
-    def runtime(self, plan: CrashPlan | None = None, epoch: int = 1) -> Materialization:
+    def runtime(self, plan: CrashPlan | None = None, epoch: int = 1) -> Task:
         """Return a new runtime, as in a new process."""
         plan = CrashPlan() if plan is None else plan
         ids = CountingIds(f"o{next(self._owners)}")
@@ -135,7 +135,7 @@ class World:
         log = RecoveryLog(self.clock, ids, consensus, "log/m", epoch)
         feeds: Any = [Tapped(plan, feed.name, feed) for feed in self.feeds]
         driver: Any = Tapped(plan, "driver", self.endpoint.driver(), opens=("open",))
-        return Materialization(self.spec, driver, log, feeds)
+        return Task(self.spec, driver, log, feeds)
 
     def seal(self, upper: int) -> None:
         """Move the upper of every collection."""
@@ -188,7 +188,7 @@ def write_history(world: World) -> tuple[int, ...]:
     return 3, 7, 10, quiet, quiet + 5
 
 
-async def advance_through(world: World, runtime: Materialization, uppers: tuple[int, ...]) -> None:
+async def advance_through(world: World, runtime: Task, uppers: tuple[int, ...]) -> None:
     """Advance as the environment's ticks would."""
     for upper in uppers:
         world.seal(upper)
