@@ -46,6 +46,7 @@ class Leaves:
         context: Any = session.sparkContext
         self._context = context._jsc  # noqa: SLF001
         self._array = context._gateway.new_array  # noqa: SLF001
+        self._sessions = jvm.org.apache.spark.sql.classic.SparkSession
         self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
         self._rdd = jvm.org.apache.spark.api.java.JavaRDD
         self._nothing = self._context.parallelize(self._list(), 1).rdd().partitions()
@@ -80,6 +81,25 @@ class Leaves:
             partitions = self._context.parallelize(batches, len(filled)).rdd().partitions()
             for position, leaf in enumerate(filled):
                 self._copy(partitions, position, leaf.partitions, 0, 1)
+
+    def without_exchanges(self, plan: Any) -> Any:
+        """Return a physical plan without those exchanges that make one partition of one: they keep their rows.
+
+        Spark forgets of some joins that they are one partition.  Nodes that are copied belong to the active session.
+        """
+        self._sessions.setActiveSession(self.session._jsparkSession)  # noqa: SLF001
+        children = plan.children()
+        below = [children.apply(position) for position in range(children.size())]
+        changed = [self.without_exchanges(child) for child in below]
+        name, partitions = str(plan.nodeName()), plan.outputPartitioning().numPartitions()
+        if name == "Exchange" and partitions == changed[0].outputPartitioning().numPartitions() == 1:
+            return changed[0]
+        if all(one is other for one, other in zip(below, changed, strict=True)):
+            return plan
+        replaced = self._list()
+        for child in changed:
+            replaced.add(child)
+        return plan.withNewChildren(self._as_scala(replaced).toSeq())
 
     def run(self, rdds: Sequence[Any]) -> list[list[bytes]]:
         """Return the lists of record batches that are the one element of each of ``rdds``: one task computes them."""

@@ -90,7 +90,7 @@ def prepare(leaves: Leaves, node: Node, schemas: Mapping[str, pa.Schema], reques
         for view in views.values():
             leaves.session.catalog.dropTempView(view)
     jdf: Any = frame._jdf  # noqa: SLF001 - PySpark has no name for a plan
-    plan = jdf.queryExecution().executedPlan()
+    plan = leaves.without_exchanges(jdf.queryExecution().executedPlan())
     unknown = sorted({name for name in _nodes(plan) if name not in KEEPS_NOTHING})
     if unknown:
         raise CannotPrepareError(f"Spark plans it with {', '.join(unknown)}")

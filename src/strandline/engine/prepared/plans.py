@@ -42,6 +42,7 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.maxSinglePartitionBytes": "9223372036854775807b",
+    "spark.sql.exchange.reuse": "false",
     "spark.sql.defaultSizeInBytes": "100",
     "spark.sql.join.preferSortMergeJoin": "false",
     # Such a union looks for its inputs' partitions by number, and those of leaves have the numbers of their rows.

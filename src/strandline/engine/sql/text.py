@@ -45,13 +45,8 @@ class Text:
         self._names: dict[str, str] = {}
 
     def hint(self, *, small: str | None) -> str:
-        """Return the hint of a join: keep the relation ``small`` in memory.
-
-        Spark forgets of a join that it is one partition, where it has no keys or is joined further.
-        """
-        hints = [] if small is None else [f"{'SHUFFLE_HASH' if self.single else 'BROADCAST'}({small})"]
-        hints += ["COALESCE(1)"] if self.single else []
-        return f"/*+ {', '.join(hints)} */ " if hints else ""
+        """Return the hint of a join: keep the relation ``small`` in memory."""
+        return "" if small is None else f"/*+ {'SHUFFLE_HASH' if self.single else 'BROADCAST'}({small}) */ "
 
     def union(self, terms: Iterable[str]) -> str:
         """Return the UNION ALL of these SELECTs.  Spark knows of it that it is one partition only by a hint."""
