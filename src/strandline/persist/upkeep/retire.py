@@ -1,6 +1,6 @@
 """Dropping a shard: it is closed, and the holds of its critical readers are released.
 
-A lease keeps what it holds.  Once no lease is left, `holds.bury` moves since to the end, and the collector empties the
+A lease keeps what it holds.  Once no lease is left, `holds.release_past` moves since to the end, and the collector empties the
 shard.
 
 Trap: `retire` does not check for other writers.  A shard registered with a transactions log must be forgotten there
