@@ -418,6 +418,11 @@ def frames(node: Node) -> frozenset[str]:
     return frozenset(name for child in children(node) for name in frames(child))
 
 
+def has_join(node: Node) -> bool:
+    """Tell whether ``node`` joins anything."""
+    return isinstance(node, Join) or any(map(has_join, children(node)))
+
+
 def stored_columns(node: Node) -> dict[str, frozenset[str]]:
     """Return for each frame that ``node`` reads the columns that it reads of it, by the frame's own names.
 

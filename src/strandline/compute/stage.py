@@ -2,8 +2,9 @@
 
 Each stage ends in at most one stateful node, and its output is a stored collection: of the last stage the view itself,
 of the others internal ones.  The node's rule (`rules.registry`) says what is stored, and how its readers make the
-node's rows of it; a `LINEAR` stage keeps no state beyond its output.  Stages come in an order in which each reads only
-imports and earlier ones.
+node's rows of it; a `LINEAR` stage keeps no state beyond its output.  What is joined for a node that reads all of it at
+each change is a stage too, so that only changes are joined.  Stages come in an order in which each reads only imports
+and earlier ones.
 
 An internal stage is named after a fingerprint of what it computes, so that two views with the same subplan name the
 same stage.  Trap: the fingerprint holds the names of imports.  Code that shares stages across time must check that a
@@ -18,14 +19,14 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from strandline.algebra.nodes import Get, Node, Project, frames, rebuilt, renaming, with_frames
+from strandline.algebra.nodes import Get, Node, Project, frames, has_join, rebuilt, renaming, with_frames
 from strandline.algebra.scalar import Scalar, column
 from strandline.algebra.schema import Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.rules.linear import updates
 from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.rules.registry import NAMED, rule_of
-from strandline.compute.rules.rule import Rule
+from strandline.compute.rules.rule import Rule, own_columns, own_rows
 
 FINGERPRINT_DIGITS: Final = 16
 
@@ -126,10 +127,20 @@ class _Cut:
         rule = rule_of(cut)
         if rule is None:
             return cut
+        if rule.reads_all:
+            cut = rebuilt(cut, self._joined)
         if cut not in self.stages:
             schema = Schema(rule.kept(cut, self.view.types))
             self.stages[cut] = _stage(rule.name, cut, schema, reason=rule.reason(cut))
         return rule.output(cut, self.stages[cut].name)
+
+    def _joined(self, node: Node) -> Node:
+        """Return what reads ``node``: from a stage of its own, if it joins."""
+        if not has_join(node):
+            return node
+        if node not in self.stages:
+            self.stages[node] = _stage(LINEAR, node, Schema(own_columns(node, self.view.types)))
+        return own_rows(node, self.stages[node].name)
 
     def owner(self, rest: Node) -> Stage | None:
         """Return the stage whose output, renamed, is all that ``rest`` is, so that it can store the view itself."""

@@ -33,4 +33,5 @@ RULE: Final[Rule[Opaque]] = Rule(
     updates=replay,
     reason=lambda node: node.reason,
     described=lambda node: node.sql,
+    reads_all=True,
 )

@@ -56,7 +56,8 @@ class Rule(Generic[N]):
     given the types of the plan's columns; ``names``, their names; ``output``, the node's rows as a plan over the
     stage's collection, which is called by the second argument.  ``reason``: why nothing cheaper maintains the node, for
     people; None: the rule is incremental.  ``key``: the columns of ``names`` by which rules look up what is stored; it
-    is sorted by them (none: by all columns).
+    is sorted by them (none: by all columns).  ``reads_all``: its updates read all rows of its inputs, so that what is
+    joined for them is stored.
     """
 
     name: str
@@ -69,3 +70,4 @@ class Rule(Generic[N]):
     output: Callable[[N, str], Node] = own_rows
     reason: Callable[[N], str | None] = no_reason
     key: Callable[[N], tuple[str, ...]] = no_key
+    reads_all: bool = False

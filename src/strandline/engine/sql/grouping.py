@@ -134,10 +134,11 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
     keys, names = node.keys, [quote(name) for name, _ in node.keys]
     columns = [quote(name) for name in node.names]
     computed = listed(f"{value.sql} AS {quote(name)}" for name, value in keys)
-    if keys and len(node.times) == 1:
+    if len(node.times) == 1 and (keys or node.start in (None, *node.times)):
         time = f"{node.times[0]}L"
-        touched = text.define("touched", f"SELECT {computed} FROM {delta}")
-        members = text.define("members", _members(keys, node.aggregates, new, (), touched, _hint(node, "d", text)))
+        touched = text.define("touched", f"SELECT {computed} FROM {delta}") if keys else ""
+        hint = _hint(node, "d", text) if keys else ""
+        members = text.define("members", _members(keys, node.aggregates, new, (), touched, hint))
         groups = text.define("groups", _grouped(names, node.aggregates, members, "", text))
         terms = [f"SELECT {listed(columns)}, {time} AS {TIME}, 1L AS {DIFF} FROM {groups}"]
         since, kind = time, "LEFT SEMI JOIN"
@@ -164,10 +165,9 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
     if prior is not None:
         stored = listed(f"p.{name}" for name in columns)
         there = "" if names else " AND size(d.__times) > 0"
-        terms.append(
-            f"SELECT {_hint(node, 'd', text)}{stored}, {since} AS {TIME}, -p.{DIFF} AS {DIFF}\n"
-            f"FROM {prior} p {kind} {touched} d ON {_same(keys, 'p', 'd')}{there}"
-        )
+        joined = f" {kind} {touched} d ON {_same(keys, 'p', 'd')}{there}" if touched else ""
+        hint = _hint(node, "d", text) if touched else ""
+        terms.append(f"SELECT {hint}{stored}, {since} AS {TIME}, -p.{DIFF} AS {DIFF}\nFROM {prior} p{joined}")
     return text.union(terms)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.nodes import Get, Key, Node, Opaque, Project, frames
+from strandline.algebra.nodes import Get, Key, Node, Opaque, Project, frames, has_join
 from strandline.algebra.scalar import Scalar, column
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
 from strandline.compute.plan.keys.key_of import key_of, showing_key
@@ -100,6 +100,9 @@ class Context:
         asked = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason, picks)
         node = showing_key(asked, self.names.fresh)
         schema = self.learn(node)
+        for below in node.inputs:
+            if has_join(below):  # what is joined for a query without a key is stored
+                self.learn(below)
         return renamed(replace(node, key=self._comparable(node, schema)), zip(asked.names, asked.names, strict=True))
 
     def _comparable(self, node: Opaque, schema: Schema) -> Key | None:
