@@ -51,6 +51,11 @@ SUMS = Schema((Column("k", "bigint"), Column("n", "bigint"), Column("total", "bi
 ARROW = {"bigint": pa.int64(), "string": pa.string()}
 K = ("k", Scalar(column("k")))
 
+P = Get("p", (("pk", "k"), ("n", "n")))
+CHAIN = Join(
+    (T, U, P),
+    (Equal(Scalar(column("k")), Scalar(column("uk"))), Equal(Scalar(column("uk")), Scalar(column("pk")))),
+)
 KEYS = UnionAll((Project(T, (K,)), Project(U, (("k", Scalar(column("uk"))),))))
 WINDOW = "SELECT k, s, row_number() OVER (PARTITION BY k ORDER BY x DESC, s) AS x FROM r"
 
@@ -77,6 +82,12 @@ SHAPES: Mapping[str, tuple[Node, Schema]] = {
         Join((T, U), small=0),
         Schema((*ROW.columns, Column("uk", "bigint"), Column("name", "string"))),
     ),
+    "joins of joins": (
+        replace(CHAIN, small=0),
+        Schema(
+            (*ROW.columns, Column("uk", "bigint"), Column("name", "string"), *SUMS.columns[1:2], Column("pk", "bigint"))
+        ),
+    ),
     "sums": (
         Accumulate(
             T,
@@ -101,6 +112,28 @@ SHAPES: Mapping[str, tuple[Node, Schema]] = {
             (0,),
         ),
         SUMS,
+    ),
+    "groups of joins of joins": (
+        Regroup(
+            CHAIN,
+            CHAIN,
+            Get("t", (("k", "k"), ("n", "x"))),
+            (K,),
+            (Aggregate("n", "max", Scalar(column("n")), False, "bigint", "bigint"),),
+            (0,),
+        ),
+        Schema(SUMS.columns[:2]),
+    ),
+    "the greatest of all": (
+        Regroup(
+            T,
+            T,
+            Get("p", (("n", "n"),)),
+            (),
+            (Aggregate("n", "max", Scalar(column("x")), False, "bigint", "bigint"),),
+            (0,),
+        ),
+        Schema(SUMS.columns[1:2]),
     ),
     "window": (Replay((T,), ("r",), WINDOW, ("k", "s", "x"), T, (0,)), ROW),
     "window of touched keys": (
@@ -148,7 +181,7 @@ def asked(rng: random.Random, shape: str, *, times: Sequence[int] = (0,)) -> Ask
     if isinstance(node, Accumulate | Regroup | Replay):
         node = replace(node, times=tuple(times))
     tables = {name: updates(rng, INPUTS[name], times=times) for name in ("t", "u")}
-    stored = updates(rng, SUMS, diff=1)
+    stored = updates(rng, SUMS, diff=1, times=(-3,))
     keys = [stored["k"].to_pylist().index(key) for key in dict.fromkeys(stored["k"].to_pylist())]
     tables["p"] = stored.take(pa.array(keys, pa.int64()))
     return Asked(node, {name: tables[name] for name in sorted(frames(node))}, 7, request(shape, schema))

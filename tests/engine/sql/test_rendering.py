@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -111,3 +112,12 @@ def test_floats_are_added_in_the_order_of_their_values() -> None:
 def test_a_constant_without_rows_is_a_relation() -> None:
     """Damage: an empty VALUES is no SQL."""
     assert render(Constant(("x",), ()), {}).endswith("WHERE false")
+
+
+def test_a_join_goes_from_equal_keys_to_equal_keys_before_it_compares() -> None:
+    """Damage: every changed row is compared with every row of a large table, for minutes."""
+    changed, large, between = (Get(name, ((f"{name}_k", "k"), (f"{name}_v", "v"))) for name in ("d", "l", "b"))
+    conditions = [scalar("`l_v` < `d_v`"), scalar("`d_k` = `b_k`"), scalar("`l_k` = `b_k`")]
+    node = replace(joined((large, changed, between), conditions), small=1)
+    text = render(node, {"d": "d", "l": "l", "b": "b"})
+    assert text.index("FROM `d`") < text.index("FROM `b`") < text.index("FROM `l`")

@@ -8,13 +8,16 @@ Source: design page "compute" (prepared plans: a plan's key has the number of ti
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from strandline.algebra.nodes import Node, children, rebuilt
 from strandline.algebra.schema import TIME
+
+BEFORE: Final = -1
+"""The rank of all times before a window's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,17 @@ class Moments:
         return Moments(by_rank(node), tuple(origin + time for time in named), origin)
 
     def ranked(self, table: pa.Table) -> pa.Table:
-        """Return updates at ranks; each time in ``table`` must be one of the window's."""
+        """Return updates at ranks; each time in ``table`` must be one of the window's, or before all of them.
+
+        What a stage has stored has its own times, which no plan looks at.
+        """
         if not self.times:
             return _at(table, table[TIME].to_numpy() - self.origin)
         given, times = table[TIME].to_numpy(), np.array(self.times)
         ranks = np.searchsorted(times, given)
-        if len(given) and (ranks.max() == len(times) or not (times[ranks] == given).all()):
+        if len(given) and (ranks.max() == len(times) or not ((times[ranks] == given) | (given < times[0])).all()):
             raise ValueError(f"a window of the times {self.times} holds others")
-        return _at(table, ranks)
+        return _at(table, np.where(given < times[0], BEFORE, ranks))
 
     def real(self, table: pa.Table) -> pa.Table:
         """Return updates at ranks as updates at their real times."""

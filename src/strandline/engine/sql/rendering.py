@@ -137,7 +137,8 @@ def _join(node: Join, sources: list[str], text: Text) -> str:
         names |= frozenset(node.inputs[position].names)
         on = [conjunct for conjunct in waiting if conjunct.columns <= names]
         waiting = [conjunct for conjunct in waiting if conjunct not in on]
-        hint = text.hint(small="l" if node.small is not None else None)
+        keyed = any(equal.condition in on for equal in node.equal)
+        hint = text.hint(small="l" if node.small is not None else None, keyed=keyed)
         columns = map(quote, node.names if not left else sorted(names))
         times = [f"GREATEST(l.{TIME}, r.{TIME}) AS {TIME}", f"l.{DIFF} * r.{DIFF} AS {DIFF}"]
         condition = written(conjunction(conjunct.tree for conjunct in on)) if on else "true"
@@ -148,11 +149,13 @@ def _join(node: Join, sources: list[str], text: Text) -> str:
 
 
 def _next(left: list[int], node: Join, names: frozenset[str], waiting: list[Scalar]) -> int:
-    """Return the first input that some condition connects with what is joined already; without any, the first."""
-    for position in left:
-        own = frozenset(node.inputs[position].names)
-        if any(c.columns & own and c.columns & names and c.columns <= own | names for c in waiting):
-            return position
+    """Return the first input that equal keys connect with what is joined; else any condition; else the first."""
+    equal = [each.condition for each in node.equal]
+    for conditions in ([c for c in waiting if c in equal], waiting):
+        for position in left:
+            own = frozenset(node.inputs[position].names)
+            if any(c.columns & own and c.columns & names and c.columns <= own | names for c in conditions):
+                return position
     return left[0]
 
 

@@ -44,9 +44,14 @@ class Text:
         self.single = single
         self._names: dict[str, str] = {}
 
-    def hint(self, *, small: str | None) -> str:
-        """Return the hint of a join: keep the relation ``small`` in memory."""
-        return "" if small is None else f"/*+ {'SHUFFLE_HASH' if self.single else 'BROADCAST'}({small}) */ "
+    def hint(self, *, small: str | None, keyed: bool = True) -> str:
+        """Return the hint of a join: keep the relation ``small`` in memory.  ``keyed``: it has equal keys.
+
+        Spark does not say of a join without keys how many partitions it is.
+        """
+        hints = [] if small is None else [f"{'SHUFFLE_HASH' if self.single else 'BROADCAST'}({small})"]
+        hints += ["COALESCE(1)"] if self.single and not keyed else []
+        return f"/*+ {', '.join(hints)} */ " if hints else ""
 
     def union(self, terms: Iterable[str]) -> str:
         """Return the UNION ALL of these SELECTs.  Spark knows of it that it is one partition only by a hint."""
