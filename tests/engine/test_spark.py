@@ -279,7 +279,7 @@ def test_more_rows_than_the_hint_promised_fall_through_to_spark(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage: a wrong guess brings a large result to the driver, or loses the rows past the limit."""
-    monkeypatch.setattr("strandline.engine.parts.stage.SMALL_ROWS_MAX", 20)
+    monkeypatch.setattr("strandline.engine.parts.staging.SMALL_ROWS_MAX", 20)
     written = [(i, "a", 1, 1) for i in range(50)]
 
     async def body() -> None:

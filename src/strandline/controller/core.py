@@ -39,7 +39,7 @@ from strandline.controller.location.catalog import (
     View,
 )
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.dropped import bury
+from strandline.controller.location.dropped import close
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.planning import Definition, define, stage_shards
@@ -268,17 +268,17 @@ class Core:
         )
         for item in list(catalog.items.values()):
             await self.start(item)
-        await self.bury()
+        await self.close_dropped()
 
-    async def bury(self) -> None:
+    async def close_dropped(self) -> None:
         """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem."""
         writing = self.require_writing()
-        buried, problems = await bury(self.catalog.dropped, writing.transactions)
+        closed, problems = await close(self.catalog.dropped, writing.transactions)
         for shard in self.catalog.dropped:
             self.problems.note(shard, problems.get(shard, ""))
-        if buried:
-            await self.catalogs.change(writing.epoch, lambda catalog: catalog.closed(buried))
-        for shard in buried:
+        if closed:
+            await self.catalogs.change(writing.epoch, lambda catalog: catalog.closed(closed))
+        for shard in closed:
             self._readers.pop(shard, None)
             self.client.forget(shard)
 
@@ -337,7 +337,7 @@ class Core:
                 await writing.instance.end(commands(catalog, writing.plans, self.config))
                 self._reconciled = catalog
             if self.catalog.dropped:
-                await self.bury()
+                await self.close_dropped()
             self.problems.note(CATALOG, "")
         for name, item in list(self.catalog.items.items()):
             if not (writing.instance.runs(name) and writing.retention.holds(item)):

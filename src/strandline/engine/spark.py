@@ -37,7 +37,7 @@ from strandline.engine.parts.merge import Rewriter
 from strandline.engine.parts.net import Netted, netted
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.scan import Scanner
-from strandline.engine.parts.stage import Stager, is_whole
+from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.plans import ROWS_MAX, Asked, Plans
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.edits import Edit

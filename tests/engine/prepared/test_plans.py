@@ -33,7 +33,7 @@ from strandline.algebra.nodes import (
 from strandline.algebra.scalar import Scalar, column, scalar
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.frames.rows import later
-from strandline.engine.parts.stage import small
+from strandline.engine.parts.staging import small
 from strandline.engine.prepared import plans
 from strandline.engine.prepared.leaf import Leaf, Leaves
 from strandline.engine.prepared.plans import Asked, Plans

@@ -173,7 +173,7 @@ async def drop(core: Core, statement: statements.Drop) -> None:
             return
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
     await core.stop(name)
-    await core.bury()
+    await core.close_dropped()
 
 
 def _droppable(core: Core, statement: statements.Drop) -> Item | None:

@@ -14,12 +14,12 @@ from strandline.errors import FencedError, StrandlineError
 from strandline.persist.together.transactions import Transactions
 
 
-async def bury(shards: Iterable[str], transactions: Transactions) -> tuple[frozenset[str], dict[str, str]]:
+async def close(shards: Iterable[str], transactions: Transactions) -> tuple[frozenset[str], dict[str, str]]:
     """Close ``shards``; return which are closed, and what stands in the way of each of the others.
 
     What was a table takes part in no transaction from then on.  Raises `FencedError` if a newer epoch was admitted.
     """
-    buried, problems = set(), {}
+    closed, problems = set(), {}
     for shard in shards:
         try:
             await transactions.close_shard(shard)
@@ -28,5 +28,5 @@ async def bury(shards: Iterable[str], transactions: Transactions) -> tuple[froze
         except StrandlineError as error:
             problems[shard] = f"it was dropped and cannot be deleted yet: {error}"
         else:
-            buried.add(shard)
-    return frozenset(buried), problems
+            closed.add(shard)
+    return frozenset(closed), problems

@@ -23,7 +23,7 @@ from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Distributed, Frame
 from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.scan import Scanner
-from strandline.engine.parts.stage import DRIVER_PART, Stager
+from strandline.engine.parts.staging import DRIVER_PART, Stager
 from strandline.engine.sql import consolidate
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.handles.plane import Contents, Half, StageRequest

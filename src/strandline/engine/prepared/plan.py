@@ -1,6 +1,6 @@
 """One prepared plan: what a stage writes in a small window, as an RDD that can be run again and again.
 
-It gives the rows of `parts.stage.small`: normalised, consolidated, with their hashes.  Everything in it has one
+It gives the rows of `parts.staging.small`: normalised, consolidated, with their hashes.  Everything in it has one
 partition.  An exchange, a broadcast and a subquery keep the rows of their first run, so a plan with one of them would
 give **stale rows without an error**.  A plan is taken only if each of its nodes is known to keep nothing.
 
@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import RESERVED
-from strandline.engine.parts.stage import small
+from strandline.engine.parts.staging import small
 from strandline.engine.prepared.leaf import Leaf, Leaves
 from strandline.engine.sql.rendering import render
 from strandline.persist.handles.plane import StageRequest

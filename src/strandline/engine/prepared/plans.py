@@ -114,7 +114,7 @@ class Plans:
             return [kept for kept in self._kept.values() if isinstance(kept, str) and kept != _BEING_MADE]
 
     def run(self, asked: Sequence[Asked]) -> list[pa.Table | None]:
-        """Return what `parts.stage.small` gives for each, at its real times; None: run a fresh plan."""
+        """Return what `parts.staging.small` gives for each, at its real times; None: run a fresh plan."""
         found: list[pa.Table | None] = [None] * len(asked)
         with self._turn:
             try:

@@ -81,7 +81,7 @@ def given_up(state: ShardState) -> bool:
     return state.upper.empty and bool(state.criticals) and all(held.since.empty for held in state.criticals.values())
 
 
-def bury(state: ShardState, now_ms: int) -> tuple[ShardState, bool]:
+def release_past(state: ShardState, now_ms: int) -> tuple[ShardState, bool]:
     """Move since to [] in a shard that was given up, unless a reader has a lease; return whether since is [].
 
     No writer commits there, so the walltime stands still and leases end by the caller's clock.

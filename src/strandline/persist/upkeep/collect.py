@@ -36,7 +36,7 @@ import msgspec
 from strandline.errors import CorruptionError, InvalidUsage
 from strandline.persist.shard import codec
 from strandline.persist.shard.batch import BlobPart, Part
-from strandline.persist.shard.holds import LEASE_MS, bury, expire_overdue, seqno_held
+from strandline.persist.shard.holds import LEASE_MS, expire_overdue, release_past, seqno_held
 from strandline.persist.shard.machine import SCAN_LIMIT, Command, Machine
 from strandline.persist.shard.objects import doomed_prefix, named_time, parts_prefix, rollups_prefix
 from strandline.persist.shard.state import Rollup, ShardState, drop_rollups, finalize, mark_swept
@@ -129,14 +129,14 @@ class Collector:
 
     async def _collect(self, to: int | None) -> Collected:
         await self._change(expire_overdue)
-        if buried := await self._change(partial(bury, now_ms=self._clock.now_ms())):
+        if tombstone := await self._change(partial(release_past, now_ms=self._clock.now_ms())):
             await self._empty()
         kept = _kept(self._machine.state, to)
         if kept is None:
             return Collected()
         dropped = await self._change(partial(drop_rollups, before=kept.seqno))
         dead = await self._dead(kept)
-        parts = sorted({*dead.parts, *(await self._unnamed() if buried else ())})
+        parts = sorted({*dead.parts, *(await self._unnamed() if tombstone else ())})
         deleted = doomed = 0
         if self._grace_ms and parts:
             doomed = await self._doom(parts)
@@ -154,11 +154,11 @@ class Collector:
     async def preview(self) -> Collected:
         """Return what `collect` would do now, and change nothing; overdue leases count as held."""
         dead = await self.survey()
-        _, buried = bury(self._machine.state, self._clock.now_ms())
+        _, tombstone = release_past(self._machine.state, self._clock.now_ms())
         due = sum([len(await self._doomed(key)) for key in await self._due()])
         if dead is None:
             return Collected()
-        parts = len({*dead.parts, *(await self._unnamed() if buried else ())})
+        parts = len({*dead.parts, *(await self._unnamed() if tombstone else ())})
         deleted, doomed = (due, parts) if self._grace_ms else (due + parts, 0)
         return Collected(deleted, doomed, len(dead.rollups), dead.versions)
 

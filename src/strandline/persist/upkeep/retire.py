@@ -1,7 +1,7 @@
 """Dropping a shard: it is closed, and the holds of its critical readers are released.
 
-A lease keeps what it holds.  Once no lease is left, `holds.bury` moves since to the end, and the collector empties the
-shard.
+A lease keeps what it holds.  Once no lease is left, `holds.release_past` moves since to the end, and the collector
+empties the shard.
 
 Trap: `retire` does not check for other writers.  A shard registered with a transactions log must be forgotten there
 first, and a stream must be dropped by its client (`StreamClient.drop`), which seals what was written.
