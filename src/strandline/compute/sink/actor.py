@@ -166,7 +166,7 @@ class Sink:
     async def prior(self) -> Rows:
         """Return what rules call *prior*: the ok half before this step as desired, which is stored + owed."""
         await self.look()
-        stored = await self._stored(self.writer.state, 0, as_time(self._accounted))
+        stored = await self._stored(self.writer.state, 0, as_time(self._accounted), here=True)
         lower = self.desired or 0
         owed = [await self._correction.ok(lower)] if self.owes else []
         frames = [*stored.ok, *owed]
@@ -272,8 +272,8 @@ class Sink:
         if staged is not None:
             await self._engine.discard(staged)
 
-    async def _stored(self, state: ShardState, lower: int, upper: int) -> Updates:
-        held = contents(state, self.schema, lower, upper, advance=lower)
+    async def _stored(self, state: ShardState, lower: int, upper: int, *, here: bool = False) -> Updates:
+        held = replace(contents(state, self.schema, lower, upper, advance=lower), here=here)
         failed = erring(replace(held, half=Half.ERR))
         err = (await self._engine.read(failed),) if failed.rows else ()
         return Updates((await self._engine.read(held),), err)

@@ -63,7 +63,8 @@ class Contents(msgspec.Struct, frozen=True):
     seqno: int = 0
     """The version of the shard that this was planned from."""
     here: bool = False
-    """Whether a read should bring the rows into this process, if they are few: look-ups need them there."""
+    """Whether a read should bring the rows into this process, if they are few: look-ups and prepared plans
+    need them there."""
 
     def through(self, window: Window | None) -> Contents | None:
         """Return these contents restricted to ``window``; None if the window shows none of them."""
