@@ -141,7 +141,8 @@ def test_an_explanation_says_why_anything_is_recomputed(laboratory: Any) -> None
     for sql, reason in (
         (QUERIES["left join"], None),
         (QUERIES["window"], None),
-        (QUERIES["top"], "LIMIT"),
+        (QUERIES["top"], None),
+        (QUERIES["top of rows"] + " OFFSET 2", "OFFSET"),
         (QUERIES["rollup"], "grouping sets"),
         (unequal, "try all pairs"),
     ):

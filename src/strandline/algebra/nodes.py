@@ -196,6 +196,7 @@ class Opaque:
     ``reason`` says why no other rule maintains it, for people (`explain` shows it).
     ``picks``: each output row is a row of the one input, taken at most as often as it is there, perhaps with fewer
     columns.  It is no part of the text of a plan, because stored collections are named after that text.
+    ``top``: it is the first so many rows of the one input, in an order of all its columns.
     """
 
     inputs: tuple[Node, ...]
@@ -205,6 +206,7 @@ class Opaque:
     reason: str
     picks: bool = field(default=False, repr=False)
     key: Key | None = None
+    top: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,8 @@ class Replay:
 
     ``inputs`` yield all updates before the window's upper; ``prior`` the stored output.  At ``times[0]`` the stored
     rows are withdrawn and the recomputed ones inserted (equal ones cancel); at each later time likewise against the
-    time before.
+    time before.  ``partial``: the inputs lack rows that do not matter, and of such a row the count may be negative: it
+    is not there.
     """
 
     inputs: tuple[Node, ...]
@@ -304,14 +307,15 @@ class Replay:
     names: tuple[str, ...]
     prior: Node
     times: tuple[int, ...] = ()
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Restrict:
     """The input's updates whose ``columns`` have the values of a row of ``keys``, whatever its time (maintenance).
 
-    ``columns`` are in the order of the columns of ``keys``.  NULL equals NULL.  ``small``: the keys are few enough to
-    be broadcast.
+    ``columns`` are in the order of the columns of ``keys``; without any, it is all of the input if ``keys`` has a row,
+    and else nothing.  NULL equals NULL.  ``small``: the keys are few enough to be broadcast.
     """
 
     input: Node

@@ -9,6 +9,8 @@ values that the columns of other leaves have, which come first.
 Everything else in the plan stays: it joins and groups what it gets, and any further rows would change nothing.  So a
 side that cannot be looked up is read whole, without a difference in the answer.
 
+Of what is not wanted at all if other rows are not there (`Restrict` without columns), nothing is read then.
+
 A key counts only if it is a column, on both sides, all the way down to the leaves.
 
 Source: design page "compute" (small windows: Python looks up old sides, one join step at a time).
@@ -51,7 +53,7 @@ class Place:
 class Lookup:
     """The frame ``frame`` holds the rows of ``of`` whose ``columns`` have the values of a row at one of ``keys``.
 
-    ``nulls``: NULL equals NULL there.
+    Without columns these are all rows, or if there is no row at ``keys``, none.  ``nulls``: NULL equals NULL there.
     """
 
     frame: str
@@ -177,7 +179,7 @@ def _places(node: Node, columns: tuple[str, ...]) -> tuple[Place, ...] | None:
         case Project():
             values = dict(node.columns)
             return _all_columns(node.input, [values[name] for name in columns])
-        case Filter() | Passing() | Negate():
+        case Filter() | Passing() | Negate() | Restrict():
             return _places(node.input, columns)
         case UnionAll():
             at = [node.names.index(name) for name in columns]

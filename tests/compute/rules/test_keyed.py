@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any, Final
 
-import duckdb
 import pytest
 import sqlglot
+from histories import CATALOG, TABLE, Row, altered, answer, at, history, maintained, random_rows
 from sqlglot import exp
 
 from strandline.algebra.nodes import (
@@ -25,26 +24,18 @@ from strandline.algebra.nodes import (
     Replay,
     Restrict,
     UnionAll,
-    frames,
-    rebuilt,
     with_frames,
 )
 from strandline.algebra.scalar import Faithful, columns, scalar
-from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.compute.plan.keys.key_of import key_of
 from strandline.compute.plan.scalars import context
 from strandline.compute.plan.view import plan_view
-from strandline.compute.rules.phase import Phase, Window, frame, source
-from strandline.compute.stage import Stage, delta_plan, split
+from strandline.compute.rules.phase import Phase, frame, source
+from strandline.compute.stage import Stage, split
 from strandline.errors import CollectionError
 from strandline.store.memory import MemoryBlob
 from strandline.testing.lists.list_analyst import ListAnalyst
-from strandline.testing.lists.list_engine import ListEngine, listed, updates
-
-Row = dict[str, Any]
-
-TABLE: Final = Schema((Column("k", "int"), Column("j", "int"), Column("v", "int")))
-CATALOG: Final = {"t": TABLE, "u": TABLE}
+from strandline.testing.lists.list_engine import ListEngine
 
 SHAPES: Final = {
     "a window": "SELECT k, j, v, row_number() OVER (PARTITION BY k ORDER BY v) AS r FROM t",
@@ -120,36 +111,6 @@ WITHOUT: Final = {
 }
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The answer to a query: the names of its columns, and its rows."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self.rows)
-
-
-def answer(node: Opaque) -> Callable[[Mapping[str, Sequence[Row]]], Answer]:
-    """Return what answers a node's query: another database, whatever it thinks of it, since only the parts matter."""
-    text = sqlglot.transpile(node.sql, read="spark", write="duckdb")[0]
-    connection = duckdb.connect()
-
-    def ask(relations: Mapping[str, Sequence[Row]]) -> Answer:
-        for alias, below in zip(node.aliases, node.inputs, strict=True):
-            declared = ", ".join(f'"{name}" INTEGER' for name in below.names)
-            connection.execute(f'CREATE OR REPLACE TABLE "{alias}" ({declared})')
-            rows = [[row[name] for name in below.names] for row in relations[alias]]
-            if rows:
-                marks = ", ".join("?" for _ in below.names)
-                connection.executemany(f'INSERT INTO "{alias}" VALUES ({marks})', rows)
-        found = connection.execute(text)
-        return Answer(tuple(column[0] for column in found.description), found.fetchall())
-
-    return ask
-
-
 def written(sql: str) -> Opaque:
     """Return a query over `t` and `u`, or that of them that it reads, as a node."""
     found = {table.name for table in sqlglot.parse_one(sql, dialect=Faithful).find_all(exp.Table)}
@@ -163,12 +124,6 @@ def keyed(sql: str) -> tuple[tuple[Stage, ...], Stage]:
     stages = split(plan_view(sql, CATALOG, ListAnalyst()), "view")
     (own,) = [stage for stage in stages if stage.kind == "keyed"]
     return stages, own
-
-
-def random_rows(chance: random.Random, names: Sequence[str], most: int = 12) -> list[Row]:
-    """Return rows of few values, NULL among them, some of them twice."""
-    found = [{name: chance.choice([None, 1, 2, 3]) for name in names} for _ in range(chance.randrange(most))]
-    return found + chance.sample(found, len(found) // 3)
 
 
 def restricted(rows: Iterable[Row], columns: Sequence[str], keys: set[tuple[Any, ...]]) -> list[Row]:
@@ -227,57 +182,6 @@ def test_a_key_that_parts_nothing_is_noticed() -> None:
 # ---- over histories --------------------------------------------------------------------------------------------------
 
 
-def history(seed: int) -> dict[str, list[Row]]:
-    """Return random insertions and deletions of both tables, as update rows; at some times nothing happens to one."""
-    chance = random.Random(seed)
-    found: dict[str, list[Row]] = {}
-    for name in CATALOG:
-        held: list[Row] = []
-        found[name] = []
-        for time in range(1, 7):
-            gone = [held.pop(chance.randrange(len(held))) for _ in range(min(len(held), chance.randrange(4)))]
-            came = random_rows(chance, TABLE.names, 5) if chance.random() < 0.7 else []
-            held += came
-            found[name] += [row | {TIME: time, DIFF: -1} for row in gone]
-            found[name] += [row | {TIME: time, DIFF: 1} for row in came]
-    return found
-
-
-def maintained(
-    stages: Sequence[Stage],
-    tables: Mapping[str, list[Row]],
-    engine: ListEngine,
-    cuts: Sequence[int],
-    change: Callable[[Node], Node] = lambda plan: plan,
-) -> list[Row]:
-    """Return the updates of the stage with the query, maintained from cut to cut; a first step goes up to the first.
-
-    ``change`` is made to the plans of its later steps.
-    """
-    known = dict(CATALOG) | {stage.name: stage.schema for stage in stages}
-    stored: dict[str, list[Row]] = {**tables, **{stage.name: [] for stage in stages}}
-    for lower, upper in pairwise([0, *cuts]):
-        first = not lower
-        for stage in stages:
-            inside = {n: [r for r in stored[n] if lower <= r[TIME] < upper] for n in stage.inputs}
-            times = tuple(sorted({row[TIME] for rows in inside.values() for row in rows}))
-            window = Window(frozenset(n for n, rows in inside.items() if rows), (0,) if first else times, first=first)
-            plan = delta_plan(stage, window)
-            if plan is None:
-                continue
-            plan = change(plan) if isinstance(stage.plan, Opaque) and not first else plan
-            read = {}
-            for name in frames(plan):
-                of, phase = source(name)
-                begin, end = (lower if phase is Phase.DELTA else 0), (lower if phase is Phase.OLD else upper)
-                early = 0 if first else min(times)
-                wanted = [r | {TIME: max(r[TIME], early)} for r in stored[of] if begin <= r[TIME] < end]
-                read[name] = updates(known[of], [r | {TIME: 0} for r in wanted] if first else wanted)
-            found = listed(asyncio.run(engine.evaluate(plan, read))).rows
-            stored[stage.name] += [row | {TIME: upper - 1} for row in found] if first else found
-    return next(stored[stage.name] for stage in stages if isinstance(stage.plan, Opaque))
-
-
 def holds(sql: str, seeds: Iterable[int], change: Callable[[Node], Node] = lambda plan: plan) -> bool:
     """Tell whether the keyed stage of a view is, at every time, what the whole query gives at that time."""
     stages, own = keyed(sql)
@@ -291,32 +195,15 @@ def holds(sql: str, seeds: Iterable[int], change: Callable[[Node], Node] = lambd
         except CollectionError:
             return False  # a negative count
         replayed = maintained(whole, tables, engine, range(cuts[0], 8))
-        if any(_at(kept, time) != _at(replayed, time) for time in range(cuts[0] - 1, cuts[-1])):
+        if any(at(kept, time) != at(replayed, time) for time in range(cuts[0] - 1, cuts[-1])):
             return False
     return True
-
-
-def _at(rows: Iterable[Row], time: int) -> dict[tuple[Any, ...], int]:
-    sums: Counter[tuple[Any, ...]] = Counter()
-    for row in rows:
-        if row[TIME] <= time:
-            sums[tuple(value for name, value in row.items() if name not in (TIME, DIFF))] += row[DIFF]
-    return {values: count for values, count in sums.items() if count}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_touched_keys_give_what_the_whole_query_gives_at_every_time(shape: str) -> None:
     """Damage: a view of windows, of other aggregates or of set operations is wrong after a change."""
     assert holds(SHAPES[shape], range(25))
-
-
-def _altered(alter: Callable[[Node], Node]) -> Callable[[Node], Node]:
-    """Return a change that alters every node of a plan."""
-
-    def go(node: Node) -> Node:
-        return alter(rebuilt(node, go))
-
-    return go
 
 
 def _without_null_keys(node: Node) -> Node:
@@ -378,7 +265,7 @@ PLANTED: Final[dict[str, tuple[str, Callable[[Node], Node]]]] = {
 def test_a_planted_bug_is_noticed(name: str) -> None:
     """Damage: the test of histories would pass whatever the rule does."""
     shape, alter = PLANTED[name]
-    assert not holds(SHAPES[shape], range(25), _altered(alter))
+    assert not holds(SHAPES[shape], range(25), altered(alter))
 
 
 def test_a_stage_with_a_key_that_parts_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

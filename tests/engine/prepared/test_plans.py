@@ -21,6 +21,7 @@ from strandline.algebra.nodes import (
     Filter,
     Get,
     Join,
+    Negate,
     Node,
     Opaque,
     Project,
@@ -56,7 +57,8 @@ CHAIN = Join(
     (T, U, P),
     (Equal(Scalar(column("k")), Scalar(column("uk"))), Equal(Scalar(column("uk")), Scalar(column("pk")))),
 )
-KEYS = UnionAll((Project(T, (K,)), Project(U, (("k", Scalar(column("uk"))),))))
+T_KEYS = Project(T, (K,))
+KEYS = UnionAll((T_KEYS, Project(U, (("k", Scalar(column("uk"))),))))
 WINDOW = "SELECT k, s, row_number() OVER (PARTITION BY k ORDER BY x DESC, s) AS x FROM r"
 
 
@@ -136,6 +138,18 @@ SHAPES: Mapping[str, tuple[Node, Schema]] = {
         Schema(SUMS.columns[1:2]),
     ),
     "window": (Replay((T,), ("r",), WINDOW, ("k", "s", "x"), T, (0,)), ROW),
+    "first rows, touched or not": (
+        Replay(
+            (UnionAll((T, Restrict(Negate(T), (), Project(Restrict(U, ("uk",), T_KEYS), ())))),),
+            ("r",),
+            "SELECT k, s, x FROM r ORDER BY x, k, s LIMIT 2",
+            ("k", "s", "x"),
+            T,
+            (0,),
+            partial=True,
+        ),
+        ROW,
+    ),
     "window of touched keys": (
         Replay((Restrict(T, ("k",), KEYS),), ("r",), WINDOW, ("k", "s", "x"), Restrict(T, ("k",), KEYS), (0,)),
         ROW,

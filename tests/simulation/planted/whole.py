@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from planted.bugs import Bug, registrar
-from strandline.algebra.nodes import Negate, Node
+from strandline.algebra.nodes import Negate, Node, UnionAll
 from strandline.algebra.schema import ERROR
 from strandline.compute import step_plans
 from strandline.compute import tick as ticking
-from strandline.compute.rules import keyed, linear
+from strandline.compute.rules import keyed, linear, top
 from strandline.compute.sides import Sides
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
@@ -246,6 +246,12 @@ def levels_ignored(runs: Any) -> list[list[Any]]:
 def keys_of_one_input(inputs: tuple[Node, ...]) -> Node:
     """Take those of the first."""
     return inputs[0]
+
+
+@bug("where a stored row leaves the first ones, no other comes up", (top, "UnionAll"))
+def nothing_comes_up(inputs: tuple[Node, ...]) -> Node:
+    """Leave out the rows that are not stored."""
+    return UnionAll(inputs[:2])
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def _absent(of: Inputs) -> list[Row]:
 
 
 def _top(rows: Iterable[Row]) -> list[Row]:
-    return sorted(((id_, v) for _, v, id_ in rows), key=lambda row: (-row[1], row[0]))[:2]
+    return sorted(((id_, v) for _, v, id_ in rows), key=lambda row: (-row[1], row[0]))[:1]
 
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
@@ -126,7 +126,7 @@ VIEWS: Final[dict[str, Wanted]] = {
         ("p",),
     ),
     "total": Wanted("SELECT count(*) AS n, max(value) AS m FROM u1", ("u1",), lambda of: _total(of["u1"])),
-    "top": Wanted("SELECT id, v FROM t1 ORDER BY v DESC, id LIMIT 2", ("t1",), lambda of: _top(of["t1"]), ("id",)),
+    "top": Wanted("SELECT id, v FROM t1 ORDER BY v DESC, id LIMIT 1", ("t1",), lambda of: _top(of["t1"]), ("id",)),
     "ranked": Wanted(
         "SELECT id, k, rank() OVER (PARTITION BY k ORDER BY v) AS place FROM t1",
         ("t1",),

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from strandline.algebra.nodes import Node
-from strandline.compute.rules import accumulate, keyed, recompute, regroup
+from strandline.compute.rules import accumulate, keyed, recompute, regroup, top
 from strandline.compute.rules.rule import Rule
 
-RULES: Final[tuple[Rule[Any], ...]] = (accumulate.RULE, regroup.RULE, keyed.RULE, recompute.RULE)
+RULES: Final[tuple[Rule[Any], ...]] = (accumulate.RULE, regroup.RULE, keyed.RULE, top.RULE, recompute.RULE)
 
 
 NAMED: Final[Mapping[str, Rule[Any]]] = {rule.name: rule for rule in RULES}

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace as changed
 
-from strandline.algebra.schema import DIFF, TIME
+from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.engine.arrangements.keys import Hashes, family, hashes, without_null
 from strandline.engine.arrangements.runs import Arrangement, Columns, arrangement
 from strandline.engine.frames import inline
@@ -101,6 +101,9 @@ class Arrangements:
         self, old: Contents, columns: Sequence[str], keys: Sequence[pa.Table], *, nulls: bool
     ) -> pa.Table | None:
         """See `Engine.lookup`.  Each of ``keys`` has as many columns as there are ``columns``, in their order."""
+        if not columns:
+            some = any(table.num_rows for table in keys)
+            return None if some else inline.update_schema(old.schema).empty_table().drop_columns([ERROR])
         if old.size * STORED_FACTOR > self._budget or not _can_arrange(old, columns):
             return None
         target = inline.update_schema(old.schema)

@@ -101,7 +101,10 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
             prior = None if _empty(node.prior) else below(node.prior)
             return _replay(node, [below(child) for child in node.inputs], prior, text)
         case Restrict():
-            hint = text.hint(small="k" if node.small else None)
+            hint = text.hint(small="k" if node.small else None, keyed=bool(node.columns))
+            if not node.columns:
+                some = f"(SELECT COUNT(*) AS n FROM {below(node.keys)} HAVING COUNT(*) > 0)"
+                return f"SELECT {hint}r.* FROM {below(node.input)} r JOIN {some} k ON true"
             pairs = zip(node.columns, node.keys.names, strict=True)
             same = " AND ".join(f"r.{quote(own)} <=> k.{quote(key)}" for own, key in pairs)
             return f"SELECT {hint}r.* FROM {below(node.input)} r LEFT SEMI JOIN {below(node.keys)} k ON {same}"

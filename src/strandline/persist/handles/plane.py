@@ -279,8 +279,9 @@ class Engine(Merger, Protocol):
     ) -> Rows | None:
         """Return the rows of ``old`` whose ``columns`` have the values that some row of ``keys`` has in its columns.
 
-        Perhaps more rows, never fewer; added up, at ``old.advance``.  ``nulls``: NULL equals NULL; else it equals
-        nothing.  ``old`` begins at time 0.  None: reading all of it is the better way, or the only one.
+        Without columns these are all rows, or if there is none of ``keys``, none.  Perhaps more rows are returned,
+        never fewer; added up, at ``old.advance``.  ``nulls``: NULL equals NULL; else it equals nothing.  ``old`` begins
+        at time 0.  None: reading all of it is the better way, or the only one.
 
         Raises `CorruptionError` as `read` does.
         """

@@ -69,6 +69,22 @@ class LookupContract:
 
         self.run(body())
 
+    def test_without_columns_it_is_every_row_or_none(self, engine: Engine, load: Load) -> None:
+        """Damage: rows are left out that all are wanted, or all are read for nothing."""
+
+        async def body() -> None:
+            written = table([(1, "a", 0, 1), (2, "b", 0, 2)])
+            old = contents(await engine.stage(load(written, SCHEMA), request("inline")))
+            nothing, something = load(_keys(), KEYS), load(_keys((1, "x")), KEYS)
+            none = await engine.lookup(old, [], [(nothing, []), (nothing, [])], nulls=True)
+            assert none is not None
+            assert updates(await engine.collect(none)) == {}
+            every = await engine.lookup(old, [], [(nothing, []), (something, [])], nulls=True)
+            if every is not None:
+                assert updates(await engine.collect(every)) == {(1, "a", 0): 1, (2, "b", 0): 2}
+
+        self.run(body())
+
 
 def _keys(*pairs: tuple[int | None, str | None]) -> pa.Table:
     numbers, texts = [number for number, _ in pairs], [text for _, text in pairs]

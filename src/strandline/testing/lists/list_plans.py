@@ -195,20 +195,21 @@ class Plans:
         if query is None:
             raise InvalidUsage(f"ListEngine was given no function for the query {node.sql!r}")
         relations = zip(node.aliases, node.inputs, read, strict=True)
-        return query({alias: multiset(below.names, rows, time) for alias, below, rows in relations})
+        partial = isinstance(node, Replay) and node.partial
+        return query({alias: multiset(below.names, rows, time, partial) for alias, below, rows in relations})
 
 
-def multiset(names: Sequence[str], updates: Iterable[Row], time: int = FOREVER) -> list[Row]:
+def multiset(names: Sequence[str], updates: Iterable[Row], time: int = FOREVER, partial: bool = False) -> list[Row]:
     """Return the plain rows of the updates up to ``time``, each as often as its count.
 
-    Raises `CollectionError` if a row has a negative count.
+    Raises `CollectionError` if a row has a negative count and they are not ``partial``.
     """
     counts: Counter[Key] = Counter()
     for row in updates:
         if row[TIME] <= time:
             counts[_values(names, row)] += row[DIFF]
     for values, count in counts.items():
-        if count < 0:
+        if count < 0 and not partial:
             raise CollectionError(f"a row has the negative count {count}: {dict(zip(names, values, strict=True))}")
     return [dict(zip(names, values, strict=True)) for values in counts.elements()]
 

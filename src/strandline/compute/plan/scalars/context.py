@@ -92,12 +92,13 @@ class Context:
         reason: str,
         *,
         picks: bool = False,
+        top: bool = False,
     ) -> Node:
         """Return the rows of an `Opaque` that Spark accepts, its types learned, with a key if one is known.
 
         The query shows its key, so that it is stored with the rows; what is returned has the columns ``names`` only.
         """
-        asked = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason, picks)
+        asked = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason, picks, top=top)
         node = showing_key(asked, self.names.fresh)
         schema = self.learn(node)
         for below in node.inputs:

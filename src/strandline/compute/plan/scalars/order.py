@@ -1,4 +1,6 @@
-"""ORDER BY … LIMIT: a top-k, recomputed over the plan of what it orders; its ties are broken by the whole row (law D).
+"""ORDER BY … LIMIT: a top-k over the plan of what it orders; its ties are broken by the whole row (law D).
+
+It shows its keys too, so that they are stored with the rows.
 
 Source: design page "the map" (decision 7: ties by binary order of the whole row).
 """
@@ -13,10 +15,10 @@ from sqlglot import exp
 from strandline.algebra.scalar import column, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.scalars.compose import names, select
-from strandline.compute.plan.scalars.context import Context, Planned
+from strandline.compute.plan.scalars.context import Context, Planned, renamed
 from strandline.errors import DefinitionError
 
-_NO_RULE: Final = "ORDER BY … LIMIT has no maintenance rule"
+_NO_RULE: Final = "OFFSET has no maintenance rule"
 _ORDERED: Final = f"{RESERVED}ordered"
 
 
@@ -63,6 +65,8 @@ def top(context: Context, planned: Planned, keys: Sequence[exp.Ordered], query: 
     kept = tuple(dict.fromkeys(planned.columns))
     order = exp.Order(expressions=[*keys, *ascending(kept)])
     bounds = {key: query.args[key].copy() for key in ("limit", "offset") if query.args.get(key)}
-    sql = text(select(names(kept), _ORDERED, order=order, **bounds))
-    node = context.opaque((planned.node,), (_ORDERED,), sql, kept, _NO_RULE, picks=True)
-    return Planned(node, planned.outputs)
+    stored = tuple(dict.fromkeys((*kept, *(key.this.name for key in keys))))
+    sql = text(select(names(stored), _ORDERED, order=order, **bounds))
+    first = "offset" not in bounds
+    node = context.opaque((planned.node,), (_ORDERED,), sql, stored, _NO_RULE, picks=True, top=first)
+    return Planned(renamed(node, zip(kept, kept, strict=True)), planned.outputs)
