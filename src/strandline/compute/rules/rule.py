@@ -56,8 +56,8 @@ class Rule(Generic[N]):
     given the types of the plan's columns; ``names``, their names; ``output``, the node's rows as a plan over the
     stage's collection, which is called by the second argument.  ``reason``: why nothing cheaper maintains the node, for
     people; None: the rule is incremental.  ``key``: the columns of ``names`` by which rules look up what is stored; it
-    is sorted by them (none: by all columns).  ``reads_all``: its updates may read all rows of its inputs, so that what is
-    joined for them is stored.
+    is sorted by them (none: by all columns).  ``reads_all``: its updates may read all rows of its inputs, so that what
+    is joined for them is stored.
     """
 
     name: str
