@@ -109,6 +109,19 @@ def test_a_view_that_is_a_regrouped_or_recomputed_node_renamed_stores_itself_onc
         assert (only.name, only.kind, only.schema) == ("view", kind, view.schema)
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [("1 AS r FROM j ORDER BY qty LIMIT 3", "top"), ("rank() OVER (ORDER BY qty) AS r FROM j", "recompute")],
+)
+def test_what_is_joined_for_a_query_that_may_read_all_of_it_is_stored(asked: str, kind: str, laboratory: Any) -> None:
+    """Damage: each change of one row joins whole tables again."""
+    joined = "(SELECT s.qty, h.size FROM sales s JOIN shops h ON s.shop = h.shop)"
+    first, last = split(laboratory.plan(f"WITH j AS {joined} SELECT qty, size, {asked}"), "view")
+    assert (first.kind, first.inputs) == ("linear", ("sales", "shops"))
+    assert (last.kind, last.inputs) == (kind, (first.name,))
+
+
 def test_a_stage_that_stores_more_than_its_rows_is_not_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: a rule that reads its rows by a `Get` of some columns makes every such view fail when it is planned."""
 
