@@ -49,10 +49,8 @@ LONG: Final = range(1_000, 4_000, VIEWS)
 REFUSED_MAX: Final = VIEWS // 5
 FAILING_STRIDE: Final = 24
 """Of so many seeds the odd ones are in one environment: a step of a view with errors is several plans."""
-FAILING_QUICK: Final = range(0, FAILING_STRIDE, FAILING_STRIDE)
-FAILING_LONG: Final = range(FAILING_STRIDE, 1_008, FAILING_STRIDE)
-FAILED_MIN: Final = 2
-"""How many of these must have errors at some tick."""
+FAILING_QUICK: Final = range(0, 2 * FAILING_STRIDE, FAILING_STRIDE)
+FAILING_LONG: Final = range(2 * FAILING_STRIDE, 1_032, FAILING_STRIDE)
 
 INTERPRETED: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -207,7 +205,7 @@ def test_random_views_are_what_plain_spark_says_after_every_tick(first: int, pla
 def test_random_views_over_rows_that_fail_are_right_or_have_errors_and_heal(first: int, place: Place) -> None:
     """Else a row that some expression has no value for hides, invents or stops answers, or outlives itself."""
     failed = follow(place, first, _seeds(range(first + 1, first + FAILING_STRIDE, 2)), failing=True)
-    assert len(failed) >= FAILED_MIN, "too few fail to show anything"
+    assert failed, "no view fails, so the test shows nothing"
 
 
 @pytest.mark.slow
