@@ -18,6 +18,7 @@ from strandline.cli.demo.data import load
 from strandline.cli.demo.definitions import VIEWS, write_project
 from strandline.cli.demo.schedule import schedule
 from strandline.controller.defining.project import load as load_project
+from strandline.engine.session.start import SHORT_LIVED_JAVA
 
 BASE = 4_000_000_000_000
 """A time that no clock has reached: the same in every run."""
@@ -28,7 +29,12 @@ def main(root: Path, master: str, days: int, days_per_step: int) -> None:
     write_project(root)
     steps = schedule(load(), days=days, months=1)
     config = {
-        "spark": {"spark.master": master, "spark.executor.memory": "1g", "spark.local.dir": str(root / "scratch")}
+        "spark": {
+            "spark.master": master,
+            "spark.executor.memory": "1g",
+            "spark.local.dir": str(root / "scratch"),
+            "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
+        }
     }
     with strandline.open(f"file://{root / 'data'}", config=config) as env:
         env.apply(load_project(root))
