@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -50,6 +51,7 @@ def test_what_is_repeated_has_ended_before_what_it_uses_is_closed(loop: LoopThre
     """Damage: a merge still commits to a store that the environment has closed, or to a location it has released."""
     loop.repeat(SystemClock(), 0, work.call)
     assert work.begun.wait(60)
+    gc.collect()  # a loop refers weakly to its tasks
     loop.quiet()
     assert work.closed == STEPS
 
@@ -57,8 +59,9 @@ def test_what_is_repeated_has_ended_before_what_it_uses_is_closed(loop: LoopThre
 def test_a_call_whose_caller_was_interrupted_closes_what_it_used(work: Work) -> None:
     """Damage: Ctrl-C leaves a lease, a session or a part behind: cancelling again and again breaks each close off."""
     loop = LoopThread()
-    asyncio.run_coroutine_threadsafe(work.call(), loop._loop)  # as `run`, without the caller that waits
+    loop._begin(work.call())  # as `run`, without the caller that waits
     assert work.begun.wait(60)
+    gc.collect()
     loop.stop()
     assert work.closed == STEPS
 

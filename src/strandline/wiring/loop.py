@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -18,12 +19,13 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._running: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="strandline", daemon=True)
         self._thread.start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Return what ``call`` returns, or raise what it raises."""
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        return self._begin(call).result()
 
     def soon(self, call: Callable[[], object]) -> None:
         """Have ``call`` made in the thread, from any other; not at all once that has ended."""
@@ -38,7 +40,7 @@ class LoopThread:
                 await clock.sleep(seconds)
                 await call()
 
-        asyncio.run_coroutine_threadsafe(forever(), self._loop)
+        self._begin(forever())
 
     def quiet(self) -> None:
         """Cancel what runs: repeated calls, and calls whose caller was interrupted.  Return once all have ended.
@@ -46,6 +48,13 @@ class LoopThread:
         Each is cancelled once, so a ``finally`` that awaits comes to its end.
         """
         self.run(_cancelled())
+
+    def _begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have the thread run ``call``.  It is kept until it ends: a loop refers weakly to its tasks."""
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
 
     def stop(self) -> None:
         """End the thread, once nothing runs in it."""
