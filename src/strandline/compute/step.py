@@ -292,7 +292,10 @@ class StageRun:
             return Updates(err=(await self._engine.evaluate(whole_error(self.stage), {}, origin=time), *inherited))
         window = Window(frozenset(self._inputs), (0,), first=True, small=False)
         plans = self._plans.of(care, window)
-        read = {name: await self._engine.read(replace(wanted[source(name)[0]], net=True)) for name in plans.frames}
+        # A row that failed and has left may fail here: then the stage is computed with more care.  To add up all rows
+        # before anything is evaluated takes several times as long as the rest.
+        net = care is not Care.PLAIN
+        read = {name: await self._engine.read(replace(wanted[source(name)[0]], net=net)) for name in plans.frames}
         return await self._evaluated(plans, read, time, inherited)
 
     async def _change(self, way: Way, lower: int, upper: int) -> int:
