@@ -14,7 +14,7 @@ from worlds.outside import AT_ONCE
 from worlds.system import STEPS_MAX
 from worlds.whole import play
 
-HISTORIES: Final = 10_000
+HISTORIES: Final = 5_000
 WATCHED_HISTORIES: Final = 700
 """At least as many as the bugs that are planted there may need."""
 LONG_BASE: Final = 2_000_000
