@@ -33,7 +33,6 @@ from random_views import STANDINS, TABLES, History, random_view
 from strandline.algebra.schema import quote
 from strandline.client import Environment
 from strandline.engine.prepared import plans
-from strandline.engine.prepared.plans import Plans
 from strandline.errors import CollectionError, DefinitionError
 
 if TYPE_CHECKING:
@@ -142,8 +141,7 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
     view = partial(random_view, failing=failing)
     # Every second batch prepares all plans of small windows, and the others none.
     asked_min = patch.object(plans, "ASKED_MIN", 1 if first // VIEWS % 2 else 1 << 30)
-    at_once = patch.object(Plans, "_spawn", lambda self, call: call())
-    with asked_min, at_once, place.open(config={"spark": INTERPRETED}) as env:
+    with asked_min, place.open(config={"spark": INTERPRETED}) as env:
         for table in TABLES:
             env.execute(f"CREATE TABLE {quote(table.name)} ({table.ddl})")
             plain.createDataFrame([], table.ddl).createOrReplaceTempView(quote(table.name))

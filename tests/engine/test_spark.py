@@ -18,7 +18,6 @@ from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.frames.inline import update_schema
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.prepared import plans
-from strandline.engine.prepared.plans import Plans
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
 from strandline.persist.handles.plane import StageRequest
@@ -73,18 +72,12 @@ NULLS = dict.fromkeys(TYPES)
 NEVER = 1 << 30
 
 
-def at_once(_: Plans, call: Callable[[], None]) -> None:
-    """Prepare a plan before it is needed."""
-    call()
-
-
 @pytest.fixture(params=["fresh", "prepared"])
 def engine(
     spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SparkEngine]:
     """An engine on the shared application, with parts of its own; it plans what is small afresh, or prepares it."""
     monkeypatch.setattr(plans, "ASKED_MIN", 1 if request.param == "prepared" else NEVER)
-    monkeypatch.setattr(Plans, "_spawn", at_once)
     made = SparkEngine(spark, PartStore(tmp_path))
     yield made
     made.close()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -227,7 +225,6 @@ def in_order(table: pa.Table) -> list[tuple[object, ...]]:
 def prepared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Plans:
     """Plans that are prepared when they are first asked for."""
     monkeypatch.setattr(plans, "ASKED_MIN", 1)
-    monkeypatch.setattr(Plans, "_spawn", lambda self, call: call())
     return Plans(spark)
 
 
@@ -287,21 +284,27 @@ def test_what_may_keep_rows_is_refused_once_and_planned_afresh(sql: str, names: 
     assert "Spark plans it with" in str(prepared.reasons)
 
 
-def test_a_plan_is_prepared_beside_its_second_use(spark: SparkSession) -> None:
-    """Damage: what is asked for once is prepared for nothing; a tick waits until Spark has planned and compiled."""
-    made, rng, begun = Plans(spark), random.Random(4), threading.Event()
-    make = made._make
-    made._make = lambda *asked: (begun.wait(), make(*asked))  # type: ignore[method-assign]
+def test_a_plan_is_prepared_for_its_second_use_unless_it_is_sure_to_have_one(spark: SparkSession) -> None:
+    """Damage: what is asked for once is prepared for nothing; a step's plan is planned twice."""
+    made, rng = Plans(spark), random.Random(4)
     assert made.run([asked(rng, "filter")]) == [None]
-    assert made.run([asked(rng, "filter")]) == [None]
-    begun.set()
-    made.close()
-    assert made.counters.made == 1
-    made._runners = ThreadPoolExecutor(1)
-    given = asked(rng, "filter")
-    (found,) = made.run([given])
-    assert found is not None
-    assert in_order(found) == afresh(spark, given)
+    assert made.counters.made == 0
+    for given in (asked(rng, "filter"), replace(asked(rng, "sums"), again=True)):
+        (found,) = made.run([given])
+        assert found is not None
+        assert in_order(found) == afresh(spark, given)
+    assert made.counters.made == 2
+
+
+def test_the_least_recently_used_plan_is_forgotten(prepared: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: plans fill the memory, or one that is in use is prepared at each tick."""
+    monkeypatch.setattr(plans, "PLANS_MAX", 2)
+    rng = random.Random(6)
+    for shape in ("filter", "sums", "filter", "join", "filter"):
+        assert prepared.run([asked(rng, shape)])[0] is not None
+    assert prepared.counters.made == 3
+    prepared.run([asked(rng, "sums")])
+    assert prepared.counters.made == 4
 
 
 @pytest.mark.parametrize("shape", ["sums", "groups", "window", "window of touched keys", "join"])
@@ -317,12 +320,18 @@ def test_one_plan_serves_all_windows_of_as_many_times(shape: str, prepared: Plan
     assert prepared.counters.made == 1
 
 
-def test_a_row_that_cannot_be_evaluated_leaves_the_error_to_the_fresh_plan(prepared: Plans) -> None:
-    """Damage: one bad row stops all plans of the job for good, or its error has no name."""
+def test_a_row_that_cannot_be_evaluated_leaves_the_error_to_the_fresh_plan(
+    prepared: Plans, spark: SparkSession
+) -> None:
+    """Damage: one bad row stops all plans of the job, also for good, or its error has no name."""
     bad = Project(T, (K, ("s", Scalar(column("s"))), ("x", scalar("CAST(1 / `x` AS BIGINT)"))))
     zero = pa.table({"k": [1], "s": ["a"], "x": [0], TIME: [7], DIFF: [1]})
     given = Asked(bad, {"t": zero}, 7, request("bad", ROW))
-    assert prepared.run([given, asked(random.Random(5), "filter")]) == [None, None]
+    other = asked(random.Random(5), "filter")
+    none, found = prepared.run([given, other])
+    assert none is None
+    assert found is not None
+    assert in_order(found) == afresh(spark, other)
     assert prepared.counters.failed == 1
     good = Asked(bad, {"t": zero.set_column(2, "x", pa.array([1], pa.int64()))}, 7, request("bad", ROW))
     assert prepared.run([good])[0] is not None

@@ -14,6 +14,7 @@ Source: design page "compute" (prepared plans).
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -35,6 +36,8 @@ class Leaves:
 
     def __init__(self, session: SparkSession) -> None:
         self.session = session
+        self.numbers = itertools.count()
+        """For names: no two plans that are prepared at a time may share one."""
         jvm: Any = session._jvm  # noqa: SLF001  # see above; so with all that follows
         self._list = jvm.java.util.ArrayList  # looked up once: each name on the way to a class is a call into the JVM
         self._as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala

@@ -81,7 +81,7 @@ def prepare(leaves: Leaves, node: Node, schemas: Mapping[str, pa.Schema], reques
         Exception: whatever Spark raises.
     """
     own = {name: leaves.leaf(schema) for name, schema in schemas.items()}
-    views = {name: f"{RESERVED}leaf_{number}" for number, name in enumerate(own)}
+    views = {name: f"{RESERVED}leaf_{next(leaves.numbers)}" for name in own}
     for name, view in views.items():
         own[name].frame.createOrReplaceTempView(view)
     try:

@@ -1,8 +1,8 @@
 """The prepared plans of an engine: which are kept, and the run of many of them in one Spark job.
 
 A step's plan is prepared when it is first asked for, and any other when it is asked for a second time, since much of
-what is asked for once (an INSERT of an odd shape) is never asked for again; and it is prepared beside the ticks, which
-run fresh plans until it is ready.  The least recently used plans are forgotten.
+what is asked for once (an INSERT of an odd shape) is never asked for again.  To prepare a plan takes as long as to plan
+it afresh.  The least recently used plans are forgotten.
 
 Whatever goes wrong here costs time and no answer: the caller then runs a fresh plan, which fails as it must.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,9 +51,9 @@ CONF: Final[Mapping[str, str]] = {
 }
 
 JOBS: Final = 2
+"""As many jobs run, and as many plans are prepared, at a time."""
 RUNS_MIN: Final = 4
 """So many plans are worth a second job beside the first."""
-_BEING_MADE: Final = "it is being made"
 _log = logging.getLogger(__name__)
 _Key: TypeAlias = tuple[object, ...]
 
@@ -100,96 +100,109 @@ class Plans:
         self._leaves: Leaves | None = None
         self._kept: OrderedDict[_Key, Prepared | str | int] = OrderedDict()
         # by what is asked for: the plan, or why there is none, or how often it was asked for
-        self._guard = threading.Lock()  # held for moments, over what is kept
-        self._turn = threading.Lock()
-        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="strandline-prepare")
-        self._runners = ThreadPoolExecutor(JOBS, thread_name_prefix="strandline-wave")
+        self._turn = threading.Lock()  # held by the call that is served
+        self._workers = ThreadPoolExecutor(JOBS, thread_name_prefix="strandline-wave")
 
     def close(self) -> None:
-        """Prepare nothing more."""
-        self._preparer.shutdown(cancel_futures=True)
-        self._runners.shutdown()
+        """Prepare and run nothing more."""
+        self._workers.shutdown()
 
     @property
     def reasons(self) -> list[str]:
         """Why plans were refused."""
-        with self._guard:
-            return [kept for kept in self._kept.values() if isinstance(kept, str) and kept != _BEING_MADE]
+        with self._turn:
+            return [kept for kept in self._kept.values() if isinstance(kept, str)]
 
     def run(self, asked: Sequence[Asked]) -> list[pa.Table | None]:
         """Return what `parts.staging.small` gives for each, at its real times; None: run a fresh plan."""
         found: list[pa.Table | None] = [None] * len(asked)
         with self._turn:
             try:
+                moments = [Moments.of(each.node, each.origin) for each in asked]
+                ranked = [_ranked(each, own) for each, own in zip(asked, moments, strict=True)]
                 runs: dict[int, _Run] = {}
-                for position, each in enumerate(asked):
-                    moments = Moments.of(each.node, each.origin)
-                    tables = {name: moments.ranked(table) for name, table in each.tables.items()}
-                    plan = self._plan(replace(each, node=moments.node, tables=tables))
+                for position, (each, plan) in enumerate(zip(ranked, self._plans(ranked), strict=True)):
                     if plan is not None:
-                        runs.setdefault(id(plan), _Run(position, plan, tables, moments))
-                if runs:
-                    for run, table in zip(runs.values(), self._results(list(runs.values())), strict=True):
-                        found[run.position] = run.moments.real(table)
+                        runs.setdefault(id(plan), _Run(position, plan, each.tables, moments[position]))
+                tables = self._results(list(runs.values())) if runs else []
+                for run, table in zip(runs.values(), tables, strict=True):
+                    found[run.position] = None if table is None else run.moments.real(table)
             except Exception as error:  # noqa: BLE001 - a fresh plan shows what is the matter
-                self.counters.failed += 1
-                _log.info("prepared plans failed; fresh ones take their place: %s", error)
+                self._failed(error)
                 return [None] * len(asked)
         return found
 
-    def _plan(self, asked: Asked) -> Prepared | None:
-        """Return the plan of what is asked for; None if there is none, or none yet."""
-        key = _key(asked)
-        with self._guard:
-            times = self._kept.get(key, 0)
-            times = times + (2 if asked.again else 1) if isinstance(times, int) else times
-            due = isinstance(times, int) and times >= ASKED_MIN
-            if isinstance(times, int):
-                self._kept[key] = _BEING_MADE if due else times
-            self._kept.move_to_end(key)
-            while len(self._kept) > PLANS_MAX:
-                self._kept.popitem(last=False)
+    def _plans(self, asked: Sequence[Asked]) -> list[Prepared | None]:
+        """Return the plan of each; None if it has none, or none yet."""
+        keys = [_key(each) for each in asked]
+        due = {key: each for key, each in zip(keys, asked, strict=True) if self._is_due(key, each)}
         if due:
-            self._spawn(partial(self._make, key, asked))
-        kept = self._kept.get(key)
-        return kept if isinstance(kept, Prepared) else None
-
-    def _spawn(self, call: Callable[[], None]) -> None:
-        """Do it beside the caller, whom a fresh plan serves meanwhile."""
-        self._preparer.submit(call)
-
-    def _make(self, key: _Key, asked: Asked) -> None:
-        """Prepare what is asked for, and run it once over nothing: that compiles what it needs."""
-        made: Prepared | str
-        try:
             if self._leaves is None:
                 self._leaves = Leaves(start.sibling(self.session, CONF))
-            schemas = {name: table.schema for name, table in asked.tables.items()}
-            made = prepare(self._leaves, asked.node, schemas, asked.request)
-            self._leaves.exchange([(made.leaves[name], table.slice(0, 0)) for name, table in asked.tables.items()])
-            self._leaves.run([made.batches])
-            self.counters.made += 1
+            self._kept |= zip(due, self._workers.map(partial(self._made, self._leaves), due.values()), strict=True)
+        found = [self._kept[key] for key in keys]
+        while len(self._kept) > PLANS_MAX:
+            self._kept.popitem(last=False)
+        return [plan if isinstance(plan, Prepared) else None for plan in found]
+
+    def _is_due(self, key: _Key, asked: Asked) -> bool:
+        """Count that it is asked for; return whether its plan is to be prepared now."""
+        kept = self._kept.setdefault(key, 0)
+        self._kept.move_to_end(key)
+        if not isinstance(kept, int):
+            return False
+        self._kept[key] = kept + (2 if asked.again else 1)
+        return kept + (2 if asked.again else 1) >= ASKED_MIN
+
+    def _made(self, leaves: Leaves, asked: Asked) -> Prepared | str:
+        """Return the plan of what is asked for, or why there is none."""
+        schemas = {name: table.schema for name, table in asked.tables.items()}
+        try:
+            made = prepare(leaves, asked.node, schemas, asked.request)
         except Exception as refused:  # noqa: BLE001 - a fresh plan shows what is the matter, if it is not this room
             self.counters.refused += 1
-            made = str(refused)
-        with self._guard:
-            if key in self._kept:
-                self._kept[key] = made
+            return str(refused)
+        self.counters.made += 1
+        return made
 
-    def _results(self, runs: Sequence[_Run]) -> list[pa.Table]:
-        """Run all plans: in one job, or in as many as there are cores to serve them."""
+    def _results(self, runs: Sequence[_Run]) -> list[pa.Table | None]:
+        """Run all plans: in as many jobs as there are cores to serve them, or each in its own if one of these fails."""
+        self.counters.runs += len(runs)
+        jobs = [runs[n::JOBS] for n in range(JOBS)] if len(runs) >= RUNS_MIN else [runs]
+        try:
+            return self._ran(runs, jobs)
+        except Exception as error:  # noqa: BLE001 - see `run`
+            self._failed(error)
+        return [self._alone(run) for run in runs] if len(runs) > 1 else [None]
+
+    def _alone(self, run: _Run) -> pa.Table | None:
+        """Return what a plan gives; None if it fails."""
+        try:
+            (table,) = self._ran([run], [[run]])
+        except Exception:  # noqa: BLE001 - see `run`
+            return None
+        return table
+
+    def _ran(self, runs: Sequence[_Run], jobs: Sequence[Sequence[_Run]]) -> list[pa.Table | None]:
+        """Run the plans as ``jobs`` has them."""
         assert self._leaves is not None, "a plan has leaves"
         leaves = self._leaves
         leaves.exchange([(leaf, run.tables[name]) for run in runs for name, leaf in run.plan.leaves.items()])
-        jobs = [runs[n::JOBS] for n in range(JOBS)] if len(runs) >= RUNS_MIN else [runs]
-        self.counters.runs += len(runs)
         self.counters.jobs += len(jobs)
         found: dict[int, list[bytes]] = {}
-        for job, lists in zip(
-            jobs, self._runners.map(lambda job: leaves.run([run.plan.batches for run in job]), jobs), strict=True
-        ):
-            found |= {run.position: batches for run, batches in zip(job, lists, strict=True)}
+        lists = self._workers.map(lambda job: leaves.run([run.plan.batches for run in job]), jobs)
+        for job, batches in zip(jobs, lists, strict=True):
+            found |= dict(zip((run.position for run in job), batches, strict=True))
         return [run.plan.table(found[run.position]) for run in runs]
+
+    def _failed(self, error: Exception) -> None:
+        self.counters.failed += 1
+        _log.info("prepared plans failed; fresh ones take their place: %s", error)
+
+
+def _ranked(asked: Asked, moments: Moments) -> Asked:
+    tables = {name: moments.ranked(table) for name, table in asked.tables.items()}
+    return replace(asked, node=moments.node, tables=tables)
 
 
 def _key(asked: Asked) -> _Key:
