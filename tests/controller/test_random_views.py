@@ -22,21 +22,19 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from unittest.mock import patch
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from random_views import STANDINS, TABLES, History, random_view
+from tests.controller.conftest import INTERPRETED, Place
 
 from strandline.algebra.schema import quote
 from strandline.client import Environment
 from strandline.engine.prepared import plans
 from strandline.errors import CollectionError, DefinitionError
-
-if TYPE_CHECKING:
-    from tests.controller.conftest import Place
 
 pytestmark = pytest.mark.views
 
@@ -50,15 +48,6 @@ FAILING_STRIDE: Final = 24
 """Of so many seeds the odd ones are in one environment: a step of a view with errors is several plans."""
 FAILING_QUICK: Final = range(0, 2 * FAILING_STRIDE, FAILING_STRIDE)
 FAILING_LONG: Final = range(2 * FAILING_STRIDE, 1_032, FAILING_STRIDE)
-
-INTERPRETED: Final = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""For a few rows and many plans: compiling them would take most of the time.  Other tests compile theirs."""
-
 
 UNPRUNED: Final = {
     "spark.sql.optimizer.excludedRules": ",".join(
@@ -141,7 +130,7 @@ def follow(place: Place, first: int, seeds: list[int], *, failing: bool = False)
     view = partial(random_view, failing=failing)
     # Every second batch prepares all plans of small windows, and the others none.
     asked_min = patch.object(plans, "ASKED_MIN", 1 if first // VIEWS % 2 else 1 << 30)
-    with asked_min, place.open(config={"spark": INTERPRETED}) as env:
+    with asked_min, place.open_interpreted() as env:
         for table in TABLES:
             env.execute(f"CREATE TABLE {quote(table.name)} ({table.ddl})")
             plain.createDataFrame([], table.ddl).createOrReplaceTempView(quote(table.name))
