@@ -30,7 +30,7 @@ from strandline.engine.prepared.plan import Prepared, prepare
 from strandline.engine.session import start
 from strandline.persist.handles.plane import StageRequest
 
-ROWS_MAX: Final = 50_000
+ROWS_MAX: Final = 100_000
 """More rows than this are better planned for what they are, in as many partitions as there are cores."""
 ASKED_MIN: Final = 2
 """A plan is prepared when it is asked for as often as this; one that is sure to come again counts for two."""
