@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from strandline.algebra.conditions import Comparison, Condition
 from strandline.algebra.joins import joined
 from strandline.algebra.nodes import Aggregate, Filter, Get, Key, Node, Opaque, Project, Reduce, UnionAll, frames
 from strandline.algebra.scalar import Scalar, column, scalar
@@ -135,3 +136,38 @@ def test_equal_look_ups_are_made_once() -> None:
 
 def _prior(*names: str) -> Get:
     return Get(frame("v", Phase.OLD), tuple((name, name) for name in (*names, "n")))
+
+
+def wheres(lookups: tuple[Lookup, ...]) -> dict[str, tuple[list[str], list[str]]]:
+    """Return for each side that is looked up what is said of its keys, and of its rows."""
+
+    def text(where: tuple[Condition, ...]) -> list[str]:
+        return [f"{each.column} {each.comparison.value} {each.values}" for each in where]
+
+    return {each.of: (text(tuple(c for place in each.keys for c in place.where)), text(each.where)) for each in lookups}
+
+
+def test_what_a_predicate_says_of_a_side_is_said_of_its_look_up_and_of_its_keys() -> None:
+    """Damage: all lines of all orders of a city are fetched, to be thrown away."""
+    city, price = scalar("`p_city` = 'Rome'"), scalar("`l_price` > 3")
+    above = Filter(Filter(SALES, city), price)
+    below = joined(
+        (Filter(LINES, price), ORDERS, Filter(PEOPLE, city)), [scalar("`l_id` = `o_id`"), scalar("`o_who` = `p_id`")]
+    )
+    within = joined((LINES, ORDERS, PEOPLE), [scalar("`l_id` = `o_id`"), scalar("`o_who` = `p_id`"), city, price])
+    rome, dear = "city in ('Rome',)", "price > (3,)"
+    for plan in (above, below, within):
+        assert wheres(step(plan, "l")[1]) == {"o:old": ([dear], []), "p:old": ([], [rome])}
+        assert wheres(step(plan, "p")[1]) == {"o:old": ([rome], []), "l:old": ([], [dear])}
+
+
+def test_a_predicate_says_nothing_of_what_is_beside_it() -> None:
+    """Damage: a side loses rows that another term, a group, or another column of the same name needs."""
+    price = scalar("`l_price` > 3")
+    narrow = Filter(LINES, price)
+    same = scalar("`l_id` = `o_id`")
+    beside = UnionAll((joined((narrow, ORDERS), [same]), joined((LINES, ORDERS), [same])))
+    found = step(beside, "o")[1]
+    assert [each.where for each in found if each.of == "l:old"] == [(Condition("price", Comparison.MORE, (3,)),), ()]
+    computed = Filter(Project(LINES, (("l_price", scalar("`l_price` + 1")), ("l_id", Scalar(column("l_id"))))), price)
+    assert wheres(step(joined((computed, ORDERS), [same]), "o")[1]) == {"l:old": ([], [])}

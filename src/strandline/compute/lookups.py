@@ -11,7 +11,9 @@ side that cannot be looked up is read whole, without a difference in the answer.
 
 Of what is not wanted at all if other rows are not there (`Restrict` without columns), nothing is read then.
 
-A key counts only if it is a column, on both sides, all the way down to the leaves.
+A key counts only if it is a column, on both sides, all the way down to the leaves.  What the plan's predicates say of
+single columns of a leaf is said of its look-up, and of the keys that are taken from it: rows that would not get through
+are neither handed to the plan nor looked up by.
 
 Source: design page "compute" (small windows: Python looks up old sides, one join step at a time).
 """
@@ -22,6 +24,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from strandline.algebra.conditions import Condition, implied
 from strandline.algebra.nodes import (
     Accumulate,
     Filter,
@@ -37,16 +40,16 @@ from strandline.algebra.nodes import (
     children,
     rebuilt,
 )
-from strandline.algebra.scalar import Scalar
 from strandline.compute.rules.phase import Phase, source
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Columns of a frame, by the names that the frame has for them."""
+    """Columns of a frame, by the names that the frame has for them; of rows for which ``where`` may be true."""
 
     frame: str
     columns: tuple[str, ...]
+    where: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Lookup:
     """The frame ``frame`` holds the rows of ``of`` whose ``columns`` have the values of a row at one of ``keys``.
 
     Without columns these are all rows, or if there is no row at ``keys``, none.  ``nulls``: NULL equals NULL there.
+    Rows for which ``where`` is not true do not matter.
     """
 
     frame: str
@@ -61,6 +65,7 @@ class Lookup:
     columns: tuple[str, ...]
     keys: tuple[Place, ...]
     nulls: bool
+    where: tuple[Condition, ...] = ()
 
 
 def planned(plan: Node) -> tuple[Node, tuple[Lookup, ...]]:
@@ -103,95 +108,137 @@ def _merged(plan: Node, sides: dict[str, str], found: dict[str, Lookup]) -> tupl
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """Rows below ``to`` matter only if their ``to_columns`` have the values of ``by_columns`` of a row of ``by``."""
+class _Side:
+    """``columns`` of a node; of its rows only those matter for which ``where`` is true."""
 
-    by: Node
-    by_columns: tuple[str, ...]
-    to: Node
-    to_columns: tuple[str, ...]
+    node: Node
+    columns: tuple[str, ...]
+    where: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Rows of ``to`` matter only if their columns have the values that the columns of a row of ``by`` have."""
+
+    by: _Side
+    to: _Side
     nulls: bool
 
 
-def _ways(node: Node) -> Iterator[_Way]:
-    """Yield all ways in ``node``, those further down first: they start nearer to the changes."""
-    for child in children(node):
-        yield from _ways(child)
+def _ways(node: Node, where: tuple[Condition, ...] = ()) -> Iterator[_Way]:
+    """Yield all ways in ``node``, those further down first: they start nearer to the changes.
+
+    ``where``: of the node's rows only those matter for which it is true.
+    """
+    for child, matters in _below(node, where):
+        yield from _ways(child, matters)
     match node:
         case Join():
-            yield from _of_join(node)
+            yield from _of_join(node, where)
         case Accumulate() | Regroup():
             keys = [(name, value.column) for name, value in node.keys]
             plain = [(name, own) for name, own in keys if own is not None]
             if plain:
                 names, own = (tuple(each) for each in zip(*plain, strict=True))
-                yield from _each(_Way(node.delta, own, node.prior, names, nulls=True))
+                yield from _each(_Way(_Side(node.delta, own), _Side(node.prior, names), nulls=True))
                 if isinstance(node, Regroup):
-                    yield from _each(_Way(node.delta, own, node.new, own, nulls=True))
+                    yield from _each(_Way(_Side(node.delta, own), _Side(node.new, own), nulls=True))
         case Restrict():
-            yield from _each(_Way(node.keys, node.keys.names, node.input, node.columns, nulls=True))
+            to = _Side(node.input, node.columns, where)
+            yield from _each(_Way(_Side(node.keys, node.keys.names), to, nulls=True))
         case _:
             pass
 
 
-def _of_join(node: Join) -> Iterator[_Way]:
-    for by, to in itertools.permutations(node.inputs, 2):
+def _of_join(node: Join, where: tuple[Condition, ...]) -> Iterator[_Way]:
+    sides = [_Side(each, (), own) for each, own in _below(node, where)]
+    for by, to in itertools.permutations(sides, 2):
         pairs = [
             (one.column, other.column, equal.nulls)
             for equal in node.equal
             for one, other in ((equal.left, equal.right), (equal.right, equal.left))
-            if one.column in by.names and other.column in to.names
+            if one.column in by.node.names and other.column in to.node.names
         ]
         if pairs:
             by_columns = tuple(str(one) for one, _, _ in pairs)
             to_columns = tuple(str(other) for _, other, _ in pairs)
-            yield from _each(_Way(by, by_columns, to, to_columns, any(nulls for _, _, nulls in pairs)))
+            nulls = any(nulls for _, _, nulls in pairs)
+            yield from _each(_Way(replace(by, columns=by_columns), replace(to, columns=to_columns), nulls))
 
 
 def _each(way: _Way) -> Iterator[_Way]:
     """Yield the way, and after it, for where they are not in one place, its columns one by one."""
     yield way
-    if len(way.by_columns) > 1:
-        for one, other in zip(way.by_columns, way.to_columns, strict=True):
-            yield replace(way, by_columns=(one,), to_columns=(other,))
+    if len(way.by.columns) > 1:
+        for one, other in zip(way.by.columns, way.to.columns, strict=True):
+            yield replace(way, by=replace(way.by, columns=(one,)), to=replace(way.to, columns=(other,)))
 
 
 def _possible(ways: Sequence[_Way], sides: dict[str, str], found: dict[str, Lookup]) -> Iterator[Lookup]:
     """Yield the look-ups that can be made next: by rows that are few, of sides that are not looked up yet."""
     for way in ways:
-        keys = _places(way.by, way.by_columns)
+        keys = _places(way.by)
         if keys is None or any(place.frame in sides and place.frame not in found for place in keys):
             continue
-        for place in _places(way.to, way.to_columns) or ():
+        for place in _places(way.to) or ():
             if place.frame in sides and place.frame not in found:
-                yield Lookup(place.frame, sides[place.frame], place.columns, keys, way.nulls)
+                yield Lookup(place.frame, sides[place.frame], place.columns, keys, way.nulls, place.where)
 
 
-def _places(node: Node, columns: tuple[str, ...]) -> tuple[Place, ...] | None:
+def _places(side: _Side) -> tuple[Place, ...] | None:
     """Return where in the leaves the values of these columns come from; None if they are not just columns there.
 
-    Each row of ``node`` has in ``columns`` the values of one row at one of these places.
+    Each row that matters has in its columns the values of one row at one of these places.
     """
+    node, columns = side.node, side.columns
+    below = [_Side(child, columns, where) for child, where in _below(node, side.where)]
     match node:
         case Get():
             stored = dict(node.columns)
-            return (Place(node.frame, tuple(stored[name] for name in columns)),)
+            where = tuple(replace(each, column=stored[each.column]) for each in side.where)
+            return (Place(node.frame, tuple(stored[name] for name in columns), where),)
         case Project():
             values = dict(node.columns)
-            return _all_columns(node.input, [values[name] for name in columns])
+            own = [values[name].column for name in columns]
+            return None if None in own else _places(replace(below[0], columns=tuple(map(str, own))))
         case Filter() | Passing() | Negate() | Restrict():
-            return _places(node.input, columns)
+            return _places(below[0])
         case UnionAll():
             at = [node.names.index(name) for name in columns]
-            branches = [_places(each, tuple(each.names[n] for n in at)) for each in node.inputs]
+            branches = [_places(replace(each, columns=tuple(each.node.names[n] for n in at))) for each in below]
             return None if None in branches else tuple(place for branch in branches for place in branch or ())
         case Join():
-            own = [each for each in node.inputs if set(columns) <= set(each.names)]
-            return _places(own[0], columns) if own else None
+            inputs = [each for each in below if set(columns) <= set(each.node.names)]
+            return _places(inputs[0]) if inputs else None
         case _:
             return None
 
 
-def _all_columns(node: Node, values: Sequence[Scalar]) -> tuple[Place, ...] | None:
-    columns = [value.column for value in values]
-    return None if None in columns else _places(node, tuple(map(str, columns)))
+def _below(node: Node, where: tuple[Condition, ...]) -> list[tuple[Node, tuple[Condition, ...]]]:
+    """Return what ``node`` reads, each with what must be true of its rows for one to matter."""
+    match node:
+        case Filter():
+            return [(node.input, _distinct((*where, *implied(node.predicate))))]
+        case Project():
+            own = {name: value.column for name, value in node.columns if value.column is not None}
+            return [(node.input, _renamed(where, own))]
+        case Passing() | Negate():
+            return [(node.input, where)]
+        case Restrict():
+            return [(node.input, where), (node.keys, ())]
+        case UnionAll():
+            return [(each, _renamed(where, dict(zip(node.names, each.names, strict=True)))) for each in node.inputs]
+        case Join():
+            known = _distinct((*where, *(each for on in node.on for each in implied(on))))
+            return [(each, _renamed(known, {name: name for name in each.names})) for each in node.inputs]
+        case _:
+            return [(child, ()) for child in children(node)]
+
+
+def _renamed(where: tuple[Condition, ...], names: dict[str, str]) -> tuple[Condition, ...]:
+    """Return the conditions on columns in ``names``, by the names that these have there."""
+    return tuple(replace(each, column=names[each.column]) for each in where if each.column in names)
+
+
+def _distinct(where: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    return tuple(dict.fromkeys(where))

@@ -69,14 +69,17 @@ class Sides:
     async def look_up(self, lookup: Lookup) -> None:
         """Let the frame of ``lookup`` be what is found, or all of its side where that is better."""
         collection, phase = source(lookup.of)
-        keys = [(await self.rows(place.frame), place.columns) for place in lookup.keys]
+        keys = [
+            (await self._engine.narrowed(await self.rows(place.frame), place.where), place.columns)
+            for place in lookup.keys
+        ]
         old = self._old(collection)
         found = None if old is None else await self._engine.lookup(old, lookup.columns, keys, nulls=lookup.nulls)
         if found is None:
             found = await self.rows(lookup.of)
         elif phase is Phase.NEW:
             found = await self._with_change(collection, found)
-        self._read[lookup.frame] = found
+        self._read[lookup.frame] = await self._engine.narrowed(found, lookup.where)
 
     def _old(self, collection: str) -> Contents | None:
         """Return the old side of ``collection``; None if it is the stage's own, and that is not just what is stored."""

@@ -25,12 +25,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from strandline.algebra.conditions import Condition
 from strandline.algebra.nodes import Get, Node, stored_columns
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.frames import inline, taken_back
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.held import hand_out
+from strandline.engine.frames.narrowed import narrowed
 from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
 from strandline.engine.parts.aside import Aside
 from strandline.engine.parts.merge import Rewriter
@@ -227,6 +229,13 @@ class SparkEngine:
             return None
         found = await self._run(partial(self._arrangements.lookup, old, columns, tables, nulls=nulls))
         return None if found is None else wrap(Local(found, plain=False))
+
+    async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
+        """See `Engine.narrowed`: of rows that are here."""
+        match unwrap(rows):
+            case Local(table, plain) if conditions:
+                return wrap(Local(narrowed(table, conditions), plain))
+        return rows
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
         """See `Engine.restrict`.  Rows that are here already are few: they are returned as they are."""

@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from strandline.algebra.conditions import Condition
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import Frontier, as_time
@@ -285,6 +286,10 @@ class Engine(Merger, Protocol):
 
         Raises `CorruptionError` as `read` does.
         """
+        ...
+
+    async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
+        """Return ``rows`` without those for which one of ``conditions`` is not true; some of these may remain."""
         ...
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from strandline.algebra.conditions import Comparison, Condition
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.persist.handles.plane import Engine
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, Load, contents, errors, request, table, updates
@@ -82,6 +83,29 @@ class LookupContract:
             every = await engine.lookup(old, [], [(nothing, []), (something, [])], nulls=True)
             if every is not None:
                 assert updates(await engine.collect(every)) == {(1, "a", 0): 1, (2, "b", 0): 2}
+
+        self.run(body())
+
+    def test_rows_are_narrowed_to_those_for_which_all_conditions_may_be_true(self, engine: Engine, load: Load) -> None:
+        """Damage: a row goes that the predicate lets through: by its NULLs, its type, or the order of its letters."""
+        rows = [(n, s, 0, 1) for n, s in ((1, "green"), (2, "evergreens"), (3, "Z"), (4, "é"), (None, "a"), (5, None))]
+        cases: list[tuple[tuple[Condition, ...], set[Any]]] = [
+            ((Condition("k", Comparison.AT_LEAST, (2,)), Condition("k", Comparison.LESS, (4,))), {2, 3}),
+            ((Condition("s", Comparison.HOLDS, ("green",)),), {1, 2}),
+            ((Condition("s", Comparison.STARTS, ("green",)), Condition("s", Comparison.ENDS, ("n",))), {1}),
+            ((Condition("s", Comparison.MORE, ("a",)),), {1, 2, 4}),
+            ((Condition("s", Comparison.IN, ("Z", "x")),), {3}),
+            ((Condition("k", Comparison.IN, (1 << 40, 5)),), {5}),
+            ((Condition("k", Comparison.IN, (1 << 70,)),), set()),
+            ((Condition("s", Comparison.IN, (1,)), Condition("k", Comparison.IN, ("1",))), {1, 2, 3, 4, 5, None}),
+            ((), {1, 2, 3, 4, 5, None}),
+        ]
+
+        async def body() -> None:
+            for conditions, through in cases:
+                kept = await engine.collect(await engine.narrowed(load(table(rows), SCHEMA), conditions))
+                assert through <= set(kept["k"].to_pylist()), conditions
+                assert kept.column_names == table(rows).column_names
 
         self.run(body())
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import xxhash
 from msgspec.structs import replace
 
+from strandline.algebra.conditions import Condition
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import cancelled
@@ -282,6 +283,10 @@ class ListEngine:
         found = _added_up(listed(await self.read(replace(old, half=Half.OK))))
         kept = tuple(row for row in found.rows if tuple(row[name] for name in columns) in wanted)
         return Rows(Listed(found.names, kept))
+
+    async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
+        """See `Engine.narrowed`: every row remains."""
+        return rows
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
         """See `Engine.restrict`."""
