@@ -1,7 +1,8 @@
 """Conditions on single columns that a predicate implies: by them rows can be left out that it would not let through.
 
 Only comparisons of a column with literals count, of types for which every engine says the same: whole numbers, dates,
-and text.  All else a predicate says is not there, so more rows may remain than it lets through, and never fewer.
+and text (`types` refuses collations).  All else that a predicate says is left out, so more rows may remain than it lets
+through, and never fewer.
 
 Source: design page "compute" (small windows: what a look-up hands on).
 """

@@ -126,7 +126,7 @@ def key_table(columns: tuple[str, ...], keys: set[tuple[Any, ...]]) -> pa.Table:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: after some ticks, a merge of runs or a compaction a join misses rows, or finds withdrawn ones."""
+    """Damage: after some ticks, a merge of runs, a compaction or a loss a join misses rows, or finds withdrawn ones."""
     rng = random.Random(seed)
     monkeypatch.setattr(runs, "RUNS_MAX", rng.choice([2, 3, 8]))
     monkeypatch.setattr(runs, "RECENT", rng.choice([1, 2, 5]))
@@ -147,6 +147,9 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
             if rng.random() < 0.1:  # compaction: all times so far become one
                 since = time + 1
                 collection.batches = [replace(batch, since=Frontier(since)) for batch in collection.batches]
+            if rng.random() < 0.1:  # it is a cache: it may be lost between any two look-ups
+                for slot in arranged._slots.values():
+                    slot.forget()
             for columns in rng.sample([("k",), ("s", "k"), ("v", "s"), ("s",)], 2):
                 at = [SCHEMA.names.index(name) for name in columns]
                 keys = {tuple(row[n] for n in at) for row in rng.sample(present, min(2, len(present)))} | {
