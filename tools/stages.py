@@ -1,6 +1,6 @@
 """Run the tests stage by stage, cheapest first, and account for every one of them.
 
-A *stage* is a set of tests that is run by one pytest process of its own, so that a Spark session, real servers or
+A *stage* is a set of tests with pytest processes of its own (mostly one), so that a Spark session, real servers or
 killed processes never disturb anything else.  `stage_of` is a function of a test's path and markers: every test is in
 exactly one stage, by construction.  The runner collects the tests first, so a test that is collected and then neither
 passed, failed nor was skipped makes the run fail: nothing is lost silently, and every skip is printed with its name
@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -81,6 +82,9 @@ CHECK_COMMANDS: Final = (
     ("ruff", "check", "--quiet", "--output-format=concise", "."),
     ("mypy",),
 )
+
+SIDE_BY_SIDE: Final = {"unit": 2}
+"""Of a stage whose tests each need one processor: how many processes share its files."""
 
 STAGE_MINUTES_MAX: Final = 30
 """After this a stage's processes are killed and it counts as failed; each test has its own limit (time_limits.py)."""
@@ -256,10 +260,35 @@ def read_report(report: Path) -> Tally:
     return tally
 
 
+def shares(files: dict[str, int], count: int) -> list[dict[str, int]]:
+    """Return ``files`` with their numbers of tests in at most ``count`` shares, about as many tests in each.
+
+    >>> shares({"a": 5, "b": 1, "c": 2, "d": 1}, 2)
+    [{'a': 5}, {'c': 2, 'b': 1, 'd': 1}]
+    >>> shares({"a": 5}, 2), shares({}, 2)
+    ([{'a': 5}], [])
+    """
+    found: list[dict[str, int]] = [{} for _ in range(count)]
+    for path in sorted(files, key=lambda path: (-files[path], path)):
+        min(found, key=lambda share: sum(share.values()))[path] = files[path]
+    return [share for share in found if share]
+
+
 def run_tests(stage: str, files: dict[str, int], directory: Path, *, quiet: bool) -> Tally:
-    """Run the tests of ``stage``, which ``files`` hold, in one pytest process."""
-    if not files:
-        return Tally()
+    """Run the tests of ``stage``, which ``files`` hold, in one pytest process, or in several (`SIDE_BY_SIDE`)."""
+    own = shares(files, SIDE_BY_SIDE.get(stage, 1))
+    tally = Tally()
+    with ThreadPoolExecutor(max(1, len(own))) as runners:
+        for found in runners.map(
+            lambda numbered: run_share(stage, numbered[1], directory / str(numbered[0]), quiet=quiet), enumerate(own)
+        ):
+            tally.add(found)
+    return tally
+
+
+def run_share(stage: str, files: dict[str, int], directory: Path, *, quiet: bool) -> Tally:
+    """Run those tests of ``stage`` that ``files`` hold, in one pytest process with ``directory`` for its reports."""
+    directory.mkdir(exist_ok=True)
     report, running = directory / f"{stage}.xml", directory / f"{stage}.running"
     died: list[str] = []
     while True:

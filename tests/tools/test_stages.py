@@ -125,6 +125,23 @@ def test_a_stage_that_dies_of_one_test_after_the_other_is_given_up(
     assert capfd.readouterr().out.count("its process died") == stages.DEATHS_MAX + 1
 
 
+def test_the_tests_of_a_stage_that_has_two_processes_run_once_each(
+    stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that both processes run, or none, must not look like a stage that was run."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    for name, count in (("a", 3), ("b", 2), ("c", 2)):
+        (tmp_path / f"test_{name}.py").write_text(
+            f"import pathlib, pytest\n@pytest.mark.parametrize('n', range({count}))\n"
+            f"def test_it(n): (pathlib.Path(__file__).parent / f'ran-{name}-{{n}}').open('x')\n"
+        )
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
+    monkeypatch.setattr(stages, "ROOT", tmp_path)
+    tally = stages.run_tests("unit", {"test_a.py": 3, "test_b.py": 2, "test_c.py": 2}, tmp_path, quiet=True)
+    assert (tally.passed, tally.failed) == (7, 0)
+    assert len(list(tmp_path.glob("ran-*"))) == 7
+
+
 def test_the_examples_of_the_runner_tell_the_truth(stages: ModuleType) -> None:
     """An example that no longer holds teaches a reader something false."""
-    assert doctest.testmod(stages) == doctest.TestResults(failed=0, attempted=2)
+    assert doctest.testmod(stages) == doctest.TestResults(failed=0, attempted=4)
