@@ -120,6 +120,7 @@ def _peer(session: SparkSession, published: Path, feed: Feed, pool: Executor) ->
         pool.submit(feed.run).result()
         for query in queries:
             query.processAllAvailable()
+        add_up(transfers, -1)  # what it shows in the end, also if it had taken all before the others published
     finally:
         for query in queries:
             query.stop()

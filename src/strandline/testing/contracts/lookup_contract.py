@@ -91,13 +91,13 @@ class LookupContract:
         rows = [(n, s, 0, 1) for n, s in ((1, "green"), (2, "evergreens"), (3, "Z"), (4, "é"), (None, "a"), (5, None))]
         cases: list[tuple[tuple[Condition, ...], set[Any]]] = [
             ((Condition("k", Comparison.AT_LEAST, (2,)), Condition("k", Comparison.LESS, (4,))), {2, 3}),
-            ((Condition("s", Comparison.HOLDS, ("green",)),), {1, 2}),
-            ((Condition("s", Comparison.STARTS, ("green",)), Condition("s", Comparison.ENDS, ("n",))), {1}),
-            ((Condition("s", Comparison.MORE, ("a",)),), {1, 2, 4}),
-            ((Condition("s", Comparison.IN, ("Z", "x")),), {3}),
+            ((Condition("v", Comparison.HOLDS, ("green",)),), {1, 2}),
+            ((Condition("v", Comparison.STARTS, ("green",)), Condition("v", Comparison.ENDS, ("n",))), {1}),
+            ((Condition("v", Comparison.MORE, ("a",)),), {1, 2, 4}),
+            ((Condition("v", Comparison.IN, ("Z", "x")),), {3}),
             ((Condition("k", Comparison.IN, (1 << 40, 5)),), {5}),
             ((Condition("k", Comparison.IN, (1 << 70,)),), set()),
-            ((Condition("s", Comparison.IN, (1,)), Condition("k", Comparison.IN, ("1",))), {1, 2, 3, 4, 5, None}),
+            ((Condition("v", Comparison.IN, (1,)), Condition("k", Comparison.IN, ("1",))), {1, 2, 3, 4, 5, None}),
             ((), {1, 2, 3, 4, 5, None}),
         ]
 
