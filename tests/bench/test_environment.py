@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strandline.bench.environment import grow, grown, mints, over_lists
+from strandline.bench.written import written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +61,16 @@ def test_both_places_are_measured(spark: SparkSession, tmp_path: Path) -> None:
     for each in (found, found["files"]):
         assert each["updates_kept"] >= each["live_rows"] > 0
         assert each["disk_ratio"] > 0
+
+
+AMPLIFICATION_MAX = 10
+
+
+@pytest.mark.spark
+def test_what_is_written_is_a_few_times_the_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """Damage: disks wear out and fill up by what ticks write again and again, or by arrangements."""
+    found = written(spark, tmp_path, ticks=10)
+    assert found["blob_amplification"] + found["consensus_amplification"] == pytest.approx(found["amplification"], 0.02)
+    assert 1 < found["amplification"] <= AMPLIFICATION_MAX
+    assert 0 < found["arranged_bytes_max"] <= found["arranged_budget"]
+    assert found["wrong"] == 0

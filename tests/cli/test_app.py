@@ -53,7 +53,8 @@ def test_a_view_is_explained(shop):
     (found,) = shop.run("explain", "sales", "--json").documents
     assert found["incremental"] is True
     assert found["reasons"] == []
-    assert any("SELECT" in sql for sql in found["sql"])
+    assert any("SELECT" in stage["sql"] for stage in found["stages"])
+    assert any(stage["looks_up"] for stage in found["stages"])
     assert "imports: orders, products" in shop.run("explain", "sales").out
 
 

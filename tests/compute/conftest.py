@@ -182,7 +182,8 @@ class Laboratory:
     ) -> dict[int, Counter[Row]]:
         """Maintain a view over the windows between ``bounds``, and return its contents at every time.
 
-        The first window is a first step at ``bounds[0] - 1``: all that was before is new then.
+        The first window is a first step at ``bounds[0] - 1``: all that was before is new then.  Those that begin at
+        even times are planned as large ones.
         """
         stages = split(self.plan(sql), "view")
         known = {name: (self.catalog[name], updates) for name, updates in history.items()}
@@ -205,7 +206,7 @@ class Laboratory:
         delta = {name: sides[name][Phase.NEW if first else Phase.DELTA] for name in stage.inputs}
         times = {lower} if first else {time for updates in delta.values() for _, time in updates}
         changed = frozenset(name for name, updates in delta.items() if updates)
-        node = plan(stage, Window(changed, tuple(sorted(times)), first=first))
+        node = plan(stage, Window(changed, tuple(sorted(times)), first=first, small=lower % 2 == 1))
         if node is None:
             return {}
         read = {}

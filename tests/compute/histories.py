@@ -15,12 +15,14 @@ import sqlglot
 
 from strandline.algebra.nodes import Node, Opaque, frames, rebuilt
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
-from strandline.compute.lookups import planned
+from strandline.compute.lookups import Lookup, planned
 from strandline.compute.rules.phase import Phase, Window, source
 from strandline.compute.stage import Stage, delta_plan
+from strandline.testing.lists import list_engine
 from strandline.testing.lists.list_engine import ListEngine, listed, updates
 
 Row = dict[str, Any]
+Key = tuple[Any, ...]
 
 TABLE: Final = Schema((Column("k", "int"), Column("j", "int"), Column("v", "int")))
 CATALOG: Final = {"t": TABLE, "u": TABLE}
@@ -62,7 +64,7 @@ def random_rows(chance: random.Random, names: Sequence[str], most: int = 12) -> 
     return found + chance.sample(found, len(found) // 3)
 
 
-def history(seed: int) -> dict[str, list[Row]]:
+def history(seed: int, most: int = 5) -> dict[str, list[Row]]:
     """Return random insertions and deletions of both tables, as update rows; at some times nothing happens to one."""
     chance = random.Random(seed)
     found: dict[str, list[Row]] = {}
@@ -71,7 +73,7 @@ def history(seed: int) -> dict[str, list[Row]]:
         found[name] = []
         for time in range(1, 7):
             gone = [held.pop(chance.randrange(len(held))) for _ in range(min(len(held), chance.randrange(4)))]
-            came = random_rows(chance, TABLE.names, 5) if chance.random() < 0.7 else []
+            came = random_rows(chance, TABLE.names, most) if chance.random() < 0.7 else []
             held += came
             found[name] += [row | {TIME: time, DIFF: -1} for row in gone]
             found[name] += [row | {TIME: time, DIFF: 1} for row in came]
@@ -84,11 +86,14 @@ def maintained(
     engine: ListEngine,
     cuts: Sequence[int],
     change: Callable[[Node], Node] = lambda plan: plan,
+    own: Stage | None = None,
 ) -> list[Row]:
-    """Return the updates of the stage with the query, maintained from cut to cut; a first step goes up to the first.
+    """Return the updates of a stage, ``own`` or the one with the query, from cut to cut.
 
-    ``change`` is made to the plans of its later steps.  What is looked up is what is asked for, no more.
+    A first step goes up to the first.  ``change`` is made to the plans of its later steps.  What is looked up is what
+    is asked for, no more.
     """
+    own = own or next(stage for stage in stages if isinstance(stage.plan, Opaque))
     known = dict(CATALOG) | {stage.name: stage.schema for stage in stages}
     stored: dict[str, list[Row]] = {**tables, **{stage.name: [] for stage in stages}}
     for lower, upper in pairwise([0, *cuts]):
@@ -100,7 +105,7 @@ def maintained(
             plan = delta_plan(stage, window)
             if plan is None:
                 continue
-            plan = change(plan) if isinstance(stage.plan, Opaque) and not first else plan
+            plan = change(plan) if stage is own and not first else plan
             plan, lookups = (plan, ()) if first else planned(plan)
             sides: dict[str, list[Row]] = {}
             for name in {*frames(plan), *(place.frame for each in lookups for place in each.keys)}:
@@ -111,11 +116,32 @@ def maintained(
                 sides[name] = [r | {TIME: 0} for r in wanted] if first else wanted
             for each in lookups:
                 keys = {_of(row, place.columns) for place in each.keys for row in sides[place.frame]}
-                sides[each.frame] = [row for row in sides[each.frame] if _of(row, each.columns) in keys]
+                if each.first is None:
+                    sides[each.frame] = [row for row in sides[each.frame] if _of(row, each.columns) in keys]
+                else:
+                    held, wanted = stored[source(each.of)[0]], keys if each.keys else {()}
+                    sides[each.frame] = _first(each, held, wanted, lower, upper, min(times))
             read = {name: updates(known[source(name.split("#")[0])[0]], sides[name]) for name in frames(plan)}
             found = listed(asyncio.run(engine.evaluate(plan, read))).rows
             stored[stage.name] += [row | {TIME: upper - 1} for row in found] if first else found
-    return next(stored[stage.name] for stage in stages if isinstance(stage.plan, Opaque))
+    return stored[own.name]
+
+
+def _first(asked: Lookup, held: Sequence[Row], keys: set[Key], lower: int, upper: int, early: int) -> list[Row]:
+    """Return the first rows of each key, as they were before ``lower``; with the changes, if they are looked for."""
+    assert asked.first is not None
+    changed = [row for row in held if lower <= row[TIME] < upper]
+    old: dict[Key, Counter[tuple[tuple[str, Any], ...]]] = {key: Counter() for key in keys}
+    for row in held:
+        if row[TIME] < lower and _of(row, asked.columns) in keys:
+            values = tuple((name, value) for name, value in row.items() if name not in (TIME, DIFF))
+            old[_of(row, asked.columns)][values] += row[DIFF]
+    found = list(changed) if source(asked.of)[1] is Phase.NEW else []
+    for key, counts in old.items():
+        rows = [dict(values) | {TIME: early, DIFF: n} for values, n in counts.items() if n]
+        gone = sum(-row[DIFF] for row in changed if row[DIFF] < 0 and _of(row, asked.columns) == key)
+        found += list_engine.first_rows(rows, asked.first, gone)
+    return found
 
 
 def _of(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:

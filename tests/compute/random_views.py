@@ -503,23 +503,34 @@ class View:
         where = f"\nWHERE {self.condition(scope, depth)}" if self.chance.random() < 0.3 else ""
         by = ""
         if written:
-            shape = self.chance.random()
-            listed = ", ".join(written)
-            by = "\nGROUP BY " + (
-                f"ROLLUP ({listed})"
-                if shape < 0.08
-                else f"CUBE ({listed})"
-                if shape < 0.12
-                else "ALL"
-                if shape < 0.3
-                else listed
-            )
+            by, several = self.groups(written)
+            if several and self.chance.random() < 0.5:
+                mark, type_ = self.chance.choice([("grouping_id()", "bigint"), (f"grouping({written[0]})", "tinyint")])
+                items[-1] = f"{mark} AS {quote(names[-1])}"
+                columns[-1] = (names[-1], type_)
         having = (
             f"\nHAVING {self.chance.choice(['count(*) > 1', 'count(*) < 4', aggregates[0][0] + ' IS NOT NULL'])}"
             if self.chance.random() < 0.25
             else ""
         )
         return f"SELECT {', '.join(items)}\n{source}{where}{by}{having}", columns
+
+    def groups(self, keys: Sequence[str]) -> tuple[str, bool]:
+        """Return a GROUP BY of these keys, and whether it is by several sets of them."""
+        shape, listed = self.chance.random(), ", ".join(keys)
+        if shape < 0.2:
+            self.made["grouping sets"] += 1
+            one = self.chance.choice(keys)
+            listed = self.chance.choice(
+                [
+                    f"ROLLUP ({listed})",
+                    f"CUBE ({listed})",
+                    f"GROUPING SETS (({listed}), {one})",
+                    f"GROUPING SETS (({listed}), (), ({listed}))",
+                    f"{one}, ROLLUP ({listed})",
+                ]
+            )
+        return f"\nGROUP BY {'ALL' if 0.2 <= shape < 0.35 else listed}", shape < 0.2
 
     def aggregate(self, scope: Sequence[Relation]) -> tuple[str, str]:
         """Return an aggregate whose value does not depend on the order of rows, and its type."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strandline.algebra.conditions import Comparison, Condition
+from strandline.algebra.first import First, Order
 from strandline.algebra.joins import joined
 from strandline.algebra.nodes import Aggregate, Filter, Get, Key, Node, Opaque, Project, Reduce, UnionAll, frames
 from strandline.algebra.scalar import Scalar, column, scalar
@@ -110,7 +111,9 @@ def test_of_groups_only_those_that_the_changes_touch_are_read() -> None:
     assert frames(plan) == {"l:delta", *(each.frame for each in lookups)}
     everything = regroup(Reduce(LINES, (), (least,)), _prior(), window)
     assert everything is not None
-    assert planned(everything)[1] == ()
+    (asked,) = planned(everything)[1]
+    assert (asked.of, asked.columns, asked.keys) == ("l:new", (), ())
+    assert asked.first == First((Order("price", nulls_first=False),), 1)
 
 
 def test_of_a_query_with_a_key_only_the_touched_keys_are_read() -> None:

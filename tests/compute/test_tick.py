@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from workshop import Workshop, spoil, spoil_and_see
 
+from strandline.compute.tick import _Wave
 from strandline.errors import CorruptionError, Determinate, StrandlineError, Unavailable
 from strandline.testing.simulation.kernel import run_sync
 
@@ -214,3 +217,62 @@ def test_a_first_step_that_failed_is_made_where_the_inputs_are_now() -> None:
     shop.write(("b", 1))
     assert not shop.tick().failed
     assert shop.contents("v") == {"a": 1, "b": 1}
+
+
+def staged_at_once(shop: Workshop, meanwhile: Callable[[], Awaitable[None]] | None = None) -> list[int]:
+    """Return how many batches each call of ``stage_many`` is asked for from now on; ``meanwhile`` happens first."""
+    asked: list[int] = []
+    stage_many = shop.engine.stage_many
+
+    async def counted(wanted: Any) -> Any:
+        asked.append(len(wanted))
+        if meanwhile is not None and len(asked) == 1:
+            await meanwhile()
+        return await stage_many(wanted)
+
+    shop.engine.stage_many = counted  # type: ignore[method-assign]
+    return asked
+
+
+def test_what_only_copies_a_draft_is_staged_with_it(shop: Workshop) -> None:
+    """Damage: a view above an aggregate costs a job of its own at each tick."""
+    asked = staged_at_once(shop)
+    shop.write(("b", 1))
+    report = shop.tick()
+    assert asked == [3]
+    assert set(report.stepped) == {"v", "w", "x"}
+    assert shop.contents("x") == shop.contents("v") == {"a": 1, "b": 1}
+
+
+def test_it_begins_again_if_another_writer_was_first_below(shop: Workshop) -> None:
+    """Damage: a view holds what the stage below it drafted and never appended."""
+    asked = staged_at_once(shop, partial(spoil, shop, "v"))
+    shop.write(("b", 1))
+    shop.tick()
+    assert asked == [3, 1]
+    assert shop.contents("x") == shop.contents("v") == {"a": 1, "wrong": 1}
+    shop.write()
+    shop.tick()
+    assert shop.contents("x") == shop.contents("v") == {"a": 1, "b": 1}
+
+
+def test_that_law_sees_a_bug_that_is_planted(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage above is appended, whatever became of the one below."""
+    monkeypatch.setattr(_Wave, "_step_behind", _Wave._step)
+    with pytest.raises(AssertionError):
+        test_it_begins_again_if_another_writer_was_first_below(shop)
+
+
+def test_it_waits_if_the_stage_below_fails(shop: Workshop) -> None:
+    """Damage: the same, after a store that does not answer."""
+
+    async def away() -> None:
+        shop.stores.away = True
+
+    staged_at_once(shop, away)
+    shop.write(("b", 1))
+    assert not shop.tick().stepped
+    shop.stores.away = False
+    shop.write()
+    shop.tick()
+    assert shop.contents("x") == shop.contents("v") == {"a": 1, "b": 1}

@@ -3,6 +3,9 @@
 Every incarnation logs what it did (``run --json``).  Before each start the shards say what the one before left in
 flight: files that are bound to a time and not durable.  Exactly those records are read again, no others; and at the
 end the views are what plain Spark says, and DuckDB holds the views.
+
+Beside the demo's views there is one for each rule that looks up what a small window touches (`LOOKING_UP`).  In the
+moment "steady" they step by prepared plans over arrangements when the kill comes: `explain` says so before.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -20,6 +24,7 @@ import pytest
 
 from strandline.cli import main
 from strandline.cli.demo import data, definitions, proof, story
+from strandline.cli.terminal.opening import Opener
 from strandline.controller.location.catalog import CatalogStore, Source
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.register import Register
@@ -33,11 +38,31 @@ from strandline.store.system import SystemClock, SystemIds
 SEED = 20130101
 TICK_MS = 100
 START_S_MAX = 120.0
-MOMENTS = {"starting": 5.0, "first step": 5.0, "later": 2.5}
-"""When a kill comes: within so many seconds of the start, of being open, of the first tick; each as often.
+MOMENTS = {"steady": 2.5, "starting": 5.0, "first step": 5.0, "later": 2.5}
+"""When a kill comes: within so many seconds of small windows, the start, being open, the first tick; each as often.
 
 A first step, in a JVM that is cold, takes about as long.
 """
+WINDOWS = 3
+"""So many small windows come before a kill is steady."""
+LOOKING_UP = {
+    "lately": (
+        """SELECT tailnum, time_hour, flight, origin, dest FROM flights WHERE tailnum IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY tailnum ORDER BY time_hour DESC, flight, origin, dest) = 1""",
+        ("tailnum",),
+    ),
+    "extremes": (
+        """SELECT dest, max(arr_delay) AS worst, min(dep_time) AS earliest, count(DISTINCT tailnum) AS planes
+        FROM flights GROUP BY dest""",
+        ("dest",),
+    ),
+    "fleet": (
+        """SELECT p.tailnum, p.model, count(f.flight) AS flights, max(f.time_hour) AS last
+        FROM planes p LEFT JOIN flights f ON p.tailnum = f.tailnum GROUP BY p.tailnum, p.model""",
+        ("tailnum", "model"),
+    ),
+}
+"""Views by a key, by aggregating groups again, and by a join whose other side is looked up; and their keys."""
 
 
 class Town:
@@ -78,10 +103,25 @@ class Town:
                 [*command, "--tick-ms", str(TICK_MS)], stdout=log, stderr=err, start_new_session=True
             )
 
+    def steady(self, process: subprocess.Popen[bytes]) -> int:
+        """Let small windows come; return how many stages then step by prepared plans, or look up in arrangements."""
+        for _ in range(WINDOWS):
+            known = len(self.ticks())
+            self.arrive()
+            wait_until(process, self.logs[-1], lambda known=known: len(self.ticks()) > known)
+        opener = Opener(self.spark)
+        with opener.reading(opener.project(self.root), sys.stderr.write) as env:
+            stages = {
+                stage["name"]: stage["last_step"] for view in definitions.VIEWS for stage in env.explain(view).stages
+            }
+        steps = [step for step in stages.values() if step is not None]
+        self.arrive()
+        return sum(step["plan"] == "prepared" or any(step["looked_up"].values()) for step in steps)
+
     def ticks(self, number: int = -1) -> list[dict]:
-        """Return what an incarnation logged: a document a tick (a kill may have cut the last one off)."""
+        """Return what an incarnation logged of its ticks (a kill may have cut the last line off)."""
         lines = self.logs[number].read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        return [document for line in lines if "sources" in (document := json.loads(line))]
 
     def in_flight(self) -> dict[str, int]:
         """Return, by source, how many records are bound to a time and not durable."""
@@ -114,34 +154,43 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run_and_kill(town: Town, random: Random) -> None:
-    """Run one incarnation up to a random moment; files arrive before it starts, and while it runs."""
-    moment = random.choice(list(MOMENTS))
+def run_and_kill(town: Town, moment: str, random: Random) -> int:
+    """Run one incarnation up to a random moment; files arrive before it starts, and while it runs.
+
+    Return how many stages were seen to use what is prepared or arranged.
+    """
+    used = 0
     town.arrive()
     process = town.start()
+    log = town.logs[-1]
     try:
         if moment == "first step":
-            wait_for(process, town.logs[-1].with_suffix(".err"))
+            err = log.with_suffix(".err")
+            wait_until(process, err, lambda: err.stat().st_size > 0)
+        if moment in ("later", "steady"):
+            wait_until(process, log, lambda: len(town.ticks()) > 0)
         if moment == "later":
-            wait_for(process, town.logs[-1])
             town.arrive()
+        if moment == "steady":
+            used = town.steady(process)
         with pytest.raises(subprocess.TimeoutExpired):  # it runs until it is killed
             process.wait(random.uniform(0, MOMENTS[moment]))
     finally:
         kill(process)
+    return used
 
 
-def wait_for(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return once the process has written something to ``log``."""
+def wait_until(process: subprocess.Popen[bytes], log: Path, done: Callable[[], bool]) -> None:
+    """Return once the process, which writes to ``log``, has ``done`` something."""
     for _ in range(int(START_S_MAX / 0.1)):
-        if log.stat().st_size:
+        if done():
             return
         try:
             status = process.wait(0.1)
         except subprocess.TimeoutExpired:
             continue
         pytest.fail(f"it ended with status {status}: {log.with_suffix('.err').read_text()}")
-    pytest.fail(f"nothing was written to {log}")
+    pytest.fail(f"too little was written to {log}")
 
 
 def check_rereading(town: Town, left: dict[str, int]) -> None:
@@ -151,15 +200,30 @@ def check_rereading(town: Town, left: dict[str, int]) -> None:
         assert again == left, f"incarnation {len(town.logs)}: read again {again}, in flight were {left}"
 
 
+@pytest.fixture(autouse=True)
+def looking_up(monkeypatch):
+    """Add views to the demo's."""
+    for name, (query, key) in LOOKING_UP.items():
+        monkeypatch.setitem(definitions.VIEWS, name, f"\n{query}")
+        monkeypatch.setitem(definitions.KEYS, name, key)
+
+
 def survive(kills: int, root: Path, spark, record) -> None:
     """Kill ``kills`` times, then let it finish, and compare everything."""
     random = Random(SEED + kills)
     town = Town(root, spark)
     town.prepare()
-    reread = 0
-    for _ in range(kills):
+    reread, steady, used = 0, 0, 0
+    moments = list(MOMENTS)
+    for n in range(kills):
         left = town.in_flight()
-        run_and_kill(town, random)
+        moment = moments[n % len(moments)]
+        found = run_and_kill(town, moment, random)
+        if moment == "steady":
+            steady, used = steady + 1, used + found
+            assert found >= len(definitions.VIEWS), (
+                f"incarnation {len(town.logs)}: {found} stages are prepared or arranged"
+            )
         check_rereading(town, left)
         reread += sum(left.values()) if town.ticks() else 0
     assert main(["run", "--once", "--project", str(root)], spark=spark) == 0
@@ -168,6 +232,7 @@ def survive(kills: int, root: Path, spark, record) -> None:
     differences = sum(each.count for each in (*views, *tables))
     record("FIGURE", f"differences_after_{kills}_kills {differences} 0 {'miss' if differences else 'pass'}")
     record("records_read_again", reread)
+    record("FIGURE", f"stages_prepared_or_arranged_at_{steady}_kills {used} - info")
     assert not differences, (views, tables)
 
 

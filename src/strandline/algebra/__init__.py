@@ -3,4 +3,16 @@
 Plain frozen data, independent of storage, of Spark, and of where a relation's rows come from.
 """
 
-__all__ = ["careful", "conditions", "excerpt", "formats", "joins", "nodes", "scalar", "schema", "types", "undecoded"]
+__all__ = [
+    "careful",
+    "conditions",
+    "excerpt",
+    "first",
+    "formats",
+    "joins",
+    "nodes",
+    "scalar",
+    "schema",
+    "types",
+    "undecoded",
+]

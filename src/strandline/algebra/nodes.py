@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 
 from sqlglot import exp
 
+from strandline.algebra.first import First
 from strandline.algebra.scalar import Scalar, binary
 from strandline.algebra.schema import ERROR
 
@@ -197,6 +198,7 @@ class Opaque:
     ``picks``: each output row is a row of the one input, taken at most as often as it is there, perhaps with fewer
     columns.  It is no part of the text of a plan, because stored collections are named after that text.
     ``top``: it is the first so many rows of the one input, in an order of all its columns.
+    ``first``: of the rows of the one input with each key, without one of all rows, only the first matter.
     """
 
     inputs: tuple[Node, ...]
@@ -207,6 +209,7 @@ class Opaque:
     picks: bool = field(default=False, repr=False)
     key: Key | None = None
     top: bool = False
+    first: First | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +277,7 @@ class Regroup:
     ``times`` are the times that ``delta`` may have, where they are known (empty: not known); with one only, the SQL
     is simpler.  ``start``: see `Accumulate`.
     ``small``: the touched keys are few enough to be broadcast.
+    ``first``: of the rows of each group only the first matter, at each time.
     """
 
     delta: Node
@@ -284,6 +288,7 @@ class Regroup:
     times: tuple[int, ...] = ()
     start: int | None = None
     small: bool = True
+    first: First | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -316,12 +321,15 @@ class Restrict:
 
     ``columns`` are in the order of the columns of ``keys``; without any, it is all of the input if ``keys`` has a row,
     and else nothing.  NULL equals NULL.  ``small``: the keys are few enough to be broadcast.
+    ``first``: of the input's rows with one key, without columns of all, only the first matter, when the updates of the
+    window have been added.  Trap: a row that was left out and goes has a negative count above.
     """
 
     input: Node
     columns: tuple[str, ...]
     keys: Node
     small: bool = True
+    first: First | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

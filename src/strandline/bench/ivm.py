@@ -153,7 +153,7 @@ class _Run:
             reasons: list[str] = []
             try:
                 await self._define(env, name)
-                reasons = explain_view(env.core, name).reasons
+                reasons = explain_view(env.core, name, {}).reasons
                 await self._follow(env, {name: seen}, seen)
             except StrandlineError as error:
                 seen.wrong.append(reason(error))

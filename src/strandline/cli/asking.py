@@ -64,7 +64,7 @@ def explain(opener: Opener, root: Path, name: str, output: Output) -> None:
     """Print how a view is maintained."""
     with opener.reading(opener.project(root), output.note) as env:
         found = env.explain(name)
-    document = {"name": name, "incremental": found.incremental, "reasons": found.reasons, "sql": found.sql}
+    document = {"name": name, "incremental": found.incremental, "reasons": found.reasons, "stages": found.stages}
     output.result(document, str(found))
 
 

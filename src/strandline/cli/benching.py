@@ -69,11 +69,16 @@ def environment(
 ) -> None:
     """Measure what very many ticks leave behind."""
     from strandline.bench.environment import FILE_TICKS, grow
+    from strandline.bench.written import CHANGED_TICKS, written
 
     few = {} if ticks is None else {"ticks": ticks, "file_ticks": min(ticks, FILE_TICKS), "bindings": ticks}
 
     def measure(session: SparkSession, place: Path) -> dict[str, Any]:
-        return grow(session, place / "location", **few)
+        grown = grow(session, place / "location", **few)
+        return {
+            **grown,
+            "written": written(session, place / "written", ticks=min(ticks or CHANGED_TICKS, CHANGED_TICKS)),
+        }
 
     _bench(context, "environment", directory, measure, json=json)
 

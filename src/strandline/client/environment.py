@@ -196,11 +196,11 @@ class Environment:
         return self._run(look())
 
     def explain(self, name: str) -> Explanation:
-        """Say how a view is maintained: plan, rule of each node, state kept, why anything is recomputed, the SQL."""
+        """Say how a view is maintained: rule, key, look-ups, last step of each stage; why anything is recomputed."""
         arguments.text(name, "the view's name")
 
         async def explain() -> Explanation:
-            return definitions.explain_view(self._core, name)
+            return definitions.explain_view(self._core, name, await status.live_counters(self._core))
 
         return self._run(explain())
 

@@ -6,6 +6,9 @@ same keys: of what is stored for groups, and of what is aggregated again, only t
 the plan with a leaf of its own for each such side, and says what it holds: the rows of the side whose columns have the
 values that the columns of other leaves have, which come first.
 
+Where only the first rows of a key matter, in an order, it is said of the look-up too, if nothing on the way to the leaf
+takes rows out: a filter might take just these.
+
 Everything else in the plan stays: it joins and groups what it gets, and any further rows would change nothing.  So a
 side that cannot be looked up is read whole, without a difference in the answer.
 
@@ -25,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.algebra.conditions import Condition, implied
+from strandline.algebra.first import First
 from strandline.algebra.nodes import (
     Accumulate,
     Filter,
@@ -45,19 +49,24 @@ from strandline.compute.rules.phase import Phase, source
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Columns of a frame, by the names that the frame has for them; of rows for which ``where`` may be true."""
+    """Columns of a frame, by the names that the frame has for them; of rows for which ``where`` may be true.
+
+    Of those with one value in the columns only the ``first`` matter.
+    """
 
     frame: str
     columns: tuple[str, ...]
     where: tuple[Condition, ...] = ()
+    first: First | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """The frame ``frame`` holds the rows of ``of`` whose ``columns`` have the values of a row at one of ``keys``.
 
-    Without columns these are all rows, or if there is no row at ``keys``, none.  ``nulls``: NULL equals NULL there.
-    Rows for which ``where`` is not true do not matter.
+    Without columns these are all rows, or if there are ``keys`` but no row at them, none.  ``nulls``: NULL equals NULL
+    there.  Rows for which ``where`` is not true do not matter.  ``first``: of those with one key only the first matter,
+    when the updates of the window have been added.
     """
 
     frame: str
@@ -66,6 +75,16 @@ class Lookup:
     keys: tuple[Place, ...]
     nulls: bool
     where: tuple[Condition, ...] = ()
+    first: First | None = None
+
+
+def described(collection: str, columns: Sequence[str]) -> str:
+    """Return what a look-up goes by, for people.
+
+    >>> described("orders", ("id", "line")), described("orders", ())
+    ('orders by id, line', 'orders, if any row counts')
+    """
+    return f"{collection} by {', '.join(columns)}" if columns else f"{collection}, if any row counts"
 
 
 def planned(plan: Node) -> tuple[Node, tuple[Lookup, ...]]:
@@ -109,18 +128,22 @@ def _merged(plan: Node, sides: dict[str, str], found: dict[str, Lookup]) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """``columns`` of a node; of its rows only those matter for which ``where`` is true."""
+    """``columns`` of a node; of its rows only those matter for which ``where`` is true, of each key the ``first``."""
 
     node: Node
     columns: tuple[str, ...]
     where: tuple[Condition, ...] = ()
+    first: First | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Rows of ``to`` matter only if their columns have the values that the columns of a row of ``by`` have."""
+    """Rows of ``to`` matter only if their columns have the values that the columns of a row of ``by`` have.
 
-    by: _Side
+    Without ``by``, no row of others says which of them matter.
+    """
+
+    by: _Side | None
     to: _Side
     nulls: bool
 
@@ -142,9 +165,12 @@ def _ways(node: Node, where: tuple[Condition, ...] = ()) -> Iterator[_Way]:
                 names, own = (tuple(each) for each in zip(*plain, strict=True))
                 yield from _each(_Way(_Side(node.delta, own), _Side(node.prior, names), nulls=True))
                 if isinstance(node, Regroup):
-                    yield from _each(_Way(_Side(node.delta, own), _Side(node.new, own), nulls=True))
+                    first = node.first if len(plain) == len(keys) else None
+                    yield from _each(_Way(_Side(node.delta, own), _Side(node.new, own, first=first), nulls=True))
+            elif isinstance(node, Regroup) and not keys:
+                yield _Way(None, _Side(node.new, (), first=node.first), nulls=True)
         case Restrict():
-            to = _Side(node.input, node.columns, where)
+            to = _Side(node.input, node.columns, where, node.first)
             yield from _each(_Way(_Side(node.keys, node.keys.names), to, nulls=True))
         case _:
             pass
@@ -169,20 +195,22 @@ def _of_join(node: Join, where: tuple[Condition, ...]) -> Iterator[_Way]:
 def _each(way: _Way) -> Iterator[_Way]:
     """Yield the way, and after it, for where they are not in one place, its columns one by one."""
     yield way
-    if len(way.by.columns) > 1:
+    if way.by is not None and len(way.by.columns) > 1:
         for one, other in zip(way.by.columns, way.to.columns, strict=True):
-            yield replace(way, by=replace(way.by, columns=(one,)), to=replace(way.to, columns=(other,)))
+            yield replace(way, by=replace(way.by, columns=(one,)), to=replace(way.to, columns=(other,), first=None))
 
 
 def _possible(ways: Sequence[_Way], sides: dict[str, str], found: dict[str, Lookup]) -> Iterator[Lookup]:
     """Yield the look-ups that can be made next: by rows that are few, of sides that are not looked up yet."""
     for way in ways:
-        keys = _places(way.by)
+        keys = () if way.by is None else _places(way.by)
         if keys is None or any(place.frame in sides and place.frame not in found for place in keys):
             continue
         for place in _places(way.to) or ():
-            if place.frame in sides and place.frame not in found:
-                yield Lookup(place.frame, sides[place.frame], place.columns, keys, way.nulls, place.where)
+            wanted = place.frame in sides and place.frame not in found
+            if wanted and (keys or place.first is not None):
+                own = (place.columns, keys, way.nulls, place.where, place.first)
+                yield Lookup(place.frame, sides[place.frame], *own)
 
 
 def _places(side: _Side) -> tuple[Place, ...] | None:
@@ -190,22 +218,27 @@ def _places(side: _Side) -> tuple[Place, ...] | None:
 
     Each row that matters has in its columns the values of one row at one of these places.
     """
-    node, columns = side.node, side.columns
+    node, columns, first = side.node, side.columns, side.first
     below = [_Side(child, columns, where) for child, where in _below(node, side.where)]
     match node:
         case Get():
             stored = dict(node.columns)
             where = tuple(replace(each, column=stored[each.column]) for each in side.where)
-            return (Place(node.frame, tuple(stored[name] for name in columns), where),)
+            first = None if first is None else first.renamed(stored)
+            return (Place(node.frame, tuple(stored[name] for name in columns), where, first),)
         case Project():
-            values = dict(node.columns)
-            own = [values[name].column for name in columns]
-            return None if None in own else _places(replace(below[0], columns=tuple(map(str, own))))
+            values = {name: value.column for name, value in node.columns}
+            own = [values[name] for name in columns]
+            first = None if first is None else first.renamed(values)
+            return None if None in own else _places(replace(below[0], columns=tuple(map(str, own)), first=first))
         case Filter() | Passing() | Negate() | Restrict():
             return _places(below[0])
         case UnionAll():
-            at = [node.names.index(name) for name in columns]
-            branches = [_places(replace(each, columns=tuple(each.node.names[n] for n in at))) for each in below]
+            branches = []
+            for each in below:
+                named = dict(zip(node.names, each.node.names, strict=True))
+                own_first = None if first is None else first.renamed(named)
+                branches.append(_places(replace(each, columns=tuple(map(named.__getitem__, columns)), first=own_first)))
             return None if None in branches else tuple(place for branch in branches for place in branch or ())
         case Join():
             inputs = [each for each in below if set(columns) <= set(each.node.names)]

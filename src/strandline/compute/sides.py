@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from strandline.compute.lookups import Lookup
+from strandline.compute.lookups import Lookup, described
 from strandline.compute.rules.phase import Phase, frame, source
 from strandline.compute.sink.actor import Sink
 from strandline.persist.handles.plane import Contents, Engine, Rows
@@ -59,6 +59,8 @@ class Sides:
         self._net = net
         self._wary = wary
         self._read: dict[str, Rows] = {}
+        self.looked_up: dict[str, bool] = {}
+        """By a collection and its columns, whether they were looked up there, and not scanned for."""
 
     async def rows(self, name: str) -> Rows:
         """Return a frame, by the name that the plan has for it."""
@@ -74,7 +76,12 @@ class Sides:
             for place in lookup.keys
         ]
         old = self._old(collection)
-        found = None if old is None else await self._engine.lookup(old, lookup.columns, keys, nulls=lookup.nulls)
+        first = None if lookup.first is None else (lookup.first, await self.rows(frame(collection, Phase.DELTA)))
+        found = None
+        if old is not None:
+            found = await self._engine.lookup(old, lookup.columns, keys, nulls=lookup.nulls, first=first)
+        what = described(collection, lookup.columns)
+        self.looked_up[what] = found is not None and self.looked_up.get(what, True)
         if found is None:
             found = await self.rows(lookup.of)
         elif phase is Phase.NEW:

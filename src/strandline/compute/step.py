@@ -17,14 +17,15 @@ Source: design page "compute" (a step: advance a dataflow from `lower` to `upper
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
 from strandline.compute.care import Care, Way, care_of, ways, whole_error
-from strandline.compute.rules.phase import Window, source
+from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.sides import Bounds, Sides
 from strandline.compute.sink.actor import Sink, Writing, reached
 from strandline.compute.sink.correction import Updates
@@ -40,20 +41,36 @@ SMALL_ROWS_MAX: Final = 20_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a step did: how many input updates it read."""
-
-    rows_read: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A step of a small window up to where its rows are to be staged: those of ``writing``."""
+    """A step of a small window up to where its rows are to be staged: those of ``writing``.
+
+    ``delta``: the same rows, if they are all that is written: the stage's updates from the window's start on.
+    ``follows``: the drafts of inputs that it was computed of; they must be appended first, as they are.
+    """
 
     writing: Writing
     rows_read: int
     way: Way
+    delta: Rows | None = None
+    follows: tuple[Draft, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step did: how many input updates it read, and for people, how.
+
+    ``window``: whether it was small or large, or all was computed anew.  ``looked_up``: by the collection and its
+    columns, whether what the plan looks up was found in an arrangement, or scanned for.  ``plan``: see
+    `Engine.planned`.  ``ms``: since its wave began.  ``draft``: what was appended, if that was all of it.
+    """
+
+    rows_read: int
+    window: str = ""
+    looked_up: Mapping[str, bool] = field(default_factory=dict)
+    plan: str = ""
+    ms: int = 0
+    draft: Draft | None = None
 
 
 Drafted: TypeAlias = tuple[Draft, Staged | BaseException | None]
@@ -81,6 +98,9 @@ class StageRun:
         self._failed: int | None = None  # a row failed before this time, the last one that did
         self._counted: _Seen | None = None  # the last window that was looked at
         self._looked_up: int | None = None  # where the last window began for which something was looked up
+        self._how = Done(0)  # what is known of the step under way
+        self.last: Done | None = None
+        """What the last step did."""
         self.stepping_ms: int | None = None
         """Since when a tick waits for a step of it (milliseconds); None: it does not."""
 
@@ -161,6 +181,7 @@ class StageRun:
             if (await self._seen(lower, end)).rows > SMALL_ROWS_MAX:
                 return None
             delta, rows_read = await self._changed(way, lower, end)
+            alone = len(delta.ok) == 1 and not delta.err and not self.sink.owes
             writing = await self.sink.draft(delta, upper, small=True)
         except EvaluationError:
             self.sink.forget()
@@ -168,7 +189,53 @@ class StageRun:
         except BaseException:
             self.sink.forget()
             raise
-        return None if writing is None else Draft(writing, rows_read, way)
+        if writing is None:
+            return None
+        alone = alone and writing.description.lower == lower
+        return Draft(writing, rows_read, way, delta.ok[0] if alone else None)
+
+    async def follow(self, upper: Frontier, drafts: Mapping[str, Draft]) -> Draft | None:
+        """Do `draft` over what others are about to append, if no other input changes and nothing is looked up.
+
+        ``drafts``: by the name of the input.  `step` may be called with the result only once those that it `follows`
+        have been appended.  None: it has to wait until they are.
+        """
+        if self.stage.rule is not None:
+            return None  # it keeps a state, which has to be looked up
+        read = {name: drafts[name] for name in self._inputs if name in drafts}
+        plans = self._plans.of(Care.PLAIN, Window(frozenset(read), ()))
+        deltas = {frame(name, Phase.DELTA): (self._inputs[name].schema, draft.delta) for name, draft in read.items()}
+        known = {name: (schema, rows) for name, (schema, rows) in deltas.items() if rows is not None}
+        if plans.ok is None or set(plans.frames) != set(known) or not self._may_follow(upper, read):
+            return None
+        try:
+            if await self._care() is not Care.PLAIN:
+                return None
+            rows = await self._engine.derived(plans.ok, known)
+            if rows is None:
+                return None
+            writing = await self.sink.draft(Updates((rows,)), upper, small=True)
+        except BaseException:
+            self.sink.forget()
+            raise
+        follows = tuple(read.values())
+        rows_read = sum(draft.rows_read for draft in follows)
+        self._how = Done(rows_read, "small")
+        return None if writing is None else Draft(writing, rows_read, ways(Care.PLAIN)[0], follows=follows)
+
+    def _may_follow(self, upper: Frontier, read: Mapping[str, Draft]) -> bool:
+        """Return whether the stage stands where ``read`` begin, and these are all that changes up to ``upper``."""
+        sink, lower = self.sink, self.sink.desired
+        if lower is None or not (sink.known and sink.may_write and sink.seen) or sink.fresh or sink.owes:
+            return False
+        windows = {(draft.writing.description.lower, draft.writing.description.upper) for draft in read.values()}
+        others = {name: reader for name, reader in self._inputs.items() if name not in read}
+        return (
+            windows == {(lower, upper)}
+            and sink.writer.state.upper == Frontier(lower)
+            and all(upper <= reader.state.upper for reader in others.values())
+            and not any(self._changes(lower, as_time(upper))[name].rows for name in others)
+        )
 
     async def step(self, upper: Frontier, drafted: Drafted | None = None) -> Done | None:
         """Bring the shard up to ``upper``, or to where its inputs are known; None if there is nothing to do.
@@ -191,11 +258,10 @@ class StageRun:
 
     async def _bring(self, upper: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None) -> Done | None:
         failed: set[Way] = set()
-        done = None
+        done: Done | None = None
         if drafted is not None:
-            if await self._finished(*drafted):
-                done = Done(drafted[0].rows_read)
-            else:
+            done = await self._finished(*drafted)
+            if done is None:
                 failed.add(drafted[0].way)
         while (begin := await self._begin(upper)) is not None:
             care = await self._care()
@@ -213,17 +279,20 @@ class StageRun:
             else:
                 done = Done(rows_read + (0 if done is None else done.rows_read))
                 failed = {way for way in failed if way.wide}  # a shorter window holds, most likely, what failed
+        if done is not None:
+            plan = self._engine.planned(self.sink.writer.shard)
+            done = dataclasses.replace(self._how, rows_read=done.rows_read, plan=plan, draft=done.draft)
         return done
 
-    async def _finished(self, draft: Draft, staged: Staged | BaseException | None) -> bool:
-        """Append what a draft came to; return whether it could be evaluated."""
+    async def _finished(self, draft: Draft, staged: Staged | BaseException | None) -> Done | None:
+        """Append what a draft came to; return None if it could not be evaluated."""
         if isinstance(staged, EvaluationError):
             await self._recover()
-            return False
+            return None
         if isinstance(staged, BaseException):
             raise staged
-        await self.sink.finish(draft.writing, staged)
-        return True
+        as_drafted = await self.sink.finish(draft.writing, staged)
+        return Done(draft.rows_read, draft=draft if as_drafted else None)
 
     async def _recover(self) -> None:
         """Look at the shard again after an expression had no value for some row."""
@@ -280,6 +349,7 @@ class StageRun:
         """Make the contents at ``time`` what they are by the inputs' contents at it."""
         wanted = {name: await reader.snapshot(time, timeout_s=0) for name, reader in self._inputs.items()}
         rows_read = sum(each.rows for each in wanted.values())
+        self._how = Done(rows_read, "anew")
         desired = await self._computed(care, wanted, time)
         await self.sink.replace(desired)
         await self.sink.advance(Updates(), Frontier(time + 1), small=rows_read <= SMALL_ROWS_MAX)
@@ -319,6 +389,7 @@ class StageRun:
             self._looked_up = lower
         for lookup in plans.lookups:
             await sides.look_up(lookup)
+        self._how = Done(seen.rows, "small" if window.small else "large", sides.looked_up)
         read = {name: await sides.rows(name) for name in plans.frames}
         return await self._evaluated(plans, read, origin, await self._inherited(self._changes(lower, upper))), seen.rows
 

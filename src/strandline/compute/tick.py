@@ -1,7 +1,7 @@
 """One tick: bring every stage of every view to one time, in as little work as that takes.
 
 Stages run in the order of their inputs; those that do not read each other run together: as a *wave*, whose small
-windows are staged in one job.
+windows are staged at once, with those of stages above that only project them.
 Those with nothing to do but move their upper are collected and moved at once, by one durable write: a tick in which
 nothing changed costs no Spark job and one flush.
 
@@ -18,11 +18,12 @@ Source: design page "compute" (Spark jobs are budgeted per tick, not per view).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from typing import Any, TypeAlias
 
-from strandline.compute.step import Done, Draft, Drafted, StageRun
+from strandline.compute.step import Done, Draft, StageRun
 from strandline.errors import FencedError, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
@@ -62,13 +63,15 @@ async def tick(
     """
     report = TickReport()
     waiting: dict[str, StageRun] = {}  # quiet, not moved yet
-    for level in levels(runs):
+    order = levels(runs)
+    for whole, above in pairwise([*order, []]):
+        level = [run for run in whole if run.name not in report.stepped and run.name not in report.failed]
         quiet = {run.name: run for run in level if run.quiet(upper, frozenset(waiting))}
         active = [run for run in level if run.name not in quiet]
         waiting |= quiet  # with what they read: only so is it known whether that is moved
         if any(name in waiting for run in active for name in run.inputs):
             await _move(client, waiting, upper, report)
-        await _step(client, engine, active, upper, report, together)
+        await _Wave(client, engine, active, above, upper, report, together).step()
     await _move(client, waiting, upper, report)
     for run in runs:
         if run.name not in report.failed and (standing := run.standing(upper)):
@@ -91,43 +94,79 @@ def levels(runs: Sequence[StageRun]) -> list[list[StageRun]]:
     return found
 
 
-async def _step(
-    client: PersistClient,
-    engine: Engine,
-    runs: Sequence[StageRun],
-    upper: Frontier,
-    report: TickReport,
-    together: SideBySide,
-) -> None:
-    """Step ``runs``, which do not read each other.  What those with small windows write is staged at once."""
-    drafts: dict[str, Draft] = {}
-    steps: dict[str, Drafted] = {}
+@dataclass
+class _Wave:
+    """Steps stages of one level, ``runs``.  What those with small windows write is staged at once.
 
-    async def draft(run: StageRun) -> None:
-        if (found := await run.draft(upper)) is not None:
-            drafts[run.name] = found
+    With it is staged what stages ``above`` make of nothing else: these are stepped too.
+    """
 
-    async def step(run: StageRun) -> None:
-        if (done := await run.step(upper, steps.get(run.name))) is not None:
-            report.stepped[run.name] = done
+    client: PersistClient
+    engine: Engine
+    runs: Sequence[StageRun]
+    above: Sequence[StageRun]
+    upper: Frontier
+    report: TickReport
+    together: SideBySide
+    drafts: dict[str, Draft] = field(default_factory=dict)
+    staged: dict[str, Staged | BaseException] = field(default_factory=dict)
+    appended: list[Draft] = field(default_factory=list)
 
-    for run in runs:
-        run.stepping_ms = client.clock.now_ms()
-    try:
-        await together([_alone(run, draft, report) for run in runs])
-        wave = {run.name: (run, drafts[run.name].writing) for run in runs if run.name in drafts}
-        asked = [(writing.rows, writing.request) for _, writing in wave.values() if writing.rows is not None]
-        outcomes = iter(await _staged(engine, asked) if asked else ())
-        for name, (_, writing) in wave.items():
-            steps[name] = drafts[name], None if writing.rows is None else next(outcomes)
-        await together([_alone(run, step, report) for run in runs if run.name not in report.failed])
-    except BaseException:
+    async def step(self) -> None:
+        begun = list(self.runs)
+        try:
+            await self._each(self.runs, self._draft)
+            below = frozenset(self.drafts)
+            begun += (following := [run for run in self.above if not below.isdisjoint(run.inputs)])
+            await self._each(following, self._follow)
+            await self._stage()
+            await self._each([run for run in self.runs if run.name not in self.report.failed], self._step)
+            await self._each([run for run in following if run.name in self.drafts], self._step_behind)
+        except BaseException:
+            for run in begun:
+                run.sink.forget()
+            raise
+        finally:
+            for run in begun:
+                run.stepping_ms = None
+
+    async def _each(self, runs: Sequence[StageRun], do: Callable[[StageRun], Awaitable[None]]) -> None:
         for run in runs:
-            run.sink.forget()
-        raise
-    finally:
-        for run in runs:
-            run.stepping_ms = None
+            run.stepping_ms = run.stepping_ms or self.client.clock.now_ms()
+        if runs:
+            await self.together([_alone(run, do, self.report) for run in runs])
+
+    async def _draft(self, run: StageRun) -> None:
+        if (found := await run.draft(self.upper)) is not None:
+            self.drafts[run.name] = found
+
+    async def _follow(self, run: StageRun) -> None:
+        if (found := await run.follow(self.upper, self.drafts)) is not None:
+            self.drafts[run.name] = found
+
+    async def _stage(self) -> None:
+        asked = {name: each.writing for name, each in self.drafts.items() if each.writing.rows is not None}
+        if asked:
+            wanted = [(writing.rows, writing.request) for writing in asked.values() if writing.rows is not None]
+            self.staged |= zip(asked, await _staged(self.engine, wanted), strict=True)
+
+    async def _step(self, run: StageRun) -> None:
+        draft = self.drafts.get(run.name)
+        done = await run.step(self.upper, None if draft is None else (draft, self.staged.get(run.name)))
+        if done is not None:
+            ms = self.client.clock.now_ms() - (run.stepping_ms or 0)
+            self.appended += [] if done.draft is None else [done.draft]
+            self.report.stepped[run.name] = run.last = replace(done, ms=ms, draft=None)
+
+    async def _step_behind(self, run: StageRun) -> None:
+        """Step a stage over what is appended now; if that is not what it was drafted of, it has to begin again."""
+        if all(draft in self.appended for draft in self.drafts[run.name].follows):
+            await self._step(run)
+            return
+        run.sink.forget()
+        staged = self.staged.get(run.name)
+        if isinstance(staged, Staged):
+            await self.engine.discard(staged)
 
 
 async def _staged(engine: Engine, asked: Sequence[tuple[Rows, StageRequest]]) -> Sequence[Staged | BaseException]:

@@ -26,14 +26,17 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra.conditions import Condition
+from strandline.algebra.first import First
 from strandline.algebra.nodes import Get, Node, stored_columns
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.frames import inline, taken_back
+from strandline.engine.frames.derived import derived
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.held import hand_out
 from strandline.engine.frames.narrowed import narrowed
 from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
+from strandline.engine.frames.shared import Shared
 from strandline.engine.parts.aside import Aside
 from strandline.engine.parts.merge import Rewriter
 from strandline.engine.parts.net import Netted, netted
@@ -75,6 +78,7 @@ class SparkEngine:
         self._workers = ThreadPoolExecutor(JOBS_MAX, thread_name_prefix="strandline-spark")
         self._plans = Plans(session)
         self._arrangements = Arrangements(self._scanner.tables, self._workers)
+        self._shared = Shared()
         self._views = itertools.count()
         self._naming = threading.Lock()  # held while views carry names that a query's author chose
 
@@ -82,6 +86,16 @@ class SparkEngine:
     def session(self) -> SparkSession:
         """The session whose DataFrames this engine gives and takes."""
         return self._session
+
+    @property
+    def arranged_bytes(self) -> int:
+        """The memory of all arrangements."""
+        return self._arrangements.size
+
+    @property
+    def arranged_budget(self) -> int:
+        """What they may take."""
+        return self._arrangements.budget
 
     def close(self) -> None:
         """Wait for the calls under way and refuse new ones.  The session is its builder's to stop."""
@@ -139,11 +153,16 @@ class SparkEngine:
 
     async def read(self, contents: Contents) -> Rows:
         """See `Engine.read`.  Contents of inline parts alone are decoded here and now, without Spark."""
-        return wrap(await self._run(partial(self._scanner.read, contents)))
+        find = partial(self._scanner.read, contents)
+        if not contents.here:  # what people read is read, and so checked, each time
+            return wrap(await self._run(find))
+        key = ("read", _of(contents), contents.net)
+        return wrap(await self._run(partial(self._shared.get, key, (), find, _size)))
 
     async def times(self, contents: Contents) -> Mapping[int, int]:
         """See `Engine.times`."""
-        return await self._run(partial(self._scanner.times, contents))
+        find = partial(self._scanner.times, contents)
+        return await self._run(partial(self._shared.get, ("times", _of(contents)), (), find, len))
 
     async def evaluate(self, node: Node, frames: Mapping[str, Rows], *, origin: int = 0) -> Rows:
         """See `Engine.evaluate`.  Over few rows that are here, nothing is done before the rows are wanted."""
@@ -153,6 +172,15 @@ class SparkEngine:
         if len(tables) == len(read) and sum(table.num_rows for table in tables.values()) <= ROWS_MAX:
             return wrap(Planned(node, tables, origin, partial(self._evaluate, node, read, origin)))
         return wrap(await self._run(partial(self._evaluate, node, read, origin)))
+
+    async def derived(self, node: Node, drafted: Mapping[str, tuple[Schema, Rows]]) -> Rows | None:
+        """See `Engine.derived`: of plans over few rows, as one plan."""
+        found = derived(node, {name: (schema, unwrap(rows)) for name, (schema, rows) in drafted.items()})
+        if found is None:
+            return None
+        whole, tables, origin = found
+        read = {name: wrap(Local(table, plain=False)) for name, table in tables.items()}
+        return await self.evaluate(whole, read, origin=origin)
 
     def aside(self, schema: Schema, *, time: int) -> Aside:
         """See `Engine.aside`."""
@@ -167,7 +195,12 @@ class SparkEngine:
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
         """See `Engine.union`."""
         pairs = [(unwrap(rows), negative) for rows, negative in zip(frames, negate, strict=True)]
-        return wrap(await self._run(partial(self._union, schema, pairs, advance)))
+        find = partial(self._union, schema, pairs, advance)
+        tables = [frame.table for frame, _ in pairs if isinstance(frame, Local)]
+        if len(tables) < len(pairs):
+            return wrap(await self._run(find))
+        key = ("union", schema, advance, tuple(negate), tuple(frame.plain for frame, _ in pairs))
+        return wrap(await self._run(partial(self._shared.get, key, tables, find, _size)))
 
     async def stage(self, rows: Rows, request: StageRequest) -> Staged:
         """See `Engine.stage`."""
@@ -182,6 +215,7 @@ class SparkEngine:
         ready = {n: given for n, (rows, each) in enumerate(frames) if (given := _asked(rows, each)) is not None}
         found = await self._run(partial(self._plans.run, list(ready.values()))) if ready else []
         tables = {n: table for n, table in zip(ready, found, strict=True) if table is not None}
+        self._plans.note({request.shard for n, (_, request) in enumerate(frames) if n not in ready})
 
         def stage(position: int) -> Staged:
             frame, request = frames[position]
@@ -199,6 +233,10 @@ class SparkEngine:
             except Exception as error:  # noqa: BLE001 - it is the outcome of this one
                 outcomes.append(error)
         return outcomes
+
+    def planned(self, shard: str) -> str:
+        """See `Engine.planned`."""
+        return self._plans.told(shard)
 
     async def merge(self, contents: Contents, request: StageRequest) -> Staged:
         """See `Merger.merge`."""
@@ -221,20 +259,36 @@ class SparkEngine:
         return wrap(await self._run(partial(self._multiset, unwrap(rows))))
 
     async def lookup(
-        self, old: Contents, columns: Sequence[str], keys: Sequence[tuple[Rows, Sequence[str]]], *, nulls: bool
+        self,
+        old: Contents,
+        columns: Sequence[str],
+        keys: Sequence[tuple[Rows, Sequence[str]]],
+        *,
+        nulls: bool,
+        first: tuple[First, Rows] | None = None,
     ) -> Rows | None:
         """See `Engine.lookup`: in an arrangement, for keys that are here."""
-        tables = [frame.table.select(list(named)) for rows, named in keys if isinstance(frame := unwrap(rows), Local)]
-        if len(tables) < len(keys):
+        given = [(frame.table, tuple(named)) for rows, named in keys if isinstance(frame := unwrap(rows), Local)]
+        change = None if first is None else unwrap(first[1])
+        if len(given) < len(keys) or not isinstance(change, Local | None):
             return None
-        found = await self._run(partial(self._arrangements.lookup, old, columns, tables, nulls=nulls))
+        ahead = None if first is None or change is None else (first[0], change.table)
+        tables = [table.select(list(named)) for table, named in given]
+        find = partial(self._arrangements.lookup, old, columns, tables, nulls=nulls, first=ahead)
+        names = tuple(named for _, named in given)
+        key = ("lookup", _of(old), tuple(columns), nulls, names, None if ahead is None else ahead[0])
+        of = [table for table, _ in given] + ([] if ahead is None else [ahead[1]])
+        found = await self._run(partial(self._shared.get, key, of, find, _bytes))
         return None if found is None else wrap(Local(found, plain=False))
 
     async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
         """See `Engine.narrowed`: of rows that are here."""
         match unwrap(rows):
             case Local(table, plain) if conditions:
-                return wrap(Local(narrowed(table, conditions), plain))
+                found = self._shared.get(
+                    ("narrowed", tuple(conditions)), [table], partial(narrowed, table, conditions), _bytes
+                )
+                return wrap(Local(found, plain))
         return rows
 
     async def restrict(self, rows: Rows, to: Rows, schema: Schema) -> Rows:
@@ -380,6 +434,20 @@ async def _ended(call: asyncio.Future[_T]) -> _T:
         if ours is None:
             raise
         raise ours from error
+
+
+def _of(contents: Contents) -> tuple[object, ...]:
+    """Return what tells these contents from others: they are definite."""
+    return contents.shard, contents.schema, contents.lower, contents.upper, contents.advance, contents.half
+
+
+def _size(frame: Frame) -> int | None:
+    """Return how many bytes a frame has that is here."""
+    return frame.table.nbytes if isinstance(frame, Local) else None
+
+
+def _bytes(table: pa.Table | None) -> int | None:
+    return None if table is None else table.nbytes
 
 
 def _with(updates: pa.Table, columns: Collection[str]) -> pa.Table:

@@ -1,6 +1,7 @@
 """Live counters: what only the process that writes knows of sinks and endpoints, by name, for `status` anywhere.
 
-They are plain numbers, named ``sink/<view>/<field of Counters>`` and ``moving/<materialization>/<field of Moving>``.
+They are plain numbers, named ``sink/<view>/<field of Counters>``, ``moving/<materialization>/<field of Moving>``, and
+``step/<stage>/<field of Done>``, for the last step of a stage; what is no number there is part of the name.
 The process that writes reads its own; another one asks it over the push connection, together with persist's counters.
 
 Source: design pages "environment" (status) and "compute" (sink).
@@ -13,17 +14,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Final
 
+from strandline.compute.step import Done
 from strandline.instance.dataflows import Dataflows
 from strandline.materialize.runtime import Task
 
 SINK: Final = "sink"
 MOVING: Final = "moving"
+STEP: Final = "step"
 SENT_BYTES_MAX: Final = 32 * 1024
 """The limit for the names of counters that are sent to other processes: all of them travel in one frame."""
 
+_LIVE: Final = (f"{SINK}/", f"{MOVING}/", f"{STEP}/")
+
 
 def counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> dict[str, int]:
-    """Return what the sinks of each view (its internal stages' too) did here, and how far each transaction is."""
+    """Return what the sinks of each view (its internal stages' too) did here, and each last step and transaction."""
     return dict(_counters(dataflows, tasks))
 
 
@@ -35,6 +40,35 @@ def _counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> Iterator[tuple
         for run in dataflows.runs_of(view):
             done.update(asdict(run.sink.counters))
         yield from ((f"{SINK}/{view}/{field}", count) for field, count in done.items())
+    for run in dataflows.runs:
+        if run.last is not None:
+            yield from ((f"{STEP}/{run.name}/{field}", count) for field, count in _fields(run.last))
+
+
+def _fields(done: Done) -> Iterator[tuple[str, int]]:
+    yield "rows_read", done.rows_read
+    yield "ms", done.ms
+    yield from ((f"{field}/{value}", 1) for field in ("window", "plan") if (value := getattr(done, field)))
+    yield from ((f"looked_up/{what}", int(there)) for what, there in done.looked_up.items())
+
+
+def last_step(counted: Mapping[str, int], stage: str) -> Done | None:
+    """Return what the last step of a stage did; None if it is not known here.
+
+    >>> done = Done(7, "small", {"t by k": True}, "prepared", 12)
+    >>> last_step({f"step/s/{name}": count for name, count in _fields(done)}, "s") == done
+    True
+    """
+    fields = of(counted, STEP, stage)
+    if "rows_read" not in fields:
+        return None
+    texts: dict[str, dict[str, bool]] = {"window": {}, "plan": {}, "looked_up": {}}
+    for name, count in fields.items():
+        field, _, value = name.partition("/")
+        if field in texts:
+            texts[field][value] = bool(count)
+    window, plan = (next(iter(texts[field]), "") for field in ("window", "plan"))
+    return Done(fields["rows_read"], window, texts["looked_up"], plan, fields.get("ms", 0))
 
 
 def sendable(counted: Mapping[str, int]) -> dict[str, int]:
@@ -61,5 +95,5 @@ def of(counted: Mapping[str, int], kind: str, name: str) -> dict[str, int]:
 
 def split(counted: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """Return the counters that are persist's, and those that are live ones."""
-    live = {key: count for key, count in counted.items() if key.startswith((f"{SINK}/", f"{MOVING}/"))}
+    live = {key: count for key, count in counted.items() if key.startswith(_LIVE)}
     return {key: count for key, count in counted.items() if key not in live}, live

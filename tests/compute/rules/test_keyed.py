@@ -51,7 +51,7 @@ SHAPES: Final = {
     "GROUP BY k, j",
     "an aggregate without sums": "SELECT k, percentile(v, 0.5) AS p FROM t GROUP BY k",
     "a group that is not shown": "SELECT percentile(v, 0.5) AS p FROM t WHERE v IS NOT NULL GROUP BY k",
-    "some grouping sets": "SELECT k, j, count(*) AS n FROM t GROUP BY GROUPING SETS ((k), (k, j))",
+    "some grouping sets": "SELECT k, j, percentile(v, 0.5) AS p FROM t GROUP BY GROUPING SETS ((k), (k, j))",
     "except": "SELECT k, v FROM t EXCEPT SELECT k, v FROM u",
     "except all": "SELECT k, v FROM t EXCEPT ALL SELECT k, v FROM u",
     "intersect": "SELECT k FROM t INTERSECT SELECT j FROM u",

@@ -19,7 +19,7 @@ from strandline.engine.arrangements import cache, mapped, runs
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.keys import family, hashes
 from strandline.engine.frames import inline
-from strandline.frontier.antichain import Frontier
+from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.handles.plane import Contents
 from strandline.persist.shard.batch import NOTHING, Batch, InlinePart
 
@@ -89,14 +89,24 @@ class Collection:
         bounds = Frontier(time), Frontier(time + 1), Frontier(since)
         self.batches.append(Batch(*bounds, (part,), rows, rows, NOTHING, plain=False))
 
+    def compact(self, since: int) -> None:
+        """Make one batch of all: earlier times in it become ``since``."""
+        begin, rows = self.batches[0].lower, sum(batch.rows for batch in self.batches)
+        self.batches = [replace(self.batches[-1], lower=begin, since=Frontier(since), rows=rows)]
+
     def old(self, upper: int) -> Contents:
         batches = tuple(batch for batch in self.batches if not Frontier(upper) <= batch.lower)
         return Contents("c", SCHEMA, batches, 0, upper, upper)
 
     def tables(self, wanted: Contents) -> list[pa.Table]:
         self.reads += 1
-        times = {time for batch in wanted.batches for time in [batch.lower.at]}
-        shown = [u for u in self.updates if u[1] in times and wanted.lower <= u[1] < wanted.upper]
+        stored = [
+            (row, max(time, as_time(batch.since)), diff)
+            for batch in wanted.batches
+            for row, time, diff in self.updates
+            if batch.lower <= Frontier(time) and not batch.upper <= Frontier(time)
+        ]
+        shown = [update for update in stored if wanted.lower <= update[1] < wanted.upper]
         columns = {name: [row[n] for row, _, _ in shown] for n, name in enumerate(SCHEMA.names)}
         columns |= {ERROR: [None] * len(shown), TIME: [t for _, t, _ in shown], DIFF: [d for _, _, d in shown]}
         return [inline.conform(pa.table(columns), inline.update_schema(SCHEMA))]
@@ -136,7 +146,7 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
     monkeypatch.setattr(cache, "HERE_ROWS_MAX", here)
     collection = Collection()
     present: list[tuple[Any, ...]] = []
-    earlier = 0
+    earlier = since = 0
     with ThreadPoolExecutor(1) as workers:
         arranged = Arrangements(collection.tables, workers)
         for time in range(40):
@@ -144,9 +154,9 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
             come = [(rng.choice([None, 1, 2, 3]), rng.choice(TEXTS), rng.randrange(3)) for _ in range(rng.randrange(4))]
             present += come
             collection.append(time, [(row, -1) for row in gone] + [(row, 1) for row in come])
-            if rng.random() < 0.1:  # compaction: all times so far become one
-                since = time + 1
-                collection.batches = [replace(batch, since=Frontier(since)) for batch in collection.batches]
+            if rng.random() < 0.1:
+                since = rng.randint(since, time)
+                collection.compact(since)
             if rng.random() < 0.1:  # it is a cache: it may be lost between any two look-ups
                 for slot in arranged._slots.values():
                     slot.forget()
@@ -163,7 +173,7 @@ def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch
                     found = arranged.lookup(collection.old(time + 1), columns, [table], nulls=nulls)
                 expected = keys if nulls else {key for key in keys if None not in key}
                 assert looked_up(found, time + 1) == collection.matching(time + 1, columns, expected)
-                ago = rng.randrange(min(3, time + 1))
+                ago = rng.randrange(min(3, time - since + 1))
                 found = arranged.lookup(collection.old(time + 1 - ago), columns, [table], nulls=nulls)
                 earlier += found is not None and ago > 0
                 if found is not None:
@@ -199,9 +209,9 @@ def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPa
         assert arranged.lookup(collection.old(1), ("s",), [one], nulls=False) is None
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is not None
         assert arranged.lookup(collection.old(0), ("k",), [one], nulls=False) is None  # it never stood there
-        arranged._budget = collection.old(1).size * cache.STORED_FACTOR - 1
+        arranged.budget = collection.old(1).size * cache.STORED_FACTOR - 1
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
-        arranged._budget = 1 << 20
+        arranged.budget = 1 << 20
         monkeypatch.setattr(cache, "FOUND_ROWS_MAX", 99)
         assert arranged.lookup(collection.old(1), ("k",), [one], nulls=False) is None
         monkeypatch.undo()

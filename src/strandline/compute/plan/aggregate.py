@@ -4,25 +4,33 @@ A `Reduction` is asked for each expression of SELECT, HAVING and ORDER BY in tur
 calls in them, gives each a column, and returns what is left.  Equal calls are one column.  FILTER, count_if and count
 over several arguments become an argument that is NULL where a row does not count, which every planned aggregate
 ignores.
+
+Grouping sets are a union of Reduces: in each the keys of its set are columns, and the others NULL.  Aggregates see the
+rows as they are, and `grouping` is a literal of each.
+
+Source: design page "compute" (Accumulate: grouping sets are several groups).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.nodes import Aggregate, Node, Project, Reduce
-from strandline.algebra.scalar import Scalar, call, case, column, conjunction, is_null, number, text
+from strandline.algebra.nodes import Aggregate, Filter, Node, Project, Reduce, UnionAll
+from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, conjunction, is_null, number, text
 from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.compute.plan.scalars.compose import select
-from strandline.compute.plan.scalars.context import Context
+from strandline.compute.plan.scalars.context import Context, project
 from strandline.compute.plan.scalars.expressions import has_aggregate, is_aggregate, replaced
 from strandline.compute.plan.scalars.functions import PLANNED
 from strandline.compute.plan.scalars.scope import Unplanned
 
 _ARGUMENTS: Final = f"{RESERVED}arguments"
+_GROUPINGS: Final = {"grouping": "tinyint", "grouping_id": "bigint"}
+"""The functions that say which keys are not in a row's set, and their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +44,17 @@ class _Call:
 class Reduction:
     """A GROUP BY under construction over ``node``; ``keys`` are expressions over its columns.
 
-    ``after``: columns that will stand beside its groups.
+    ``after``: columns that will stand beside its groups.  ``sets``: the keys of each grouping set, if there are any.
     """
 
     context: Context
     node: Node
     keys: list[exp.Expr]
     after: frozenset[str] = frozenset()
+    sets: Sequence[frozenset[Scalar]] = ()
     _columns: dict[Scalar, str] = field(default_factory=dict)
     _calls: dict[_Call, str] = field(default_factory=dict)
+    _marks: dict[Scalar, tuple[str, str, tuple[Scalar, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -61,6 +71,8 @@ class Reduction:
                 return column(self._columns[own])
             if isinstance(node, exp.Window):
                 return self._window(node)
+            if self.sets and isinstance(node, exp.Anonymous) and node.name.lower() in _GROUPINGS:
+                return column(self._mark(node))
             if is_aggregate(node):
                 return column(self._column(_call(node)))
             if isinstance(node, exp.Column) and node.name not in self.after:
@@ -80,6 +92,42 @@ class Reduction:
             first = None if wanted.argument is None else wanted.argument.tree.find(exp.Column)
             self._calls[wanted] = self.context.names.fresh(f"{wanted.function}_{'' if first is None else first.name}")
         return self._calls[wanted]
+
+    def _mark(self, grouping: exp.Anonymous) -> str:
+        """Return the column of a call that says which keys are not in the set: all keys, or the one that it names."""
+        function, wanted = grouping.name.lower(), Scalar(grouping.copy())
+        keys = tuple(self._columns)
+        if function == "grouping":
+            keys = tuple(Scalar(each.unnest()) for each in grouping.expressions)
+            if len(keys) != 1 or keys[0] not in self._columns:
+                raise Unplanned(f"{text(grouping)}, which names no key")
+        if wanted not in self._marks:
+            self._marks[wanted] = self.context.names.fresh(function), _GROUPINGS[function], keys
+        return self._marks[wanted][0]
+
+    def rows(self) -> Node:
+        """Return the groups, those of each set if there are sets."""
+        if not self.sets:
+            return self.reduce()
+        rows = "" if all(self.sets) else self._column(_Call("count", None, distinct=False))
+        whole = self.reduce()
+        parts = tuple(self._of_set(whole, keys, rows) for keys in self.sets)
+        return parts[0] if len(parts) == 1 else UnionAll(parts)
+
+    def _of_set(self, whole: Reduce, keys: frozenset[Scalar], rows: str) -> Node:
+        """Return the groups of the set ``keys``, with all columns; ``rows`` counts the rows of a group."""
+        groups: Node = replace(whole, keys=tuple(key for key in whole.keys if key[1] in keys))
+        if not keys:  # no rows have no total
+            groups = Filter(groups, Scalar(binary(exp.GT, column(rows), number(0))))
+        found = [
+            (name, column(name) if value in keys else cast(exp.Null(), self.context.types[name]))
+            for name, value in whole.keys
+        ]
+        found += [(each.name, column(each.name)) for each in whole.aggregates]
+        for name, type_, of in self._marks.values():
+            bits = sum(1 << n for n, key in enumerate(reversed(of)) if key not in keys)
+            found.append((name, cast(number(bits), type_)))
+        return project(groups, found)
 
     def reduce(self) -> Reduce:
         """Return the Reduce, its types learned from Spark."""

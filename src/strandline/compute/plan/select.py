@@ -1,7 +1,7 @@
 """SELECT: items, GROUP BY, HAVING, windows, DISTINCT, over a planned FROM clause.
 
 Every name is resolved first (`scope`), aliases and ordinals replaced by what they stand for; then there are only
-expressions over the plan's columns.  What has no rule (windows, grouping sets, other aggregates) becomes an `Opaque`
+expressions over the plan's columns.  What has no rule (windows, other aggregates) becomes an `Opaque`
 over the planned rows below it.
 """
 
@@ -18,6 +18,7 @@ from strandline.algebra.nodes import Filter, Node, Reduce
 from strandline.algebra.scalar import Scalar, column, columns, conjunction, text
 from strandline.compute.plan.aggregate import Reduction
 from strandline.compute.plan.folds import definite_folds
+from strandline.compute.plan.grouping_sets import AFTER_KEYS, grouping_sets
 from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scalars.compose import ROWS
 from strandline.compute.plan.scalars.compose import select as composed
@@ -26,7 +27,7 @@ from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate
 from strandline.compute.plan.scalars.functions import MERGING
 from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.scalars.scope import Scope, Unplanned
-from strandline.compute.plan.scalars.windows import complete_windows
+from strandline.compute.plan.scalars.windows import complete_windows, first_of_each
 from strandline.compute.plan.subqueries import Subqueries
 
 _KNOWN = frozenset(
@@ -50,9 +51,6 @@ _KNOWN = frozenset(
         "kind",
     ]
 )
-
-_AFTER_KEYS: Final = ("grouping_sets", "cube", "rollup", "totals")
-"""What may follow the keys of a GROUP BY, in sqlglot's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +179,12 @@ def _rows(
         return _output(context, node, items, filtered)
     try:
         after = frozenset(name for each in subqueries.after for name in each.names)
-        reduction = Reduction(context, node, _keys(group, items, scope, aliases), after)
+        keys, sets = _keys(group, items, scope, aliases)
+        reduction = Reduction(context, node, keys, after, sets)
         lifted = [replace(item, expression=reduction.over(item.expression)) for item in items]
         having_over = None if kept is None else reduction.over(kept)
         qualify_over = None if filtered is None else reduction.over(filtered)
-        reduced: Node = reduction.reduce()
+        reduced = reduction.rows()
         if subqueries.after:
             reduced = joined((reduced, *subqueries.after), ())
     except Unplanned as why:
@@ -197,27 +196,34 @@ def _rows(
 
 def _keys(
     group: exp.Group | None, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expr]
-) -> list[exp.Expr]:
-    """Return the expressions that are grouped by."""
+) -> tuple[list[exp.Expr], list[frozenset[Scalar]]]:
+    """Return the expressions that are grouped by, and those of each grouping set if there are any."""
     if group is None:
-        return []
-    if any(group.args.get(key) for key in _AFTER_KEYS):
-        raise Unplanned("grouping sets have no maintenance rule")
+        return [], []
     if group.args.get("all"):
-        keys = [item.expression for item in items if item.shown and not has_aggregate(item.expression)]
-        if any(key.find(exp.Column) is None for key in keys):
-            raise Unplanned("GROUP BY ALL with a constant")
-        return keys
-    found = []
-    for key in group.expressions:
-        if isinstance(key, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
-            raise Unplanned("grouping sets have no maintenance rule")
-        found.append(_key(key, items, scope, aliases))
+        return _all_keys(items), []
+    several = grouping_sets(group)
+    written, sets = several or (group.expressions, [])
+    if any(isinstance(key, exp.Tuple) for key in written):
+        raise Unplanned("GROUP BY a structure")
+    found = [_key(key, items, scope, aliases) for key in written]
     if any(has_aggregate(key) or key.find(exp.Window) is not None for key in found):
         raise Unplanned("GROUP BY an aggregate")
     if any(call.name.lower() in MERGING for key in found for call in key.find_all(exp.Anonymous)):
         raise Unplanned("a row may join two groups into one, so that groups have no maintenance rule")
-    return found
+    if sets:
+        own = {Scalar(key).column for key in found}
+        if any(Scalar(key).columns <= own for key in found if not isinstance(key, exp.Column)):
+            raise Unplanned("a key of grouping sets that is computed from others")  # in other words, it is them
+    return found, [frozenset(Scalar(_key(key, items, scope, aliases)) for key in each) for each in sets]
+
+
+def _all_keys(items: Sequence[_Item]) -> list[exp.Expr]:
+    """Return the keys of GROUP BY ALL."""
+    keys = [item.expression for item in items if item.shown and not has_aggregate(item.expression)]
+    if any(key.find(exp.Column) is None for key in keys):
+        raise Unplanned("GROUP BY ALL with a constant")
+    return keys
 
 
 def _key(key: exp.Expr, items: Sequence[_Item], scope: Scope, aliases: dict[str, exp.Expr]) -> exp.Expr:
@@ -248,12 +254,12 @@ def _grouped(
     group = select.args.get("group")
     clauses: dict[str, exp.Expr] = {}
     if group is not None:
-        if any(group.args.get(key) for key in _AFTER_KEYS):
+        if any(group.args.get(key) for key in AFTER_KEYS):
             raise Unplanned("grouping sets that follow the keys")  # their names would stay the author's
         resolved = group.copy()
         if group.args.get("all"):
             resolved.set("all", None)
-            resolved.set("expressions", _keys(group, items, scope, aliases))
+            resolved.set("expressions", _all_keys(items))
         else:
             resolved.set("expressions", [_key(key, items, scope, aliases) for key in group.expressions])
             _refuse_constants(group, scope, aliases)
@@ -289,7 +295,12 @@ def _recomputed(
         if condition is not None
     }
     sql = text(composed(shown, ROWS, **(clauses or {}), **kept))
-    return context.opaque((node,), (ROWS,), sql, [item.column for item in items], reason)
+    qualify = conditions.get("qualify")
+    first, partition = None, frozenset[str]()
+    if qualify is not None and not clauses and conditions.get("having") is None:
+        first, partition = first_of_each(qualify, [item.expression for item in items])
+    columns = [item.column for item in items]
+    return context.opaque((node,), (ROWS,), sql, columns, reason, first=first, partition=partition)
 
 
 def _definite(context: Context, node: Node, expression: exp.Expr) -> exp.Expr:

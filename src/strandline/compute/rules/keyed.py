@@ -2,7 +2,8 @@
 
 A key is touched in a window when an update of some input has it.  Every input and what is stored are restricted to the
 touched keys, and over these rows the query is replayed: so Spark stays the authority on what it means.  Rows whose key
-is not touched have the same inputs as before, and stay as they are.
+is not touched have the same inputs as before, and stay as they are.  Where the query takes the first rows of each key,
+only these are read.
 
 In a first step everything is touched, so nothing is restricted.
 
@@ -35,10 +36,12 @@ def keyed(node: Opaque, prior: Node, window: Window) -> Node | None:
             touched.append(Project(change, tuple((name, Scalar(column(each))) for name, each in values)))
     keys = UnionAll(tuple(touched)) if len(touched) > 1 else touched[0]
     contents = tuple(
-        Restrict(below, own, keys, window.small) for below, own in zip(replayed.inputs, node.key.inputs, strict=True)
+        Restrict(below, own, keys, window.small, node.first)
+        for below, own in zip(replayed.inputs, node.key.inputs, strict=True)
     )
     stored = Restrict(replayed.prior, node.key.output, keys, window.small)
-    return Replay(contents, node.aliases, node.sql, node.names, stored, window.times)
+    partial = node.first is not None
+    return Replay(contents, node.aliases, node.sql, node.names, stored, window.times, partial)
 
 
 RULE: Final[Rule[Opaque]] = Rule(

@@ -2,7 +2,8 @@
 
 A group is touched at a time when an update of the input falls into it then.  Once per touched (key, time) the group
 is aggregated from the input's updates up to that time; the value before it, from the step itself or as it is
-*stored*, is withdrawn.
+*stored*, is withdrawn.  Where all aggregates are the least or greatest of a column, only the first rows of a group
+matter, by that column.
 
 Source: design page "compute" (Reduce, other); design page "the map" (decision 8: retract what is stored).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from strandline.algebra.first import First, Order
 from strandline.algebra.nodes import NOTHING, Node, Reduce, Regroup
 from strandline.compute.rules.linear import at, updates
 from strandline.compute.rules.phase import Phase, Window
@@ -27,9 +29,20 @@ def regroup(node: Reduce, prior: Node, window: Window) -> Node | None:
         contents = delta or at(node.input, Phase.NEW, window)
         return Regroup(contents, contents, NOTHING, node.keys, node.aggregates, window.times, start, window.small)
     assert delta is not None
-    return Regroup(
-        delta, at(node.input, Phase.NEW, window), prior, node.keys, node.aggregates, window.times, start, window.small
-    )
+    new = at(node.input, Phase.NEW, window)
+    how = (window.times, start, window.small, _first(node))
+    return Regroup(delta, new, prior, node.keys, node.aggregates, *how)
+
+
+def _first(node: Reduce) -> First | None:
+    """Return which rows of a group its aggregates look at; None: at all."""
+    orders = [
+        Order(str(each.argument.column), each.function == "max", nulls_first=False)
+        for each in node.aggregates
+        if each.function in ("min", "max") and each.argument is not None and each.argument.column is not None
+    ]
+    looks_at_all = not orders or len(orders) < len(node.aggregates)
+    return None if looks_at_all else First(tuple(dict.fromkeys(orders)), 1)
 
 
 RULE: Final[Rule[Reduce]] = Rule(

@@ -2,8 +2,8 @@
 
 As long as no update has the values of a stored row, each stored row stays, and a row that is not stored comes after all
 of them: it cannot be among the first.  So the query is replayed over the stored rows and the updates.  Only where a
-stored row is touched are the other rows read too, for one that moves up.  A row that goes and was not stored has a
-negative count then, and does not matter.
+stored row is touched are other rows read too, for one that moves up: those that come first.  A row that goes and was
+not read has a negative count then, and does not matter.
 
 Source: design page "compute" (four rules: top-k).
 """
@@ -31,13 +31,13 @@ def top(node: Opaque, prior: Node, window: Window) -> Node | None:
     change = Project(found, columns(node.names))
     others = UnionAll((Project(at(below, Phase.OLD, window), columns(node.names)), Negate(prior)))
     touched = Project(Restrict(prior, node.names, change), ())
-    rows = UnionAll((prior, change, Restrict(others, (), touched)))
+    rows = UnionAll((prior, change, Restrict(others, (), touched, first=node.first)))
     return Replay((rows,), node.aliases, node.sql, node.names, prior, window.times, partial=True)
 
 
 RULE: Final[Rule[Opaque]] = Rule(
     "top",
-    "take the first of the stored rows and the changes; read the others only where a stored row changes",
+    "take the first of the stored rows and the changes; read others only where a stored row changes",
     takes=lambda node: isinstance(node, Opaque) and node.top,
     updates=top,
     described=lambda node: node.sql,

@@ -207,9 +207,14 @@ class Sink:
         await self.look()
         return await self._next(upper, small=small)
 
-    async def finish(self, writing: Writing, staged: Staged | None) -> None:
-        """Do the rest of `advance`, after a `draft`: ``staged`` is what its rows were staged as.  Raises as that."""
+    async def finish(self, writing: Writing, staged: Staged | None) -> bool:
+        """Do the rest of `advance`, after a `draft`: ``staged`` is what its rows were staged as.  Raises as that.
+
+        Return whether just this was appended; else another writer was there first.
+        """
+        conflicts = self.counters.conflicts
         await self._write(await self._append(writing, staged))
+        return self.counters.conflicts == conflicts
 
     async def _write(self, writing: Writing | None) -> None:
         while writing is not None:

@@ -75,6 +75,11 @@ async def status(core: Core) -> dict[str, Any]:
     }
 
 
+async def live_counters(core: Core) -> dict[str, int]:
+    """Return the live counters of the process that writes; none if it cannot be asked."""
+    return core.live() if core.writing is not None else live.split(await _writers(core.client.notifier) or {})[1]
+
+
 def _merge_due(state: ShardState) -> int:
     """Return how many updates a large merge that is due would rewrite; 0: none is."""
     plan = due(state)

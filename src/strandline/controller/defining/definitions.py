@@ -34,6 +34,7 @@ from strandline.controller.location.catalog import (
 from strandline.controller.location.interval import milliseconds
 from strandline.controller.planning import Definition, define, stage_shards
 from strandline.errors import DefinitionError
+from strandline.instance import live
 from strandline.materialize.driver import require_all
 from strandline.options import refusal_of_secrets
 
@@ -193,13 +194,17 @@ def _droppable(core: Core, statement: statements.Drop) -> Item | None:
     return item
 
 
-def explain_view(core: Core, name: str) -> Explanation:
-    """Return how a view is maintained.  Raises `DefinitionError` if there is no such view."""
+def explain_view(core: Core, name: str, counted: Mapping[str, int]) -> Explanation:
+    """Return how a view is maintained; ``counted``: live counters, which hold its last steps.
+
+    Raises `DefinitionError` if there is no such view.
+    """
     item = core.catalog.find(name)
     if not isinstance(item, View):
         raise unknown("materialized view", name, (n for n, i in core.catalog.items.items() if isinstance(i, View)))
     planned, stages = define(item.name, item.sql, core.catalog, core.assembly.analyst, distrusted=bool(item.distrusted))
-    return explain(planned, stages)
+    last = {each.name: done for each in stages if (done := live.last_step(counted, each.name)) is not None}
+    return explain(planned, stages, last)
 
 
 def audit(core: Core, name: str) -> None:

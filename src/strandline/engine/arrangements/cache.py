@@ -23,11 +23,13 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace as changed
 
+from strandline.algebra.first import First
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.engine.arrangements.keys import Hashes, family, hashes, without_null
-from strandline.engine.arrangements.runs import Arrangement, Columns, arrangement
+from strandline.engine.arrangements.runs import Arrangement, By, Counts, arrangement
 from strandline.engine.frames import inline
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.plane import Contents, Half
@@ -87,7 +89,7 @@ class Arrangements:
         """``tables`` reads contents, table by table; ``workers`` carries out what takes long."""
         self._tables = tables
         self._workers = workers
-        self._budget = default_budget() if budget is None else budget
+        self.budget = default_budget() if budget is None else budget
         self._slots: dict[str, _Slot] = {}
         self._room = threading.Lock()  # held for moments; a slot's own lock while it is read or made
         self._uses = 0
@@ -98,13 +100,22 @@ class Arrangements:
         return sum(slot.arranged.size for slot in list(self._slots.values()) if slot.arranged is not None)
 
     def lookup(
-        self, old: Contents, columns: Sequence[str], keys: Sequence[pa.Table], *, nulls: bool
+        self,
+        old: Contents,
+        columns: Sequence[str],
+        keys: Sequence[pa.Table],
+        *,
+        nulls: bool,
+        first: tuple[First, pa.Table] | None = None,
     ) -> pa.Table | None:
         """See `Engine.lookup`.  Each of ``keys`` has as many columns as there are ``columns``, in their order."""
-        if not columns:
-            some = any(table.num_rows for table in keys)
-            return None if some else inline.update_schema(old.schema).empty_table().drop_columns([ERROR])
-        if old.size * STORED_FACTOR > self._budget or not _can_arrange(old, columns):
+        if not columns and keys and not any(table.num_rows for table in keys):
+            return inline.update_schema(old.schema).empty_table().drop_columns([ERROR])
+        orders = () if first is None else first[0].orders
+        if not columns and not orders:
+            return None
+        named = (*columns, *(order.column for order in orders))
+        if old.size * STORED_FACTOR > self.budget or not _can_arrange(old, named):
             return None
         target = inline.update_schema(old.schema)
         wanted = _wanted([target.field(name).type for name in columns], keys, nulls=nulls)
@@ -112,10 +123,18 @@ class Arrangements:
             return None
         slot = self._slot(old.shard)
         with slot.lock:
-            arranged = self._ready(slot, old, tuple(columns))
-            found = None if arranged is None else arranged.lookup(tuple(columns), wanted, rows_max=FOUND_ROWS_MAX)
+            arranged = self._ready(slot, old, tuple(By(tuple(columns), order) for order in orders or (None,)))
+            if arranged is None:
+                found = None
+            elif first is None:
+                found = arranged.lookup(tuple(columns), wanted, rows_max=FOUND_ROWS_MAX)
+            else:
+                counts = _counts(columns, wanted, first)
+                found = arranged.first(tuple(columns), orders, wanted, counts, rows_max=FOUND_ROWS_MAX)
+                if found is None and slot.arranged is not None and slot.arranged.grown > FOUND_ROWS_MAX // 2:
+                    self._begin(slot, len(slot.arranged.older), slot.arranged.merged)  # of rows that are gone, perhaps
         self._make_room(slot)
-        if found is None:
+        if found is None or (columns and orders and _collide(columns, keys, found)):
             return None
         times = pa.array(np.full(found.num_rows, old.advance, np.int64))
         return found.add_column(found.num_columns - 1, TIME, times)
@@ -127,19 +146,19 @@ class Arrangements:
             slot.used = self._uses
             return slot
 
-    def _ready(self, slot: _Slot, old: Contents, columns: Columns) -> Arrangement | None:
-        """Return what the slot holds, as of ``old.upper`` and with an index by ``columns``; None: not now."""
+    def _ready(self, slot: _Slot, old: Contents, by: Sequence[By]) -> Arrangement | None:
+        """Return what the slot holds, as of ``old.upper`` and with these indexes; None: not now."""
         self._take_work(slot)
         known = slot.arranged
         if known is None or (known.upper <= old.upper and not _continues(old, known)):
-            known = self._made(slot, old, columns)
+            known = self._made(slot, old, by)
         elif known.upper < old.upper:
             change = pa.concat_tables(self._read(old, known.upper))
             slot.arranged = known = known.extended(change, old.upper, compact=slot.work is None)
         if known is None:
             return None
-        if columns not in known.runs[0].indexes and known.runs[0].num_rows > HERE_ROWS_MAX:
-            self._begin(slot, 1, partial(known.indexed, columns))
+        if not known.runs[0].indexes.keys() >= set(by) and known.runs[0].num_rows > HERE_ROWS_MAX:
+            self._begin(slot, 1, partial(known.indexed, by))
             return None
         if known.due:
             self._begin(slot, len(known.older), known.merged, here=known.rows <= HERE_ROWS_MAX)
@@ -147,14 +166,14 @@ class Arrangements:
             known = slot.arranged
         return None if known is None else known.before(old.upper)  # another stage may have taken it further
 
-    def _made(self, slot: _Slot, old: Contents, columns: Columns) -> Arrangement | None:
+    def _made(self, slot: _Slot, old: Contents, by: Sequence[By]) -> Arrangement | None:
         """Arrange ``old``: here and now if it is small."""
         if slot.refused_rows is not None and old.rows >= slot.refused_rows:
             return None
         if slot.arranged is not None:
             slot.forget()
         schema = pa.schema([inline.update_schema(old.schema).field(name) for name in [*old.schema.names, DIFF]])
-        make = partial(arrangement, schema, self._read(old, 0), old.upper, columns)
+        make = partial(arrangement, schema, self._read(old, 0), old.upper, by)
         self._begin(slot, 0, make, here=old.rows <= HERE_ROWS_MAX)
         self._take_work(slot)
         return slot.arranged
@@ -199,7 +218,7 @@ class Arrangements:
             held = sorted((s for s in self._slots.values() if s.arranged is not None), key=lambda slot: slot.used)
             total = sum(slot.arranged.size for slot in held if slot.arranged is not None)
             for slot in held:
-                if total <= self._budget:
+                if total <= self.budget:
                     return
                 arranged = slot.arranged
                 if arranged is None:
@@ -220,14 +239,44 @@ def _can_arrange(old: Contents, columns: Sequence[str]) -> bool:
 
 
 def _wanted(kinds: Sequence[pa.DataType], keys: Sequence[pa.Table], *, nulls: bool) -> Hashes | None:
-    """Return the numbers of ``keys``; None if a type differs from the one that is looked up."""
+    """Return the numbers of ``keys``, ascending; None if a type differs from the one that is looked up."""
+    if not kinds:
+        return np.zeros(1, np.uint64)
     found = [np.empty(0, np.uint64)]
     for table in keys:
         if [family(kind) for kind in kinds] != [family(column.type) for column in table.columns]:
             return None
         rows = table if nulls else without_null(table)
         found.append(hashes(rows.columns))
-    return np.concatenate(found)
+    return np.unique(np.concatenate(found))
+
+
+def _counts(columns: Sequence[str], wanted: Hashes, first: tuple[First, pa.Table]) -> Counts:
+    """Return how many of the rows with each ``wanted`` number matter: more by those that the change takes away."""
+    least, change = first
+    gone = change.filter(pc.less(change[DIFF], 0))
+    counts = np.full(len(wanted), least.rows, np.int64)
+    taken = -np.asarray(gone[DIFF])
+    if not columns:
+        return np.asarray(counts + taken.sum())
+    if len(wanted) and len(taken):
+        numbers = hashes([gone[name] for name in columns])
+        places = np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)
+        same = wanted[places] == numbers
+        np.add.at(counts, places[same], taken[same])
+    return counts
+
+
+def _collide(columns: Sequence[str], keys: Sequence[pa.Table], found: pa.Table) -> bool:
+    """Tell whether unequal keys may have one number: then the first rows of one may hide those of another."""
+    names = [str(n) for n in range(len(columns))]
+    rows = found.select(list(columns)).rename_columns(names)
+    try:
+        values = pa.concat_tables([rows, *(table.rename_columns(names).cast(rows.schema) for table in keys)])
+    except pa.ArrowInvalid:  # a value that no row can have
+        return True
+    distinct = inline.summed(values.append_column(DIFF, pa.array(np.ones(values.num_rows, np.int64))))
+    return bool(len(np.unique(hashes(distinct.select(names).columns))) < distinct.num_rows)
 
 
 def _continues(old: Contents, known: Arrangement) -> bool:

@@ -62,12 +62,17 @@ def hashes(columns: Sequence[pa.ChunkedArray]) -> Hashes:
     return total
 
 
-def _hashed(column: pa.ChunkedArray) -> Hashes:
+def plain(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the column as one array, if one can hold it, whose values are there one by one."""
     array = column.combine_chunks()
+    coded = isinstance(array, pa.Array) and pa.types.is_dictionary(array.type)
+    return array.dictionary_decode() if coded else array
+
+
+def _hashed(column: pa.ChunkedArray) -> Hashes:
+    array = plain(column)
     if isinstance(array, pa.ChunkedArray):  # more than one array can hold
         return np.concatenate([_hashed(pa.chunked_array([chunk])) for chunk in array.chunks])
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     values = _mixed(_words(array))
     if array.null_count:
         values = np.where(np.asarray(array.is_null()), _NULL, values)
@@ -80,8 +85,14 @@ def _words(array: pa.Array) -> Hashes:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _text(array)
     if pa.types.is_decimal128(kind):
-        lanes = _fixed(array, np.dtype(np.uint64), 2)
+        lanes = fixed(array, np.dtype(np.uint64), 2)
         return np.asarray(_mixed(lanes[:, 1]) + lanes[:, 0])
+    return bits(array)
+
+
+def bits(array: pa.Array) -> Hashes:
+    """Return the 64 bits of each number, date, time or truth; those of a NULL are anything."""
+    kind = array.type
     if pa.types.is_floating(kind):
         values = np.asarray(array.cast(pa.float64()).fill_null(0.0)) + 0.0  # -0.0 becomes 0.0
         values[np.isnan(values)] = np.nan
@@ -92,7 +103,8 @@ def _words(array: pa.Array) -> Hashes:
     return np.asarray(whole.cast(pa.int64()).fill_null(0)).view(np.uint64)
 
 
-def _fixed(array: pa.Array, word: np.dtype[Any], words: int) -> np.ndarray[Any, Any]:
+def fixed(array: pa.Array, word: np.dtype[Any], words: int) -> np.ndarray[Any, Any]:
+    """Return the ``words`` of each value."""
     buffer = array.buffers()[1]
     every = np.frombuffer(buffer, word, count=(array.offset + len(array)) * words)
     return every.reshape(-1, words)[array.offset :]
@@ -100,22 +112,41 @@ def _fixed(array: pa.Array, word: np.dtype[Any], words: int) -> np.ndarray[Any, 
 
 def _text(array: pa.Array) -> Hashes:
     """Hash texts eight bytes at a time: all first words, then the second ones of those that have one, and so on."""
+    padded, starts, lengths = _letters(array)
+    total = lengths.astype(np.uint64)
+    rows, at = np.arange(len(array)), 0
+    while len(rows := rows[lengths[rows] > at]):
+        words = _word(padded, starts[rows] + at, lengths[rows] - at)
+        total[rows] = _mixed(total[rows] * _GOLDEN + words)
+        at += _WORD
+    return total
+
+
+def first_word(array: pa.Array) -> Hashes:
+    """Return the first eight bytes of each text, the first of them lowest; zeros for those that it does not have."""
+    padded, starts, lengths = _letters(array)
+    words = np.zeros(len(array), np.uint64)
+    rows = np.flatnonzero(lengths)
+    words[rows] = _word(padded, starts[rows], lengths[rows])
+    return words
+
+
+def _letters(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the bytes of all texts, padded by a word, and where each text begins, and its length."""
     large = array.cast(pa.large_string()).fill_null("")
     offsets = np.frombuffer(large.buffers()[1], np.int64, count=large.offset + len(large) + 1)[large.offset :]
     data = large.buffers()[2]
     padded = np.zeros((0 if data is None else data.size) + _WORD, np.uint8)
     if data is not None:
         padded[: data.size] = np.frombuffer(data, np.uint8)
-    starts, lengths = offsets[:-1], np.diff(offsets)
-    total = lengths.astype(np.uint64)
-    rows, at = np.arange(len(large)), 0
-    while len(rows := rows[lengths[rows] > at]):
-        words = padded[(starts[rows] + at)[:, None] + np.arange(_WORD)].view(np.uint64)[:, 0]
-        left = np.minimum(lengths[rows] - at, _WORD).astype(np.uint64)
-        words = words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - left * np.uint64(_WORD)))
-        total[rows] = _mixed(total[rows] * _GOLDEN + words)
-        at += _WORD
-    return total
+    return padded, offsets[:-1], np.diff(offsets)
+
+
+def _word(padded: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> Hashes:
+    """Return the words at ``starts``, of which so many bytes count."""
+    words = padded[starts[:, None] + np.arange(_WORD)].view(np.uint64)[:, 0]
+    left = np.minimum(lengths, _WORD).astype(np.uint64)
+    return np.asarray(words & (np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - left * np.uint64(_WORD))))
 
 
 def _mixed(values: Hashes) -> Hashes:

@@ -2,7 +2,8 @@
 
 An arrangement holds what a collection's updates before ``upper`` come to: a row that is there n times is in one run or
 several, with diffs that add up to n.  An index has the numbers of the keys of a run's rows, sorted, and where these
-rows are: all keys share the rows.  A look-up is a binary search in each run.  New updates become a run of their own;
+rows are: all keys share the rows.  A look-up is a binary search in each run.  An index may be ordered too: then the
+first rows of a key stand first.  New updates become a run of their own;
 when there are `RUNS_MAX` of them, the small ones become one, and when those are a `FRACTION` of the large one, all do
 (`merged`: that takes long, and may be done beside look-ups).  The newest few always stay apart, because a stage that
 is not as far as others asks for the contents before them.
@@ -12,16 +13,19 @@ Source: design page "compute" (arrangements; small windows).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from strandline.algebra.first import Order
 from strandline.algebra.schema import DIFF
 from strandline.engine.arrangements.keys import Hashes, hashes
 from strandline.engine.arrangements.mapped import mapped
+from strandline.engine.arrangements.orders import LAST, order_numbers
 from strandline.engine.frames import inline
 
 RUNS_MAX: Final = 32
@@ -31,25 +35,54 @@ FRACTION: Final = 4
 """The small runs together are at most this part of the large one."""
 MERGED_ROWS: Final = 200_000
 """Runs are merged by ranges of numbers that have about so many rows: so many are in the heap at once."""
-Columns: TypeAlias = tuple[str, ...]
 Places: TypeAlias = "np.ndarray[Any, np.dtype[np.uint32]]"
+Counts: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """What an index is by: the values of some columns, and of rows with equal ones an order."""
+
+    columns: tuple[str, ...]
+    order: Order | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """The numbers of the keys of some rows, ascending, and the place of the row of each."""
+    """The numbers of the keys of some rows, ascending, and the place of the row of each.
+
+    ``orders``: the rows' numbers in an order, ascending within each key; if all rows are one key, they are ``numbers``.
+    """
 
     numbers: Hashes
     places: Places
+    orders: Hashes | None = None
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return int(self.numbers.nbytes) + int(self.places.nbytes)
+        apart = self.orders is not None and self.orders is not self.numbers
+        return int(self.numbers.nbytes) * (1 + apart) + int(self.places.nbytes)
 
-    def found(self, wanted: Hashes) -> Places:
-        """Return the places of the rows that have one of the ``wanted`` numbers, which ascend."""
+    def bounds(self, wanted: Hashes) -> tuple[Counts, Counts]:
+        """Return where the rows with each of the ``wanted`` numbers, which ascend, begin and end."""
+        if self.orders is self.numbers:
+            return np.zeros(len(wanted), np.int64), np.full(len(wanted), len(self.numbers), np.int64)
         begins, ends = (np.searchsorted(self.numbers, wanted, side) for side in ("left", "right"))
+        return begins, ends
+
+    def upto(self, begins: Counts, ends: Counts, last: Hashes) -> Counts:
+        """Return for each of these ranges where its rows end whose number in the order is at most ``last``."""
+        assert self.orders is not None
+        low, high = begins, ends
+        while (between := low < high).any():
+            middle = np.where(between, (low + high) // 2, 0)
+            before = between & (self.orders[middle] <= last)
+            low, high = np.where(before, middle + 1, low), np.where(between & ~before, middle, high)
+        return low
+
+    def within(self, begins: Counts, ends: Counts) -> Places:
+        """Return the places of the rows in these ranges, range by range."""
         counts = ends - begins
         total = int(counts.sum())
         shifts = np.repeat(begins - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
@@ -66,7 +99,7 @@ class Run:
         self.upper = upper
         self.schema = rows.schema
         self.num_rows = rows.num_rows
-        self.indexes: dict[Columns, Index] = {}
+        self.indexes: dict[By, Index] = {}
         self._bytes = int(rows.nbytes)
         self._batches = rows.to_batches()
         self._ends = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
@@ -76,14 +109,46 @@ class Run:
         """Bytes."""
         return self._bytes + sum(index.size for index in list(self.indexes.values()))
 
-    def index(self, columns: Columns) -> Index:
-        """Return the index by ``columns``."""
-        if columns not in self.indexes:
-            parts = [hashes([pa.chunked_array([batch[name]]) for name in columns]) for batch in self._batches]
-            numbers = np.concatenate([np.empty(0, np.uint64), *parts])
-            order = np.argsort(numbers)
-            self.indexes[columns] = Index(numbers[order], order.astype(np.uint32))
-        return self.indexes[columns]
+    def index(self, by: By) -> Index:
+        """Return the index by ``by``."""
+        if by not in self.indexes:
+            self.indexes[by] = self._indexed(by)
+        return self.indexes[by]
+
+    def _indexed(self, by: By) -> Index:
+        def numbers() -> Hashes:
+            return self._numbers(lambda batch: hashes([pa.chunked_array([batch[name]]) for name in by.columns]))
+
+        if by.order is None:
+            keys = numbers()
+            places = np.argsort(keys)
+            return Index(keys[places], places.astype(np.uint32))
+        own = by.order
+        orders = self._numbers(lambda batch: order_numbers(pa.chunked_array([batch[own.column]]), own))
+        if not by.columns:
+            places = np.argsort(orders)
+            orders = orders[places]
+            return Index(orders, places.astype(np.uint32), orders)
+        keys = numbers()
+        places = np.lexsort((orders, keys))
+        return Index(keys[places], places.astype(np.uint32), orders[places])
+
+    def _numbers(self, of: Callable[[pa.RecordBatch], Hashes]) -> Hashes:
+        return np.concatenate([np.empty(0, np.uint64), *(of(batch) for batch in self._batches if batch.num_rows)])
+
+    @cached_property
+    def diffs(self) -> Counts:
+        """The diff of each row."""
+        parts = [np.asarray(batch[DIFF]) for batch in self._batches]
+        if all((part == 1).all() for part in parts):
+            return np.broadcast_to(np.ones(1, np.int64), self.num_rows)  # which takes no room
+        return np.concatenate(parts)
+
+    def net(self, places: Places, counts: Counts) -> Counts:
+        """Return what the diffs of the rows at ``places`` come to, for groups of so many rows each."""
+        sums = np.concatenate(([0], np.cumsum(self.diffs[places])))
+        ends = np.cumsum(counts)
+        return np.asarray(sums[ends] - sums[ends - counts])
 
     def taken(self, places: Places) -> pa.Table:
         """Return the rows at ``places``, in any order."""
@@ -119,10 +184,53 @@ class Arrangement:
         """How many updates its runs hold."""
         return sum(run.num_rows for run in self.runs)
 
-    def lookup(self, columns: Columns, wanted: Hashes, *, rows_max: int) -> pa.Table | None:
-        """Return the rows whose ``columns`` have a ``wanted`` number, each once with its count; None: too many."""
-        wanted = np.unique(wanted)
-        places = [run.index(columns).found(wanted) for run in self.runs]
+    def lookup(self, columns: tuple[str, ...], wanted: Hashes, *, rows_max: int) -> pa.Table | None:
+        """Return the rows whose ``columns`` have a ``wanted`` number, which ascend, each once; None: too many."""
+        indexes = [run.index(By(columns)) for run in self.runs]
+        return self._rows([index.within(*index.bounds(wanted)) for index in indexes], rows_max)
+
+    def first(
+        self, columns: tuple[str, ...], orders: Sequence[Order], wanted: Hashes, counts: Counts, *, rows_max: int
+    ) -> pa.Table | None:
+        """Return the first rows of each ``wanted`` number, which ascend, in each order: so many as ``counts`` says.
+
+        Those that tie with the last of them come too.  As `lookup`.
+        """
+        places = [np.empty(0, np.uint32) for _ in self.runs]
+        for order in orders:
+            found = self._first(By(columns, order), wanted, counts, rows_max)
+            if found is None:
+                return None
+            places = [np.union1d(one, other) for one, other in zip(places, found, strict=True)]
+        return self._rows(places, rows_max)
+
+    def _first(self, by: By, wanted: Hashes, counts: Counts, rows_max: int) -> list[Places] | None:
+        """Return the places in each run of the first rows in one order.
+
+        Of each run more and more is taken, up to one and the same number in the order: what is there up to a number
+        is known only if no run has more of it.
+        """
+        indexes = [run.index(by) for run in self.runs]
+        bounds = [index.bounds(wanted) for index in indexes]
+        asked = np.maximum(counts, 1)
+        while True:
+            last = np.full(len(wanted), LAST)
+            for index, (begins, ends) in zip(indexes, bounds, strict=True):
+                more = begins + asked < ends
+                assert index.orders is not None
+                last[more] = np.minimum(last[more], index.orders[(begins + asked - 1)[more]])
+            taken = [index.upto(*each, last) for index, each in zip(indexes, bounds, strict=True)]
+            if sum(int((stop - begins).sum()) for stop, (begins, _) in zip(taken, bounds, strict=True)) > rows_max:
+                return None
+            parts = list(zip(self.runs, indexes, [begins for begins, _ in bounds], taken, strict=True))
+            places = [index.within(begins, stop) for _, index, begins, stop in parts]
+            net = [run.net(at, stop - begins) for (run, _, begins, stop), at in zip(parts, places, strict=True)]
+            short = (last < LAST) & (np.sum(net, axis=0) < counts)
+            if not short.any():
+                return places
+            asked = np.where(short, 2 * asked, asked)
+
+    def _rows(self, places: Sequence[Places], rows_max: int) -> pa.Table | None:
         if sum(map(len, places)) > rows_max:
             return None
         found = [run.taken(at) for run, at in zip(self.runs, places, strict=True) if len(at)]
@@ -146,8 +254,12 @@ class Arrangement:
     @property
     def due(self) -> bool:
         """Whether it should be `merged`."""
-        small = sum(run.num_rows for run in self.older[1:])
-        return small * FRACTION > self.runs[0].num_rows and len(self.older) > 2
+        return self.grown * FRACTION > self.runs[0].num_rows and len(self.older) > 2
+
+    @property
+    def grown(self) -> int:
+        """How many updates its `older` runs have got since the large one was made."""
+        return sum(run.num_rows for run in self.older[1:])
 
     @property
     def older(self) -> tuple[Run, ...]:
@@ -159,15 +271,16 @@ class Arrangement:
         merged = _merged(self.older)
         return Arrangement(merged.upper, (merged,))
 
-    def indexed(self, columns: Columns) -> Arrangement:
-        """Return its large run when that has an index by ``columns``."""
-        self.runs[0].index(columns)
+    def indexed(self, by: Iterable[By]) -> Arrangement:
+        """Return its large run when that has these indexes."""
+        for each in by:
+            self.runs[0].index(each)
         return Arrangement(self.runs[0].upper, self.runs[:1])
 
 
-def arrangement(schema: pa.Schema, tables: Iterable[pa.Table], upper: int, columns: Columns) -> Arrangement:
-    """Return the updates in ``tables`` (columns and ``__diff``) arranged, with an index by ``columns``."""
-    return Arrangement(upper, (Run(mapped(schema, tables), 0, upper),)).indexed(columns)
+def arrangement(schema: pa.Schema, tables: Iterable[pa.Table], upper: int, by: Iterable[By]) -> Arrangement:
+    """Return the updates in ``tables`` (columns and ``__diff``) arranged, with these indexes."""
+    return Arrangement(upper, (Run(mapped(schema, tables), 0, upper),)).indexed(by)
 
 
 def _merged(runs: Sequence[Run]) -> Run:
@@ -175,18 +288,18 @@ def _merged(runs: Sequence[Run]) -> Run:
     wanted = list(runs[0].indexes)
     rows = mapped(runs[0].schema, _summed(runs, wanted[0] if wanted else None))
     merged = Run(rows, runs[0].lower, runs[-1].upper)
-    for columns in wanted:
-        merged.index(columns)
+    for by in wanted:
+        merged.index(by)
     return merged
 
 
-def _summed(runs: Sequence[Run], columns: Columns | None) -> Iterator[pa.Table]:
+def _summed(runs: Sequence[Run], by: By | None) -> Iterator[pa.Table]:
     """Yield what the runs come to; equal rows have equal numbers, so that they are in one piece."""
     schema = runs[0].schema
-    if columns is None:
+    if by is None:
         pieces = [[np.arange(run.num_rows, dtype=np.uint32) for run in runs]]
     else:
-        indexes = [run.index(columns) for run in runs]
+        indexes = [run.index(by) for run in runs]
         bounds = np.unique(indexes[0].numbers[MERGED_ROWS::MERGED_ROWS])
         cuts = [[0, *np.searchsorted(index.numbers, bounds), len(index.numbers)] for index in indexes]
         pieces = [

@@ -1,12 +1,14 @@
 """Leaves of a prepared plan: frames of few rows, which can be exchanged for others.
 
 A leaf is the frame that PySpark makes of Arrow data, over an RDD with one partition.  A partition of such an RDD
-carries its record batches, and Spark looks the partitions up again whenever it submits a job.  So rows are exchanged by
-putting the partition of another such RDD into the leaf's array of partitions: Spark plans nothing, and the rows travel
-with the task.
+carries its record batches, and Spark looks the partitions up again whenever one is written for a task.  So rows are
+exchanged by putting the partition of another such RDD into the leaf's array of partitions: Spark plans nothing.
 
-This is Spark's inside (an RDD returns its own array of partitions), so it stays in this room, which falls back to fresh
-plans wherever anything here fails.
+A plan runs in the thread that asks for it, as a task of its own and in no job.  A job writes all of the plan for its
+tasks, with the source of the code that Spark generated, and reads it again: for few rows that is most of the work.
+
+This is Spark's inside (an RDD returns its own array of partitions; a task is a context of the thread), so it stays in
+this room, which falls back to fresh plans wherever anything here fails.
 
 Source: design page "compute" (prepared plans).
 """
@@ -27,10 +29,6 @@ AS_RDD: Final = "spark.sql.execution.arrow.localRelationThreshold"
 """Arrow data of more bytes than this becomes an RDD, and not a relation that holds its rows for ever."""
 
 
-_MODULE: Final = "MODULE$"
-"""Where Scala keeps the one instance of an object."""
-
-
 class Leaves:
     """Makes the leaves of one session, and exchanges their rows, those of many leaves at once."""
 
@@ -42,8 +40,8 @@ class Leaves:
         self._list = jvm.java.util.ArrayList  # looked up once: each name on the way to a class is a call into the JVM
         self._as_scala = jvm.scala.jdk.javaapi.CollectionConverters.asScala
         self._frame_of = jvm.PythonSQLUtils.toDataFrame
-        self._planned = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), _MODULE).ofRows
-        self._single = getattr(getattr(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition$"), _MODULE)
+        self._planned = _instance(jvm.org.apache.spark.sql.classic, "Dataset").ofRows
+        self._single = _instance(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition")
         self._none = jvm.scala.Option.empty
         self._copy = jvm.java.lang.System.arraycopy
         context: Any = session.sparkContext
@@ -52,6 +50,16 @@ class Leaves:
         self._sessions = jvm.org.apache.spark.sql.classic.SparkSession
         self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
         self._rdd = jvm.org.apache.spark.api.java.JavaRDD
+        spark = jvm.org.apache.spark
+        self._as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+        self._memory = _instance(spark.memory, "UnifiedMemoryManager").apply(context._jsc.sc().conf(), 1)  # noqa: SLF001
+        self._memory_of = spark.memory.TaskMemoryManager
+        self._metrics = spark.executor.TaskMetrics
+        self._cloned = jvm.org.apache.commons.lang3.SerializationUtils.clone
+        self._properties = jvm.java.util.Properties
+        self._tasks = _instance(spark, "TaskContext")
+        self._task_of = spark.TaskContextImpl
+        self._no_resources = _instance(jvm.scala.collection.immutable, "Map").empty()
         self._nothing = self._context.parallelize(self._list(), 1).rdd().partitions()
 
     def leaf(self, schema: pa.Schema) -> Leaf:
@@ -105,14 +113,30 @@ class Leaves:
         return plan.withNewChildren(self._as_scala(replaced).toSeq())
 
     def run(self, rdds: Sequence[Any]) -> list[list[bytes]]:
-        """Return the lists of record batches that are the one element of each of ``rdds``: one task computes them."""
+        """Return the lists of record batches that are the one element of each of ``rdds``, computed in this thread."""
         array = self._array(self._rdd, len(rdds))
         for position, rdd in enumerate(rdds):
             array[position] = rdd
-        lists = self._context.union(array).coalesce(1).collect()
-        # One call for all of it: each look into a list of the JVM is a call.
-        found = json.loads(self._json.writeValueAsString(lists))
+        whole = self._context.union(array).coalesce(1).rdd()
+        partition = self.written(whole.partitions()[0])
+        number = -1 - next(self.numbers)
+        memory = self._memory_of(self._memory, number)
+        task = self._task_of(
+            0, 0, 0, number, 0, 1, memory, self._properties(), None, self._metrics.empty(), None, self._no_resources
+        )
+        self._tasks.setTaskContext(task)
+        try:
+            # One call for all of it: each look into a list of the JVM is a call.
+            found = json.loads(self._json.writeValueAsString(self._as_java(whole.iterator(partition, task))))
+        finally:
+            task.markTaskCompleted(self._none())
+            memory.cleanUpAllAllocatedMemory()
+            self._tasks.unset()
         return [[base64.b64decode(batch) for batch in batches] for batches in found]
+
+    def written(self, partition: Any) -> Any:
+        """Return a partition as a task would get it: those of joins and unions look up those below them only then."""
+        return self._cloned(partition)
 
 
 class Leaf:
@@ -122,6 +146,11 @@ class Leaf:
         self.frame = frame
         self.schema = schema
         self.partitions = partitions
+
+
+def _instance(package: Any, name: str) -> Any:
+    """Return the one instance of a Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def _encoded(batch: pa.RecordBatch) -> bytearray:

@@ -1,4 +1,4 @@
-"""The prepared plans of an engine: which are kept, and the run of many of them in one Spark job.
+"""The prepared plans of an engine: which are kept, and the run of many of them at once.
 
 A step's plan is prepared when it is first asked for, and any other when it is asked for a second time, since much of
 what is asked for once (an INSERT of an odd shape) is never asked for again.  To prepare a plan takes as long as to plan
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,23 +47,26 @@ CONF: Final[Mapping[str, str]] = {
     "spark.sql.join.preferSortMergeJoin": "false",
     # Such a union looks for its inputs' partitions by number, and those of leaves have the numbers of their rows.
     "spark.sql.unionOutputPartitioning": "false",
+    # It makes a subquery of what is counted more than once in a plan, and a subquery keeps the rows of its first run.
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.execution.planmerging.MergeSubplans",
     AS_RDD: "0",
 }
 
-JOBS: Final = 2
-"""As many jobs run, and as many plans are prepared, at a time."""
+THREADS: Final = 2
+"""So many threads run plans, or prepare them."""
 RUNS_MIN: Final = 4
-"""So many plans are worth a second job beside the first."""
+"""So many plans are worth a second thread."""
+_LARGE: Final = "fresh, because it reads more than a small window's rows"
 _log = logging.getLogger(__name__)
 _Key: TypeAlias = tuple[object, ...]
 
 
 @dataclass
 class Counters:
-    """What happened: runs of prepared plans, jobs of them, plans made, plans refused, and runs that failed."""
+    """What happened: runs of plans, shares that a thread ran, plans made, plans refused, and runs that failed."""
 
     runs: int = 0
-    jobs: int = 0
+    shares: int = 0
     made: int = 0
     refused: int = 0
     failed: int = 0
@@ -101,7 +104,8 @@ class Plans:
         self._kept: OrderedDict[_Key, Prepared | str | int] = OrderedDict()
         # by what is asked for: the plan, or why there is none, or how often it was asked for
         self._turn = threading.Lock()  # held by the call that is served
-        self._workers = ThreadPoolExecutor(JOBS, thread_name_prefix="strandline-wave")
+        self._told: dict[str, str] = {}  # how each shard was planned the last time
+        self._workers = ThreadPoolExecutor(THREADS, thread_name_prefix="strandline-wave")
 
     def close(self) -> None:
         """Prepare and run nothing more."""
@@ -112,6 +116,14 @@ class Plans:
         """Why plans were refused."""
         with self._turn:
             return [kept for kept in self._kept.values() if isinstance(kept, str)]
+
+    def told(self, shard: str) -> str:
+        """Return how the rows of a shard were planned that were asked for last, for people; empty: none were."""
+        return self._told.get(shard, "")
+
+    def note(self, shards: Iterable[str]) -> None:
+        """Note that the rows of these shards are not for prepared plans."""
+        self._told |= dict.fromkeys(shards, _LARGE)
 
     def run(self, asked: Sequence[Asked]) -> list[pa.Table | None]:
         """Return what `parts.staging.small` gives for each, at its real times; None: run a fresh plan."""
@@ -143,6 +155,7 @@ class Plans:
         found = [self._kept[key] for key in keys]
         while len(self._kept) > PLANS_MAX:
             self._kept.popitem(last=False)
+        self._told |= {each.request.shard: _told(plan) for each, plan in zip(asked, found, strict=True)}
         return [plan if isinstance(plan, Prepared) else None for plan in found]
 
     def _is_due(self, key: _Key, asked: Asked) -> bool:
@@ -166,11 +179,11 @@ class Plans:
         return made
 
     def _results(self, runs: Sequence[_Run]) -> list[pa.Table | None]:
-        """Run all plans: in as many jobs as there are cores to serve them, or each in its own if one of these fails."""
+        """Run all plans, each thread its share of them, or one after the other if one of these fails."""
         self.counters.runs += len(runs)
-        jobs = [runs[n::JOBS] for n in range(JOBS)] if len(runs) >= RUNS_MIN else [runs]
+        shares = [runs[n::THREADS] for n in range(THREADS)] if len(runs) >= RUNS_MIN else [runs]
         try:
-            return self._ran(runs, jobs)
+            return self._ran(runs, shares)
         except Exception as error:  # noqa: BLE001 - see `run`
             self._failed(error)
         return [self._alone(run) for run in runs] if len(runs) > 1 else [None]
@@ -183,21 +196,31 @@ class Plans:
             return None
         return table
 
-    def _ran(self, runs: Sequence[_Run], jobs: Sequence[Sequence[_Run]]) -> list[pa.Table | None]:
-        """Run the plans as ``jobs`` has them."""
+    def _ran(self, runs: Sequence[_Run], shares: Sequence[Sequence[_Run]]) -> list[pa.Table | None]:
+        """Run the plans as ``shares`` has them."""
         assert self._leaves is not None, "a plan has leaves"
         leaves = self._leaves
         leaves.exchange([(leaf, run.tables[name]) for run in runs for name, leaf in run.plan.leaves.items()])
-        self.counters.jobs += len(jobs)
+        self.counters.shares += len(shares)
         found: dict[int, list[bytes]] = {}
-        lists = self._workers.map(lambda job: leaves.run([run.plan.batches for run in job]), jobs)
-        for job, batches in zip(jobs, lists, strict=True):
-            found |= dict(zip((run.position for run in job), batches, strict=True))
+        lists = self._workers.map(lambda share: leaves.run([run.plan.batches for run in share]), shares)
+        for share, batches in zip(shares, lists, strict=True):
+            found |= dict(zip((run.position for run in share), batches, strict=True))
         return [run.plan.table(found[run.position]) for run in runs]
 
     def _failed(self, error: Exception) -> None:
         self.counters.failed += 1
         _log.info("prepared plans failed; fresh ones take their place: %s", error)
+
+
+def _told(kept: Prepared | str | int) -> str:
+    match kept:
+        case str():
+            return f"fresh, because {kept.splitlines()[0]}"
+        case int():
+            return "fresh, because it was asked for the first time"
+        case _:
+            return "prepared"
 
 
 def _ranked(asked: Asked, moments: Moments) -> Asked:

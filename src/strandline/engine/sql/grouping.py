@@ -136,7 +136,8 @@ def regroup(node: Regroup, delta: str, new: str, prior: str | None, text: Text) 
     computed = listed(f"{value.sql} AS {quote(name)}" for name, value in keys)
     if len(node.times) == 1 and (keys or node.start in (None, *node.times)):
         time = f"{node.times[0]}L"
-        touched = text.define("touched", f"SELECT {computed} FROM {delta}") if keys else ""
+        distinct = "" if node.small else "DISTINCT "  # many changes may be of few groups
+        touched = text.define("touched", f"SELECT {distinct}{computed} FROM {delta}") if keys else ""
         hint = _hint(node, "d", text) if keys else ""
         members = text.define("members", _members(keys, node.aggregates, new, (), touched, hint))
         groups = text.define("groups", _grouped(names, node.aggregates, members, "", text))

@@ -107,7 +107,10 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
                 return f"SELECT {hint}r.* FROM {below(node.input)} r JOIN {some} k ON true"
             pairs = zip(node.columns, node.keys.names, strict=True)
             same = " AND ".join(f"r.{quote(own)} <=> k.{quote(key)}" for own, key in pairs)
-            return f"SELECT {hint}r.* FROM {below(node.input)} r LEFT SEMI JOIN {below(node.keys)} k ON {same}"
+            keys = below(node.keys)
+            if not node.small:  # many changes may have few keys
+                keys = f"(SELECT DISTINCT {listed(map(quote, node.keys.names))} FROM {keys})"
+            return f"SELECT {hint}r.* FROM {below(node.input)} r LEFT SEMI JOIN {keys} k ON {same}"
 
 
 def _empty(node: Node) -> bool:

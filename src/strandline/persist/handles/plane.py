@@ -20,6 +20,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from strandline.algebra.conditions import Condition
+from strandline.algebra.first import First
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
 from strandline.frontier.antichain import Frontier, as_time
@@ -185,6 +186,13 @@ class Engine(Merger, Protocol):
         """
         ...
 
+    async def derived(self, node: Node, drafted: Mapping[str, tuple[Schema, Rows]]) -> Rows | None:
+        """Return the updates of ``node`` (lazy) over frames that are about to be staged, as they will then be read.
+
+        ``node`` names no times.  None: it is better, or only possible, to read them once they are staged.
+        """
+        ...
+
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
         """Return the union of the frames' updates (lazy), times advanced to ``advance``, negated where ``negate`` says.
 
@@ -201,6 +209,10 @@ class Engine(Merger, Protocol):
 
     async def stage_many(self, asked: Sequence[tuple[Rows, StageRequest]]) -> list[Staged | BaseException]:
         """Do each `stage` as if alone, in as few jobs as possible; what one of them raises is its outcome."""
+        ...
+
+    def planned(self, shard: str) -> str:
+        """Return how the rows of a shard were planned that were staged last: prepared, or why not; for people."""
         ...
 
     async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
@@ -276,13 +288,22 @@ class Engine(Merger, Protocol):
         ...
 
     async def lookup(
-        self, old: Contents, columns: Sequence[str], keys: Sequence[tuple[Rows, Sequence[str]]], *, nulls: bool
+        self,
+        old: Contents,
+        columns: Sequence[str],
+        keys: Sequence[tuple[Rows, Sequence[str]]],
+        *,
+        nulls: bool,
+        first: tuple[First, Rows] | None = None,
     ) -> Rows | None:
         """Return the rows of ``old`` whose ``columns`` have the values that some row of ``keys`` has in its columns.
 
-        Without columns these are all rows, or if there is none of ``keys``, none.  Perhaps more rows are returned,
-        never fewer; added up, at ``old.advance``.  ``nulls``: NULL equals NULL; else it equals nothing.  ``old`` begins
-        at time 0.  None: reading all of it is the better way, or the only one.
+        Without columns these are all rows, or if there are ``keys`` but no row in them, none.  Perhaps more rows are
+        returned, never fewer; added up, at ``old.advance``.  ``nulls``: NULL equals NULL; else it equals nothing.
+        ``old`` begins at time 0.  None: reading all of it is the better way, or the only one.
+
+        ``first``: of the rows with one key (all rows, without columns) only the first matter, after any part of these
+        updates has been added to ``old``.  So as many more are returned as the updates take away.
 
         Raises `CorruptionError` as `read` does.
         """

@@ -10,6 +10,7 @@ Long because it is one class, with every call of `Engine`.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ import xxhash
 from msgspec.structs import replace
 
 from strandline.algebra.conditions import Condition
+from strandline.algebra.first import First
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import cancelled
@@ -128,6 +130,10 @@ class ListEngine:
         rows = Plans({name: listed(each).rows for name, each in frames.items()}, self._queries, origin).updates(node)
         return Rows(Listed((*node.names, TIME, DIFF), tuple(rows)))
 
+    async def derived(self, node: Node, drafted: Mapping[str, tuple[Schema, Rows]]) -> Rows | None:
+        """See `Engine.derived`."""
+        return await self.evaluate(node, {name: rows for name, (_, rows) in drafted.items()})
+
     async def union(self, schema: Schema, frames: Sequence[Rows], *, advance: int, negate: Sequence[bool]) -> Rows:
         """See `Engine.union`."""
         erring = any(ERROR in listed(rows).names for rows in frames)
@@ -179,6 +185,10 @@ class ListEngine:
         """See `Merger.verify`."""
         found = listed(await self.read(replace(contents, half=Half.BOTH)))
         return sum(row[DIFF] for row in found.rows)
+
+    def planned(self, shard: str) -> str:
+        """See `Engine.planned`: here nothing is planned."""
+        return ""
 
     async def trim(self, staged: Staged, schema: Schema, lower: Frontier, upper: Frontier) -> Staged:
         """See `Engine.trim`."""
@@ -275,14 +285,29 @@ class ListEngine:
             yield batch
 
     async def lookup(
-        self, old: Contents, columns: Sequence[str], keys: Sequence[tuple[Rows, Sequence[str]]], *, nulls: bool
+        self,
+        old: Contents,
+        columns: Sequence[str],
+        keys: Sequence[tuple[Rows, Sequence[str]]],
+        *,
+        nulls: bool,
+        first: tuple[First, Rows] | None = None,
     ) -> Rows | None:
         """See `Engine.lookup`: exactly those rows."""
         wanted = {tuple(row[name] for name in named) for rows, named in keys for row in listed(rows).rows}
-        wanted = {key for key in wanted if nulls or None not in key}
+        wanted = {key for key in wanted if nulls or None not in key} if columns or keys else {()}
         found = _added_up(listed(await self.read(replace(old, half=Half.OK))))
-        kept = tuple(row for row in found.rows if tuple(row[name] for name in columns) in wanted)
-        return Rows(Listed(found.names, kept))
+        groups: dict[tuple[Any, ...], list[Row]] = {key: [] for key in wanted}
+        for row in found.rows:
+            groups.get(tuple(row[name] for name in columns), []).append(row)
+        if first is None:
+            return Rows(Listed(found.names, tuple(row for rows in groups.values() for row in rows)))
+        least, change = first
+        gone: Counter[tuple[Any, ...]] = Counter()
+        for row in listed(change).rows:
+            gone[tuple(row[name] for name in columns)] += max(0, -row[DIFF])
+        kept = (first_rows(rows, least, gone[key]) for key, rows in groups.items())
+        return Rows(Listed(found.names, tuple(row for rows in kept for row in rows)))
 
     async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
         """See `Engine.narrowed`: every row remains."""
@@ -353,6 +378,27 @@ def columns(contents: Contents) -> tuple[str, ...]:
             return (ERROR,)
         case Half.BOTH:
             return (*contents.schema.names, ERROR)
+
+
+def first_rows(rows: Sequence[Row], first: First, more: int) -> list[Row]:
+    """Return the rows, added up, that are among the first in one of the orders, or among so many more."""
+    kept: dict[int, Row] = {}
+    for order in first.orders:
+        nulls = [row for row in rows if row[order.column] is None]
+        others = [row for row in rows if row[order.column] is not None]
+        others.sort(key=lambda row: _rank(row[order.column]), reverse=order.descending)
+        before, last = 0, None
+        for row in (*nulls, *others) if order.nulls_first else (*others, *nulls):
+            if before >= first.rows + more and _rank(row[order.column]) != last:
+                break
+            kept[id(row)] = row
+            before, last = before + row[DIFF], _rank(row[order.column])
+    return list(kept.values())
+
+
+def _rank(value: Any) -> tuple[bool, Any]:
+    """Return what compares as SQL orders a column's values that are not NULL: NaN last."""
+    return (True, None) if isinstance(value, float) and math.isnan(value) else (False, value)
 
 
 def _before(value: Any) -> tuple[bool, Any]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from strandline.algebra.first import First
 from strandline.algebra.nodes import Get, Key, Node, Opaque, Project, frames, has_join
 from strandline.algebra.scalar import Scalar, column
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
@@ -93,18 +94,24 @@ class Context:
         *,
         picks: bool = False,
         top: bool = False,
+        first: First | None = None,
+        partition: frozenset[str] = frozenset(),
     ) -> Node:
         """Return the rows of an `Opaque` that Spark accepts, its types learned, with a key if one is known.
 
         The query shows its key, so that it is stored with the rows; what is returned has the columns ``names`` only.
+        ``first``: of the rows of the one input with equal values in ``partition`` only the first matter.
         """
-        asked = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason, picks, top=top)
+        asked = Opaque(tuple(inputs), tuple(aliases), sql, tuple(names), reason, picks, top=top, first=first)
         node = showing_key(asked, self.names.fresh)
         schema = self.learn(node)
         for below in node.inputs:
             if has_join(below):  # what is joined for a query without a key is stored
                 self.learn(below)
-        return renamed(replace(node, key=self._comparable(node, schema)), zip(asked.names, asked.names, strict=True))
+        key = self._comparable(node, schema)
+        whole = partition == frozenset(() if key is None else key.inputs[0])
+        node = replace(node, key=key, first=first if whole else None)
+        return renamed(node, zip(asked.names, asked.names, strict=True))
 
     def _comparable(self, node: Opaque, schema: Schema) -> Key | None:
         """Return the key of ``node``, of which only those columns count that have one type everywhere.

@@ -12,6 +12,7 @@ from typing import Final
 
 from sqlglot import exp
 
+from strandline.algebra.first import First, Order
 from strandline.algebra.scalar import column, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.scalars.compose import names, select
@@ -57,6 +58,19 @@ def ascending(names: Iterable[str]) -> list[exp.Ordered]:
     return [exp.Ordered(this=column(name), nulls_first=True) for name in names]
 
 
+def first_rows(key: exp.Expr, rows: int | None) -> First | None:
+    """Return the first ``rows`` in an order that begins with ``key``; None if that is no column, or not known."""
+    if rows is None or not isinstance(key, exp.Ordered) or not isinstance(key.this, exp.Column):
+        return None
+    order = Order(key.this.name, bool(key.args.get("desc")), bool(key.args.get("nulls_first")))
+    return First((order,), rows)
+
+
+def number_of(value: exp.Expr | None) -> int | None:
+    """Return the number that a literal is; None if it is none."""
+    return int(value.name) if isinstance(value, exp.Literal) and value.name.isdecimal() else None
+
+
 def top(context: Context, planned: Planned, keys: Sequence[exp.Ordered], query: exp.Expr) -> Planned:
     """Return the rows of ``planned`` that LIMIT and OFFSET of ``query`` keep, in the order of ``keys``.
 
@@ -67,6 +81,8 @@ def top(context: Context, planned: Planned, keys: Sequence[exp.Ordered], query: 
     bounds = {key: query.args[key].copy() for key in ("limit", "offset") if query.args.get(key)}
     stored = tuple(dict.fromkeys((*kept, *(key.this.name for key in keys))))
     sql = text(select(names(stored), _ORDERED, order=order, **bounds))
-    first = "offset" not in bounds
-    node = context.opaque((planned.node,), (_ORDERED,), sql, stored, _NO_RULE, picks=True, top=first)
+    plain = "offset" not in bounds
+    limit = number_of(bounds["limit"].expression) if plain else None
+    first = first_rows(order.expressions[0], limit)
+    node = context.opaque((planned.node,), (_ORDERED,), sql, stored, _NO_RULE, picks=True, top=plain, first=first)
     return Planned(renamed(node, zip(kept, kept, strict=True)), planned.outputs)

@@ -13,16 +13,18 @@ from typing import Final
 
 from sqlglot import exp
 
-from strandline.algebra.scalar import call, case, column, operand
+from strandline.algebra.first import First
+from strandline.algebra.scalar import call, case, column, operand, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.scalars.definite import is_positional, of_window
-from strandline.compute.plan.scalars.expressions import replaced
-from strandline.compute.plan.scalars.order import ascending
+from strandline.compute.plan.scalars.expressions import conjuncts, replaced
+from strandline.compute.plan.scalars.order import ascending, first_rows, number_of
 from strandline.compute.plan.scalars.scope import Unplanned
 
 _FIRST: Final = ("any_value", "first", "first_value")
 _LAST: Final = ("last", "last_value")
 _UNFRAMED: Final = ("lag", "lead", "ntile", "row_number")
+_RANKS: Final = ("dense_rank", "rank", "row_number")
 _VALUE: Final = f"{RESERVED}value"
 _BEGIN: Final = ("UNBOUNDED", "PRECEDING")
 _HERE: Final = ("CURRENT ROW", "")
@@ -44,6 +46,41 @@ def complete_windows(expression: exp.Expr, columns: Iterable[str]) -> exp.Expr:
         return _completed(node, names) if is_positional(node) else node
 
     return replaced(expression, complete)
+
+
+def first_of_each(condition: exp.Expr, values: Iterable[exp.Expr]) -> tuple[First | None, frozenset[str]]:
+    """Return which rows of each partition a SELECT of ``values`` looks at under QUALIFY ``condition``; the partition.
+
+    A row's number and rank depend on the rows before it alone.  So if the number has a bound, and the SELECT has no
+    other windows than numbers and ranks in one order, the first rows are all that it looks at.
+    """
+    windows = [window for each in (condition, *values) for window in each.find_all(exp.Window)]
+    bounds = [bound for each in conjuncts(condition) if (bound := _bound(each.unnest())) is not None]
+    over = {tuple(tuple(map(text, each)) for each in (_partition(one), _order(one))) for one in windows}
+    ranked = all(of_window(one) in _RANKS and one.args.get("spec") is None for one in windows)
+    if not bounds or len(over) > 1 or not ranked:
+        return None, frozenset()
+    partition, order = _partition(windows[0]), _order(windows[0])
+    if not order or not all(isinstance(each, exp.Column) for each in partition):
+        return None, frozenset()
+    return first_rows(order[0], min(bounds)), frozenset(each.name for each in partition)
+
+
+def _bound(condition: exp.Expr) -> int | None:
+    """Return how many of the first rows may fulfil ``condition``; None: it does not say."""
+    number = number_of(condition.expression) if isinstance(condition, exp.EQ | exp.LT | exp.LTE) else None
+    window = condition.this
+    numbered = isinstance(window, exp.Window) and of_window(window) in ("row_number", "rank")
+    return number if numbered else None
+
+
+def _partition(window: exp.Window) -> list[exp.Expr]:
+    return list(window.args.get("partition_by") or [])
+
+
+def _order(window: exp.Window) -> list[exp.Expr]:
+    order = window.args.get("order")
+    return [] if order is None else list(order.expressions)
 
 
 def _completed(window: exp.Window, names: list[str]) -> exp.Expr:

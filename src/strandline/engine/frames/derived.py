@@ -1,0 +1,45 @@
+"""Plans over plans: what is made of rows that another plan gives, before these are written anywhere.
+
+The whole is one plan over the tables of the inner ones, so it can be prepared and run beside them.  Rows that are
+written become normal first (`frames.forms`), and rows that go from plan to plan do not.  So rows with floats in them
+are not handed on.
+
+Source: design page "compute" (small windows: finals are fused into what feeds them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from strandline.algebra import types
+from strandline.algebra.nodes import Get, Node, Project, rebuilt, with_frames
+from strandline.algebra.scalar import Scalar, column
+from strandline.algebra.schema import Schema
+from strandline.engine.frames import forms
+from strandline.engine.frames.rows import Frame, Planned
+
+
+def derived(node: Node, drafted: Mapping[str, tuple[Schema, Frame]]) -> tuple[Node, dict[str, pa.Table], int] | None:
+    """Return the whole plan, its tables and its origin; None if the rows cannot be handed on."""
+    inner: dict[str, Node] = {}
+    tables: dict[str, pa.Table] = {}
+    origins: set[int] = set()
+    for name, (schema, frame) in drafted.items():
+        if not isinstance(frame, Planned) or any(forms.has_floats(kind) for _, kind in types.columns(schema)):
+            return None
+        own = {each: f"{name}/{each}" for each in frame.tables}  # two of them may read different columns of one frame
+        inner[name] = with_frames(frame.node, own.__getitem__)
+        tables |= {own[each]: table for each, table in frame.tables.items()}
+        origins.add(frame.origin)
+    if len(origins) != 1:
+        return None
+    return _over(node, inner), tables, origins.pop()
+
+
+def _over(node: Node, inner: Mapping[str, Node]) -> Node:
+    """Return ``node`` over the plans ``inner`` in place of frames."""
+    if not isinstance(node, Get):
+        return rebuilt(node, lambda below: _over(below, inner))
+    return Project(inner[node.frame], tuple((name, Scalar(column(stored))) for name, stored in node.columns))
