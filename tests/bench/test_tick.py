@@ -28,11 +28,13 @@ def test_numbers_of_views_that_do_not_rise_are_refused(views: str, capsys) -> No
 
 
 @pytest.mark.spark
-def test_idle_ticks_run_no_job_and_others_do(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_first_tick_runs_jobs_and_idle_ones_run_none(spark: SparkSession, tmp_path: Path) -> None:
     """Damage: the count of jobs is not what Spark did, and a tick that costs too much looks free."""
     found = measure_ticks(spark, tmp_path, views=(1, 2), changed_ticks=1)
     assert [run["views"] for run in found["runs"]] == [1, 2]
     for run in found["runs"]:
         assert run["idle_jobs"] == 0
-        assert run["jobs"] == run["jobs_per_wave"] * run["waves"] > 0
+        assert run["first_jobs"] > 0
+        assert run["waves"] > 0
+        assert run["jobs"] <= 2 * run["waves"]
         assert 0 < run["ms_p50"] <= run["ms_p90"]

@@ -75,8 +75,8 @@ def measure_ticks(
 
     ``idle_ms_p50`` and ``idle_jobs`` (in all idle ticks); of ticks with changes ``ms_p50``, ``ms_p90``, ``jobs`` and
     ``compiled`` per tick, ``waves`` (levels of stages that had something to step) and ``jobs_per_wave``; ``steps``:
-    stages stepped per tick; ``first_ms``: the tick that computed the views that came in; ``further_view_ms``: what each
-    view more than in the entry before adds to ``ms_p50``.
+    stages stepped per tick; ``first_ms`` and ``first_jobs``: of the tick that computed the views that came in;
+    ``further_view_ms``: what each view more than in the entry before adds to ``ms_p50``.
     """
     return asyncio.run(_measured(session, directory, views, changed_ticks))
 
@@ -144,6 +144,7 @@ async def _ticked(env: Measured, sales: _Sales, changed: int) -> dict[str, Any]:
         "compiled": round(statistics.fmean(tick.compiled for tick in taken), 1),
         "steps": round(statistics.fmean(tick.steps for tick in taken), 1),
         "first_ms": round(first.ms, 1),
+        "first_jobs": first.jobs,
     }
 
 

@@ -72,10 +72,10 @@ def request(way: str, *, lower: int = LOWER, upper: int = UPPER, schema: Schema 
     return StageRequest("shard-1", schema, lower, upper, f"shard-1/{next(_prefixes)}/", **WAYS[way])
 
 
-def contents(*staged: Staged, schema: Schema = SCHEMA) -> Contents:
-    """Return all updates of the batches, at their own times."""
+def contents(*staged: Staged, schema: Schema = SCHEMA, shard: str = "shard-1") -> Contents:
+    """Return all updates of the batches, at their own times.  Contents of one shard and window are the same."""
     upper = max((s.upper.at or 0 for s in staged), default=UPPER)
-    return Contents("shard-1", schema, tuple(map(as_batch, staged)), LOWER, upper, 0)
+    return Contents(shard, schema, tuple(map(as_batch, staged)), LOWER, upper, 0)
 
 
 def updates(found: pa.Table) -> Counter[tuple[Any, ...]]:
