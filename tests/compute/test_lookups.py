@@ -49,6 +49,15 @@ def test_a_term_of_a_join_goes_from_its_change_to_each_next_input() -> None:
     assert shown(step(SALES, "p")[1]) == ["o:old(who) by p:delta(id)", "l:old(id) by o:old!(id)"]
 
 
+def test_a_look_up_hands_on_what_the_plan_and_later_look_ups_read() -> None:
+    """Damage: a step fails as it lacks a column, or carries every column of a wide table."""
+    wide = Project(SALES, (("price", scalar("`l_price`")),))
+    _, lookups = step(wide, "l")
+    assert {each.of: each.read for each in lookups} == {"o:old": ("at", "id", "who"), "p:old": ("city", "id")}
+    _, lookups = step(Project(joined((get("l", "price", "id"), get("o", "id")), [scalar("`l_id` = `o_id`")]), ()), "l")
+    assert {each.of: each.read for each in lookups} == {"o:old": ("id",)}
+
+
 def test_each_term_has_look_ups_of_its_own() -> None:
     """Damage: rows that one term needs are looked up by the keys of another."""
     plan, lookups = step(SALES, "l", "p")

@@ -43,6 +43,7 @@ from strandline.algebra.nodes import (
     UnionAll,
     children,
     rebuilt,
+    stored_columns,
 )
 from strandline.compute.rules.phase import Phase, source
 
@@ -66,7 +67,7 @@ class Lookup:
 
     Without columns these are all rows, or if there are ``keys`` but no row at them, none.  ``nulls``: NULL equals NULL
     there.  Rows for which ``where`` is not true do not matter.  ``first``: of those with one key only the first matter,
-    when the updates of the window have been added.
+    when the updates of the window have been added.  ``read``: the columns that the plan and other look-ups read of it.
     """
 
     frame: str
@@ -76,6 +77,7 @@ class Lookup:
     nulls: bool
     where: tuple[Condition, ...] = ()
     first: First | None = None
+    read: tuple[str, ...] = ()
 
 
 def described(collection: str, columns: Sequence[str]) -> str:
@@ -123,7 +125,19 @@ def _merged(plan: Node, sides: dict[str, str], found: dict[str, Lookup]) -> tupl
             return replace(node, frame=names.get(node.frame, node.frame))
         return rebuilt(node, renamed)
 
-    return renamed(plan), tuple(replace(lookup, frame=name) for lookup, name in kept.items())
+    whole = renamed(plan)
+    lookups = [replace(lookup, frame=name) for lookup, name in kept.items()]
+    read = stored_columns(whole)
+    return whole, tuple(replace(each, read=_read(each, lookups, read.get(each.frame, frozenset()))) for each in lookups)
+
+
+def _read(lookup: Lookup, others: Sequence[Lookup], columns: frozenset[str]) -> tuple[str, ...]:
+    """Return what is read of what ``lookup`` finds: ``columns`` by the plan, and what it and ``others`` go by."""
+    orders = () if lookup.first is None else lookup.first.orders
+    found = {*columns, *lookup.columns, *(each.column for each in orders), *(each.column for each in lookup.where)}
+    for place in (place for other in others for place in other.keys if place.frame == lookup.frame):
+        found |= {*place.columns, *(each.column for each in place.where)}
+    return tuple(sorted(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ Source: design page "compute" (a step; arrangements).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from strandline.algebra.schema import Schema
 from strandline.compute.lookups import Lookup, described
 from strandline.compute.rules.phase import Phase, frame, source
 from strandline.compute.sink.actor import Sink
@@ -79,13 +80,15 @@ class Sides:
         first = None if lookup.first is None else (lookup.first, await self.rows(frame(collection, Phase.DELTA)))
         found = None
         if old is not None:
-            found = await self._engine.lookup(old, lookup.columns, keys, nulls=lookup.nulls, first=first)
+            found = await self._engine.lookup(
+                old, lookup.columns, keys, nulls=lookup.nulls, first=first, read=lookup.read
+            )
         what = described(collection, lookup.columns)
         self.looked_up[what] = found is not None and self.looked_up.get(what, True)
         if found is None:
             found = await self.rows(lookup.of)
         elif phase is Phase.NEW:
-            found = await self._with_change(collection, found)
+            found = await self._with_change(collection, found, lookup.read)
         self._read[lookup.frame] = await self._engine.narrowed(found, lookup.where)
 
     def _old(self, collection: str) -> Contents | None:
@@ -108,8 +111,9 @@ class Sides:
         net = self._net or (self._wary and phase is Phase.OLD)
         return await self._engine.read(replace(wanted, net=net, here=self._here))
 
-    async def _with_change(self, collection: str, old: Rows) -> Rows:
-        """Return what is new: ``old`` and the changes of the window."""
+    async def _with_change(self, collection: str, old: Rows, read: Collection[str] | None = None) -> Rows:
+        """Return what is new: ``old`` and the changes of the window; perhaps only the columns ``read``."""
         change = await self.rows(frame(collection, Phase.DELTA))
-        schema = self._inputs[collection].schema
+        columns = self._inputs[collection].schema.columns
+        schema = Schema(tuple(column for column in columns if read is None or column.name in read))
         return await self._engine.union(schema, [old, change], advance=self._bounds.origin, negate=[False, False])

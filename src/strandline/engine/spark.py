@@ -266,6 +266,7 @@ class SparkEngine:
         *,
         nulls: bool,
         first: tuple[First, Rows] | None = None,
+        read: Collection[str] | None = None,
     ) -> Rows | None:
         """See `Engine.lookup`: in an arrangement, for keys that are here."""
         given = [(frame.table, tuple(named)) for rows, named in keys if isinstance(frame := unwrap(rows), Local)]
@@ -274,9 +275,10 @@ class SparkEngine:
             return None
         ahead = None if first is None or change is None else (first[0], change.table)
         tables = [table.select(list(named)) for table, named in given]
-        find = partial(self._arrangements.lookup, old, columns, tables, nulls=nulls, first=ahead)
+        kept = tuple(name for name in old.schema.names if read is None or name in read)
+        find = partial(self._arrangements.lookup, old, columns, tables, nulls=nulls, first=ahead, read=kept)
         names = tuple(named for _, named in given)
-        key = ("lookup", _of(old), tuple(columns), nulls, names, None if ahead is None else ahead[0])
+        key = ("lookup", _of(old), tuple(columns), nulls, names, None if ahead is None else ahead[0], kept)
         of = [table for table, _ in given] + ([] if ahead is None else [ahead[1]])
         found = await self._run(partial(self._shared.get, key, of, find, _bytes))
         return None if found is None else wrap(Local(found, plain=False))

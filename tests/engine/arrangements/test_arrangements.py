@@ -121,11 +121,15 @@ class Collection:
 
 
 def looked_up(found: pa.Table | None, upper: int) -> Counter[Any]:
-    """Return what a look-up found as row → count."""
+    """Return what a look-up found as row → count; what was withdrawn is not among it."""
     assert found is not None
     assert found.column_names == [*SCHEMA.names, TIME, DIFF]
     assert set(found[TIME].to_pylist()) <= {upper}
-    return Counter({tuple(r[name] for name in SCHEMA.names): r[DIFF] for r in found.to_pylist()})
+    counts: Counter[Any] = Counter()
+    for row in found.to_pylist():
+        assert row[DIFF] > 0
+        counts[tuple(row[name] for name in SCHEMA.names)] += row[DIFF]
+    return counts
 
 
 def key_table(columns: tuple[str, ...], keys: set[tuple[Any, ...]]) -> pa.Table:

@@ -12,6 +12,7 @@ from tests.engine.arrangements.test_arrangements import (
     test_look_ups_find_exactly_what_is_there_at_each_time as look_ups_are_right,
 )
 
+from strandline.algebra.schema import DIFF
 from strandline.engine.arrangements import cache, keys, runs
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.runs import Arrangement, Index, Run
@@ -73,11 +74,16 @@ def _null_is_zero(column: Any) -> Any:
     return keys._mixed(keys._words(column.combine_chunks()))
 
 
-def _half_of_the_rows(self: Run, places: Any) -> pa.Table:
+def _half_of_the_rows(self: Run, places: Any, names: Any) -> pa.Table:
     """Take the rows of the first batch alone."""
     at = np.sort(places).astype(np.int64)
-    first = self._batches[0]
-    return pa.Table.from_batches([first.take(pa.array(at[at < first.num_rows]))], self.schema)
+    first = self._batches[0].select([*names, DIFF])
+    return pa.Table.from_batches([first.take(pa.array(at[at < first.num_rows]))])
+
+
+def _never_added_up(self: Arrangement, places: Any, names: Any, rows_max: int) -> pa.Table:
+    """Return a row that was withdrawn beside its withdrawal."""
+    return pa.concat_tables([run.taken(at, names) for run, at in zip(self.runs, places, strict=True)])
 
 
 BUGS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
@@ -93,6 +99,7 @@ BUGS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "a merge takes the place of what came meanwhile": [(Arrangements, "_take_work", _what_came_meanwhile)],
     "a stage that lags sees what came later": [(Arrangement, "before", _newer_rows)],
     "rows are taken of the first batch alone": [(Run, "taken", _half_of_the_rows)],
+    "what was withdrawn is handed on": [(Arrangement, "_rows", _never_added_up)],
 }
 _wanted = cache._wanted
 

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace as changed
 
 from strandline.algebra.first import First
-from strandline.algebra.schema import DIFF, ERROR, TIME
+from strandline.algebra.schema import DIFF, TIME
 from strandline.engine.arrangements.keys import Hashes, family, hashes, without_null
 from strandline.engine.arrangements.runs import Arrangement, By, Counts, arrangement
 from strandline.engine.frames import inline
@@ -107,10 +107,15 @@ class Arrangements:
         *,
         nulls: bool,
         first: tuple[First, pa.Table] | None = None,
+        read: Sequence[str] | None = None,
     ) -> pa.Table | None:
-        """See `Engine.lookup`.  Each of ``keys`` has as many columns as there are ``columns``, in their order."""
+        """See `Engine.lookup`.  Each of ``keys`` has as many columns as there are ``columns``, in their order.
+
+        ``read``, as ordered as the columns of ``old``; None: all of these.
+        """
+        names = old.schema.names if read is None else tuple(read)
         if not columns and keys and not any(table.num_rows for table in keys):
-            return inline.update_schema(old.schema).empty_table().drop_columns([ERROR])
+            return inline.update_schema(old.schema).empty_table().select([*names, TIME, DIFF])
         orders = () if first is None else first[0].orders
         if not columns and not orders:
             return None
@@ -127,10 +132,10 @@ class Arrangements:
             if arranged is None:
                 found = None
             elif first is None:
-                found = arranged.lookup(tuple(columns), wanted, rows_max=FOUND_ROWS_MAX)
+                found = arranged.lookup(tuple(columns), wanted, names, rows_max=FOUND_ROWS_MAX)
             else:
                 counts = _counts(columns, wanted, first)
-                found = arranged.first(tuple(columns), orders, wanted, counts, rows_max=FOUND_ROWS_MAX)
+                found = arranged.first(tuple(columns), orders, wanted, counts, names, rows_max=FOUND_ROWS_MAX)
                 if found is None and slot.arranged is not None and slot.arranged.grown > FOUND_ROWS_MAX // 2:
                     self._begin(slot, len(slot.arranged.older), slot.arranged.merged)  # of rows that are gone, perhaps
         self._make_room(slot)

@@ -150,16 +150,17 @@ class Run:
         ends = np.cumsum(counts)
         return np.asarray(sums[ends] - sums[ends - counts])
 
-    def taken(self, places: Places) -> pa.Table:
-        """Return the rows at ``places``, in any order."""
+    def taken(self, places: Places, names: Sequence[str]) -> pa.Table:
+        """Return the columns ``names`` and the diffs of the rows at ``places``, in any order."""
+        own = [*names, DIFF]
         ordered = np.sort(places).astype(np.int64)
         cuts = np.searchsorted(ordered, self._ends)
         found = [
-            batch.take(pa.array(ordered[begin:end] - start))
+            batch.select(own).take(pa.array(ordered[begin:end] - start))
             for batch, start, begin, end in zip(self._batches, self._ends, cuts, cuts[1:], strict=False)
             if begin < end
         ]
-        return pa.Table.from_batches(found, self.schema)
+        return pa.Table.from_batches(found, pa.schema([self.schema.field(name) for name in own]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,13 +185,25 @@ class Arrangement:
         """How many updates its runs hold."""
         return sum(run.num_rows for run in self.runs)
 
-    def lookup(self, columns: tuple[str, ...], wanted: Hashes, *, rows_max: int) -> pa.Table | None:
-        """Return the rows whose ``columns`` have a ``wanted`` number, which ascend, each once; None: too many."""
+    def lookup(
+        self, columns: tuple[str, ...], wanted: Hashes, names: Sequence[str], *, rows_max: int
+    ) -> pa.Table | None:
+        """Return the rows whose ``columns`` have a ``wanted`` number, which ascend; of them the columns ``names``.
+
+        None: they are too many.
+        """
         indexes = [run.index(By(columns)) for run in self.runs]
-        return self._rows([index.within(*index.bounds(wanted)) for index in indexes], rows_max)
+        return self._rows([index.within(*index.bounds(wanted)) for index in indexes], names, rows_max)
 
     def first(
-        self, columns: tuple[str, ...], orders: Sequence[Order], wanted: Hashes, counts: Counts, *, rows_max: int
+        self,
+        columns: tuple[str, ...],
+        orders: Sequence[Order],
+        wanted: Hashes,
+        counts: Counts,
+        names: Sequence[str],
+        *,
+        rows_max: int,
     ) -> pa.Table | None:
         """Return the first rows of each ``wanted`` number, which ascend, in each order: so many as ``counts`` says.
 
@@ -202,7 +215,7 @@ class Arrangement:
             if found is None:
                 return None
             places = [np.union1d(one, other) for one, other in zip(places, found, strict=True)]
-        return self._rows(places, rows_max)
+        return self._rows(places, names, rows_max)
 
     def _first(self, by: By, wanted: Hashes, counts: Counts, rows_max: int) -> list[Places] | None:
         """Return the places in each run of the first rows in one order.
@@ -230,11 +243,13 @@ class Arrangement:
                 return places
             asked = np.where(short, 2 * asked, asked)
 
-    def _rows(self, places: Sequence[Places], rows_max: int) -> pa.Table | None:
+    def _rows(self, places: Sequence[Places], names: Sequence[str], rows_max: int) -> pa.Table | None:
         if sum(map(len, places)) > rows_max:
             return None
-        found = [run.taken(at) for run, at in zip(self.runs, places, strict=True) if len(at)]
-        return inline.summed(pa.concat_tables([self.schema.empty_table(), *found]))
+        found = [run.taken(at, names) for run, at in zip(self.runs, places, strict=True) if len(at)]
+        rows = pa.concat_tables([self.schema.empty_table().select([*names, DIFF]), *found])
+        withdrawn = any((run.diffs[at] < 0).any() for run, at in zip(self.runs, places, strict=True))
+        return inline.summed(rows) if withdrawn else rows
 
     def before(self, upper: int) -> Arrangement | None:
         """Return it as it was at ``upper``; None if that is not known any longer."""
@@ -307,6 +322,6 @@ def _summed(runs: Sequence[Run], by: By | None) -> Iterator[pa.Table]:
             for n in range(len(bounds) + 1)
         ]
     for places in pieces:
-        rows = pa.concat_tables([run.taken(at) for run, at in zip(runs, places, strict=True)])
+        rows = pa.concat_tables([run.taken(at, schema.names[:-1]) for run, at in zip(runs, places, strict=True)])
         # A sum does not say that it is never NULL.
         yield inline.summed(rows).select(schema.names).cast(schema)

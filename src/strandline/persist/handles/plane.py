@@ -9,7 +9,7 @@ Source: design pages "persist" (handles, stage) and "the house planned" (where t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -295,12 +295,14 @@ class Engine(Merger, Protocol):
         *,
         nulls: bool,
         first: tuple[First, Rows] | None = None,
+        read: Collection[str] | None = None,
     ) -> Rows | None:
         """Return the rows of ``old`` whose ``columns`` have the values that some row of ``keys`` has in its columns.
 
         Without columns these are all rows, or if there are ``keys`` but no row in them, none.  Perhaps more rows are
-        returned, never fewer; added up, at ``old.advance``.  ``nulls``: NULL equals NULL; else it equals nothing.
-        ``old`` begins at time 0.  None: reading all of it is the better way, or the only one.
+        returned, never fewer, and none that was withdrawn; at ``old.advance``.  ``nulls``: NULL equals NULL; else it
+        equals nothing.  ``read``: only these columns are returned, ``columns`` among them.  ``old`` begins at time 0.
+        None: reading all of it is the better way, or the only one.
 
         ``first``: of the rows with one key (all rows, without columns) only the first matter, after any part of these
         updates has been added to ``old``.  So as many more are returned as the updates take away.

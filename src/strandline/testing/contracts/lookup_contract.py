@@ -79,6 +79,23 @@ class LookupContract:
 
         self.run(body())
 
+    def test_only_the_columns_that_are_read_are_handed_on(self, engine: Engine, load: Load) -> None:
+        """Damage: a plan misses a column; or rows that differ in another one are taken for one row, or stay apart."""
+
+        async def body() -> None:
+            first = await engine.stage(
+                load(table([(1, "a", 0, 1), (1, "b", 0, 2), (2, "a", 0, 1)]), SCHEMA), request("inline", upper=4)
+            )
+            second = await engine.stage(load(table([(1, "a", 4, -1)]), SCHEMA), request("inline", lower=4))
+            keys = load(_keys((1, "x"), (2, "y")), KEYS)
+            for upper, ones in ((4, 3), (9, 2)):
+                old = replace(contents(first, second, shard="narrow"), upper=upper, advance=20)
+                rows = await engine.lookup(old, ["k"], [(keys, ["b"])], nulls=True, read=["k"])
+                assert rows is not None
+                assert updates(await engine.collect(rows)) == {(1, 20): ones, (2, 20): 1}
+
+        self.run(body())
+
     def test_without_columns_it_is_every_row_or_none(self, engine: Engine, load: Load) -> None:
         """Damage: rows are left out that all are wanted, or all are read for nothing."""
 

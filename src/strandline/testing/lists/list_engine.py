@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -292,6 +292,7 @@ class ListEngine:
         *,
         nulls: bool,
         first: tuple[First, Rows] | None = None,
+        read: Collection[str] | None = None,
     ) -> Rows | None:
         """See `Engine.lookup`: exactly those rows."""
         wanted = {tuple(row[name] for name in named) for rows, named in keys for row in listed(rows).rows}
@@ -300,14 +301,15 @@ class ListEngine:
         groups: dict[tuple[Any, ...], list[Row]] = {key: [] for key in wanted}
         for row in found.rows:
             groups.get(tuple(row[name] for name in columns), []).append(row)
+        names = tuple(name for name in found.names if read is None or name in _OURS or name in read)
         if first is None:
-            return Rows(Listed(found.names, tuple(row for rows in groups.values() for row in rows)))
+            return _narrow((row for rows in groups.values() for row in rows), names)
         least, change = first
         gone: Counter[tuple[Any, ...]] = Counter()
         for row in listed(change).rows:
             gone[tuple(row[name] for name in columns)] += max(0, -row[DIFF])
         kept = (first_rows(rows, least, gone[key]) for key, rows in groups.items())
-        return Rows(Listed(found.names, tuple(row for rows in kept for row in rows)))
+        return _narrow((row for rows in kept for row in rows), names)
 
     async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
         """See `Engine.narrowed`: every row remains."""
@@ -427,6 +429,11 @@ def _added_up(rows: Listed) -> Listed:
         sums[tuple(row[name] for name in identity)] += row[DIFF]
     kept = (dict(zip(identity, values, strict=True)) | {DIFF: diff} for values, diff in sums.items() if diff)
     return Listed(rows.names, tuple(kept))
+
+
+def _narrow(rows: Iterable[Row], names: tuple[str, ...]) -> Rows:
+    """Return rows with only the columns ``names``."""
+    return Rows(Listed(names, tuple({name: row[name] for name in names} for row in rows)))
 
 
 def _values(row: Row, schema: Schema) -> tuple[Any, ...]:
