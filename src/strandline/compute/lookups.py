@@ -45,6 +45,7 @@ from strandline.algebra.nodes import (
     rebuilt,
     stored_columns,
 )
+from strandline.algebra.pruned import pruned
 from strandline.compute.rules.phase import Phase, source
 
 
@@ -90,7 +91,7 @@ def described(collection: str, columns: Sequence[str]) -> str:
 
 
 def planned(plan: Node) -> tuple[Node, tuple[Lookup, ...]]:
-    """Return ``plan`` over the frames that the look-ups give, which come in an order in which they can be made."""
+    """Return ``plan``, pruned, over the frames that look-ups give; these come in an order in which they can be made."""
     sides: dict[str, str] = {}  # the frame of each side that could be looked up, by the name of its own
     numbers = itertools.count()
 
@@ -103,7 +104,7 @@ def planned(plan: Node) -> tuple[Node, tuple[Lookup, ...]]:
         sides[own] = node.frame
         return replace(node, frame=own)
 
-    apart = named(plan)
+    apart = named(pruned(plan))
     found: dict[str, Lookup] = {}
     ways = list(_ways(apart))
     while (lookup := next(_possible(ways, sides, found), None)) is not None:
