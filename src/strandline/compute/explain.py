@@ -65,7 +65,7 @@ def _told(stage: Stage, internal: bool, last: Done | None) -> dict[str, Any]:
     plan = delta_plan(stage, Window(frozenset(stage.inputs), (1,)))
     lookups = () if plan is None else planned(plan)[1]
     plan = plan or full_plan(stage)
-    found = [(source(each.of)[0], each.columns) for each in lookups]
+    found = [described(source(each.of)[0], each.columns, span=each.span) for each in lookups]
     return {
         "name": stage.name,
         "rule": stage.kind,
@@ -73,7 +73,7 @@ def _told(stage: Stage, internal: bool, last: Done | None) -> dict[str, Any]:
         "reads": list(stage.inputs),
         "stores": stage.schema.ddl,
         "internal": internal,
-        "looks_up": list(dict.fromkeys(described(name, columns) for name, columns in found)),
+        "looks_up": list(dict.fromkeys(found)),
         "last_step": None if last is None else {
             "rows_read": last.rows_read,
             "ms": last.ms,

@@ -14,6 +14,9 @@ side that cannot be looked up is read whole, without a difference in the answer.
 
 Of what is not wanted at all if other rows are not there (`Restrict` without columns), nothing is read then.
 
+A join that compares a column with a value that another side has in one row, as a scalar subquery gives, and does not
+hand that value on, changes only for rows between the old value and the new one: these are looked up, a *span*.
+
 A key counts only if it is a column, on both sides, all the way down to the leaves.  What the plan's predicates say of
 single columns of a leaf is said of its look-up, and of the keys that are taken from it: rows that would not get through
 are neither handed to the plan nor looked up by.
@@ -26,6 +29,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
+
+from sqlglot import exp
 
 from strandline.algebra.conditions import Condition, implied
 from strandline.algebra.first import First
@@ -46,7 +52,10 @@ from strandline.algebra.nodes import (
     stored_columns,
 )
 from strandline.algebra.pruned import pruned
+from strandline.algebra.scalar import Scalar
 from strandline.compute.rules.phase import Phase, source
+
+_ORDERED: Final = (exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,9 @@ class Lookup:
 
     Without columns these are all rows, or if there are ``keys`` but no row at them, none.  ``nulls``: NULL equals NULL
     there.  Rows for which ``where`` is not true do not matter.  ``first``: of those with one key only the first matter,
-    when the updates of the window have been added.  ``read``: the columns that the plan and other look-ups read of it.
+    when the updates of the window have been added.  ``span``: the rows whose column has a value from the least to the
+    greatest of those at ``keys``, whose updates cancel at each time.  ``read``: the columns that the plan and other
+    look-ups read of it.
     """
 
     frame: str
@@ -78,15 +89,18 @@ class Lookup:
     nulls: bool
     where: tuple[Condition, ...] = ()
     first: First | None = None
+    span: bool = False
     read: tuple[str, ...] = ()
 
 
-def described(collection: str, columns: Sequence[str]) -> str:
+def described(collection: str, columns: Sequence[str], *, span: bool = False) -> str:
     """Return what a look-up goes by, for people.
 
-    >>> described("orders", ("id", "line")), described("orders", ())
-    ('orders by id, line', 'orders, if any row counts')
+    >>> described("orders", ("id", "line")), described("orders", ()), described("orders", ("price",), span=True)
+    ('orders by id, line', 'orders, if any row counts', 'orders by price, between two values')
     """
+    if span:
+        return f"{collection} by {', '.join(columns)}, between two values"
     return f"{collection} by {', '.join(columns)}" if columns else f"{collection}, if any row counts"
 
 
@@ -161,6 +175,7 @@ class _Way:
     by: _Side | None
     to: _Side
     nulls: bool
+    span: bool = False
 
 
 def _ways(node: Node, where: tuple[Condition, ...] = ()) -> Iterator[_Way]:
@@ -187,6 +202,9 @@ def _ways(node: Node, where: tuple[Condition, ...] = ()) -> Iterator[_Way]:
         case Restrict():
             to = _Side(node.input, node.columns, where, node.first)
             yield from _each(_Way(_Side(node.keys, node.keys.names), to, nulls=True))
+        case Project(Join() as join):
+            ((_, matters),) = _below(node, where)
+            yield from _spans(join, frozenset(name for _, value in node.columns for name in value.columns), matters)
         case _:
             pass
 
@@ -207,6 +225,34 @@ def _of_join(node: Join, where: tuple[Condition, ...]) -> Iterator[_Way]:
             yield from _each(_Way(replace(by, columns=by_columns), replace(to, columns=to_columns), nulls))
 
 
+def _spans(node: Join, wanted: frozenset[str], where: tuple[Condition, ...]) -> Iterator[_Way]:
+    """Yield the ways by a value that a row of the join is compared with, and that is not ``wanted`` above."""
+    sides = [_Side(each, (), own) for each, own in _below(node, where)]
+    for condition in node.on:
+        tree = condition.tree.unnest()
+        if not isinstance(tree, _ORDERED):
+            continue
+        names = (Scalar(tree.this).column, Scalar(tree.expression).column)
+        others = {name for each in node.conditions if each is not condition for name in each.columns}
+        for value, own in itertools.permutations(names):
+            for by, to in itertools.permutations(sides, 2):
+                alone = by.node.names == (value,) and value not in wanted | others and _is_delta(by.node)
+                if alone and own is not None and own in to.node.names:
+                    bound = replace(by, columns=by.node.names, where=())
+                    yield _Way(bound, replace(to, columns=(own,)), nulls=False, span=True)
+
+
+def _is_delta(node: Node) -> bool:
+    """Tell whether ``node`` gives a row for each update of the window of one collection, and no others."""
+    match node:
+        case Project():
+            return _is_delta(node.input)
+        case Get():
+            return source(node.frame)[1] is Phase.DELTA
+        case _:
+            return False
+
+
 def _each(way: _Way) -> Iterator[_Way]:
     """Yield the way, and after it, for where they are not in one place, its columns one by one."""
     yield way
@@ -224,7 +270,7 @@ def _possible(ways: Sequence[_Way], sides: dict[str, str], found: dict[str, Look
         for place in _places(way.to) or ():
             wanted = place.frame in sides and place.frame not in found
             if wanted and (keys or place.first is not None):
-                own = (place.columns, keys, way.nulls, place.where, place.first)
+                own = (place.columns, keys, way.nulls, place.where, place.first, way.span)
                 yield Lookup(place.frame, sides[place.frame], *own)
 
 

@@ -81,9 +81,9 @@ class Sides:
         found = None
         if old is not None:
             found = await self._engine.lookup(
-                old, lookup.columns, keys, nulls=lookup.nulls, first=first, read=lookup.read
+                old, lookup.columns, keys, nulls=lookup.nulls, first=first, span=lookup.span, read=lookup.read
             )
-        what = described(collection, lookup.columns)
+        what = described(collection, lookup.columns, span=lookup.span)
         self.looked_up[what] = found is not None and self.looked_up.get(what, True)
         if found is None:
             found = await self.rows(lookup.of)

@@ -37,7 +37,7 @@ from strandline.persist.handles.plane import Contents, Engine, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
 from strandline.persist.shard.batch import Staged
 
-SMALL_ROWS_MAX: Final = 20_000
+SMALL_ROWS_MAX: Final = 40_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
 
 

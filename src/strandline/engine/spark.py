@@ -266,6 +266,7 @@ class SparkEngine:
         *,
         nulls: bool,
         first: tuple[First, Rows] | None = None,
+        span: bool = False,
         read: Collection[str] | None = None,
     ) -> Rows | None:
         """See `Engine.lookup`: in an arrangement, for keys that are here."""
@@ -274,11 +275,15 @@ class SparkEngine:
         if len(given) < len(keys) or not isinstance(change, Local | None):
             return None
         ahead = None if first is None or change is None else (first[0], change.table)
-        tables = [table.select(list(named)) for table, named in given]
         kept = tuple(name for name in old.schema.names if read is None or name in read)
-        find = partial(self._arrangements.lookup, old, columns, tables, nulls=nulls, first=ahead, read=kept)
+        tables = [table.select([*named, *([TIME, DIFF] if span else [])]) for table, named in given]
+        find: Callable[[], pa.Table | None]
+        if span:
+            find = partial(self._arrangements.between, old, columns[0], tables, kept)
+        else:
+            find = partial(self._arrangements.lookup, old, columns, tables, nulls=nulls, first=ahead, read=kept)
         names = tuple(named for _, named in given)
-        key = ("lookup", _of(old), tuple(columns), nulls, names, None if ahead is None else ahead[0], kept)
+        key = ("lookup", _of(old), tuple(columns), nulls, names, None if ahead is None else ahead[0], span, kept)
         of = [table for table, _ in given] + ([] if ahead is None else [ahead[1]])
         found = await self._run(partial(self._shared.get, key, of, find, _bytes))
         return None if found is None else wrap(Local(found, plain=False))

@@ -39,6 +39,9 @@ QUERIES: Final = {
     "anti": "SELECT s.* FROM sales s LEFT ANTI JOIN shops h ON s.shop = h.shop",
     "anti, then a join": "SELECT s.qty, p.kind FROM sales s LEFT ANTI JOIN shops h ON s.shop = h.shop AND s.qty = 1"
     " JOIN products p ON p.product = s.product",
+    "more than the least": "SELECT s.qty, s.shop FROM sales s WHERE s.qty > (SELECT min(size) FROM shops)",
+    "at most the mean, and no other": "SELECT s.shop, s.qty FROM sales s WHERE (SELECT avg(h.size) FROM shops h) >="
+    " s.qty AND NOT EXISTS (SELECT 1 FROM products p WHERE p.product = s.product)",
     "in": "SELECT s.qty, s.shop FROM sales s WHERE s.shop IN (SELECT shop FROM shops WHERE size > 1) AND s.qty > 1",
     "in, of several": "SELECT s.qty FROM sales s WHERE (s.shop, s.qty) IN (SELECT shop, size FROM shops)",
     "in groups": "SELECT s.qty FROM sales s WHERE shop IN (SELECT shop FROM sales GROUP BY shop HAVING sum(qty) > 6)",

@@ -90,7 +90,8 @@ class Subqueries:
                 self._mark(node, name, grouped=self.grouped and not filters)
             else:
                 needed = filters and _null(over, {name})
-                self._scalar(node, name, needed=needed, grouped=self.grouped and not filters)
+                bound = filters and _is_bound(over, name)
+                self._scalar(node, name, needed=needed, grouped=self.grouped and not filters, bound=bound)
             scope = self.relations.scope
             self.relations.scope = replace(scope, qualified=(*scope.qualified, Field(_SUBQUERY, name, name)))
         return over
@@ -202,8 +203,12 @@ class Subqueries:
 
     # ---- what the row is ---------------------------------------------------------------------------------------------
 
-    def _scalar(self, subquery: exp.Expr, name: str, *, needed: bool, grouped: bool) -> None:
-        """Add the column ``name``; ``needed``: rows for which it is NULL are not wanted."""
+    def _scalar(self, subquery: exp.Expr, name: str, *, needed: bool, grouped: bool, bound: bool) -> None:
+        """Add the column ``name``; ``needed``: rows for which it is NULL are not wanted.
+
+        ``bound``: columns are only compared with it.  Then it is kept, so that its old value and its new one are known
+        before rows are looked up (`lookups`).
+        """
         query, relations = subquery.unnest(), self.relations
         if is_limited(query):
             raise Unplanned("LIMIT in a subquery")
@@ -222,7 +227,7 @@ class Subqueries:
         elif grouped:
             raise Unplanned("a scalar subquery that may have no row beside an aggregate")
         elif needed or _is_one(node):
-            relations.inputs.append(node)
+            relations.inputs.append(Reduce(node, tuple(columns([name])), ()) if bound else node)
         else:
             relations.inputs[0] = outer(relations.context, relations.inputs[0], node, ())
 
@@ -280,6 +285,20 @@ def _null(tree: exp.Expr, nulls: set[str]) -> bool:
             return _null(tree.this, nulls) or _null(tree.expression, nulls)
         case _:
             return False
+
+
+def _is_bound(tree: exp.Expr, name: str) -> bool:
+    """Tell whether ``tree`` compares a column with the column ``name``, which is greater or less.
+
+    >>> from strandline.algebra.scalar import scalar
+    >>> [_is_bound(scalar(each).tree, "a") for each in ("`b` < `a`", "(`a` >= `b`)", "`a` = `b`", "`b` < `a` + 1")]
+    [True, True, False, False]
+    """
+    compared = tree.unnest()
+    if not isinstance(compared, exp.LT | exp.LTE | exp.GT | exp.GTE):
+        return False
+    sides = [compared.this, compared.expression]
+    return all(isinstance(side, exp.Column) for side in sides) and name in [side.name for side in sides]
 
 
 def _is_one(node: Node) -> bool:

@@ -26,10 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace as changed
 
-from strandline.algebra.first import First
+from strandline.algebra.first import First, Order
 from strandline.algebra.schema import DIFF, TIME
 from strandline.engine.arrangements.keys import Hashes, family, hashes, without_null
 from strandline.engine.arrangements.runs import Arrangement, By, Counts, arrangement
+from strandline.engine.arrangements.spans import cancels, spanned
 from strandline.engine.frames import inline
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.plane import Contents, Half
@@ -141,8 +142,25 @@ class Arrangements:
         self._make_room(slot)
         if found is None or (columns and orders and _collide(columns, keys, found)):
             return None
-        times = pa.array(np.full(found.num_rows, old.advance, np.int64))
-        return found.add_column(found.num_columns - 1, TIME, times)
+        return _timed(found, old.advance)
+
+    def between(
+        self, old: Contents, column: str, keys: Sequence[pa.Table], read: Sequence[str] | None = None
+    ) -> pa.Table | None:
+        """See `Engine.lookup` (``span``).  ``keys``: updates of one column, with their times and diffs."""
+        if old.size * STORED_FACTOR > self.budget or not _can_arrange(old, (column,)):
+            return None
+        values = pa.concat_tables([table.rename_columns(["value", TIME, DIFF]) for table in keys])
+        span = spanned(values["value"], inline.update_schema(old.schema).field(column).type)
+        if span is None or not cancels(values):
+            return None
+        slot = self._slot(old.shard)
+        names = old.schema.names if read is None else tuple(read)
+        with slot.lock:
+            arranged = self._ready(slot, old, (By((), Order(column)),))
+            found = None if arranged is None else arranged.between(span, column, names, rows_max=FOUND_ROWS_MAX)
+        self._make_room(slot)
+        return None if found is None else _timed(found, old.advance)
 
     def _slot(self, shard: str) -> _Slot:
         with self._room:
@@ -232,6 +250,11 @@ class Arrangements:
                 slot.forget()
                 if slot is just:
                     slot.refused_rows = arranged.rows
+
+
+def _timed(found: pa.Table, time: int) -> pa.Table:
+    """Return updates of which all are at ``time``."""
+    return found.add_column(found.num_columns - 1, TIME, pa.array(np.full(found.num_rows, time, np.int64)))
 
 
 def _can_arrange(old: Contents, columns: Sequence[str]) -> bool:

@@ -26,6 +26,7 @@ from strandline.algebra.schema import DIFF
 from strandline.engine.arrangements.keys import Hashes, hashes
 from strandline.engine.arrangements.mapped import mapped
 from strandline.engine.arrangements.orders import LAST, order_numbers
+from strandline.engine.arrangements.spans import Span
 from strandline.engine.frames import inline
 
 RUNS_MAX: Final = 32
@@ -194,6 +195,18 @@ class Arrangement:
         """
         indexes = [run.index(By(columns)) for run in self.runs]
         return self._rows([index.within(*index.bounds(wanted)) for index in indexes], names, rows_max)
+
+    def between(self, span: Span, column: str, names: Sequence[str], *, rows_max: int) -> pa.Table | None:
+        """Return the rows whose ``column`` has a value in ``span``, and perhaps others beside it.  As `lookup`."""
+        order = Order(column)
+        low, high = order_numbers(span.ends, order)
+        places = []
+        for run in self.runs:
+            index = run.index(By((), order))
+            assert index.orders is not None
+            begin, end = np.searchsorted(index.orders, low, "left"), np.searchsorted(index.orders, high, "right")
+            places.append(index.places[begin:end])
+        return self._rows(places, names, rows_max)
 
     def first(
         self,

@@ -295,6 +295,7 @@ class Engine(Merger, Protocol):
         *,
         nulls: bool,
         first: tuple[First, Rows] | None = None,
+        span: bool = False,
         read: Collection[str] | None = None,
     ) -> Rows | None:
         """Return the rows of ``old`` whose ``columns`` have the values that some row of ``keys`` has in its columns.
@@ -306,6 +307,9 @@ class Engine(Merger, Protocol):
 
         ``first``: of the rows with one key (all rows, without columns) only the first matter, after any part of these
         updates has been added to ``old``.  So as many more are returned as the updates take away.
+
+        ``span``: returns the rows whose one column has a value from the least to the greatest of the keys' values, of
+        an exact type.  None if one of these is NULL, or if the diffs of ``keys`` are not 0 in all at each time.
 
         Raises `CorruptionError` as `read` does.
         """

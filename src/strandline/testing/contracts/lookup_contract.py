@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from strandline.persist.handles.plane import Engine
 from strandline.persist.shard.batch import Staged
 from strandline.testing.contracts.engine_contract import SCHEMA, WAYS, Load, contents, errors, request, table, updates
 
+SPREAD = Schema((Column("n", "int"), Column("m", "decimal(9,2)"), Column("d", "date"), Column("t", "timestamp")))
 KEYS = Schema((Column("a", "string"), Column("b", "bigint")))
 MEASURED = Schema((Column("k", "int"), Column("d", "double"), Column("t", "string")))
 ORDERS = (Order("d"), Order("d", descending=True, nulls_first=False), Order("t", nulls_first=False), Order("t", True))
@@ -93,6 +96,39 @@ class LookupContract:
                 rows = await engine.lookup(old, ["k"], [(keys, ["b"])], nulls=True, read=["k"])
                 assert rows is not None
                 assert updates(await engine.collect(rows)) == {(1, 20): ones, (2, 20): 1}
+
+        self.run(body())
+
+    @pytest.mark.parametrize(
+        ("column", "bounds", "wanted"),
+        [
+            ("n", (2, 4), {2, 3, 4}),
+            ("m", (2, 4), {2, 3, 4}),
+            ("d", (2, 4), {2, 3, 4}),
+            ("t", (2, 2), {2}),
+            ("n", (9, 12), set()),
+            ("n", (2, None), None),
+        ],
+    )
+    def test_a_span_is_found_with_both_its_ends(
+        self, engine: Engine, load: Load, column: str, bounds: tuple[int | None, ...], wanted: set[int] | None
+    ) -> None:
+        """Damage: a row stays in a view though the bound has passed its value, or NULL is taken for a bound."""
+
+        async def body() -> None:
+            staged = await engine.stage(load(_spread(range(1, 6), 1), SPREAD), request("inline", schema=SPREAD))
+            old = replace(contents(staged, schema=SPREAD), shard="spread", advance=20)
+            moved = pa.concat_tables([_spread([bounds[0]], -1), _spread([bounds[1]], 1)])
+            keys = [(load(moved, SPREAD), [column])]
+            rows = await engine.lookup(old, [column], keys, nulls=False, span=True, read=["n", column])
+            if wanted is None:
+                assert rows is None
+            elif rows is not None:
+                found = (await engine.collect(rows)).to_pylist()
+                assert wanted <= {row["n"] for row in found} <= set(range(1, 6))
+                assert all(row[DIFF] == 1 and row[TIME] == 20 for row in found)
+            only_gone = [(load(_spread([2], -1), SPREAD), [column])]
+            assert await engine.lookup(old, [column], only_gone, nulls=False, span=True) is None, "it does not cancel"
 
         self.run(body())
 
@@ -230,3 +266,19 @@ def _keys(*pairs: tuple[int | None, str | None]) -> pa.Table:
     ones = pa.array([1] * len(pairs), pa.int64())
     columns = {"a": pa.array(texts, pa.string()), "b": pa.array(numbers, pa.int64())}
     return pa.table(columns | {TIME: ones, DIFF: ones})
+
+
+def _spread(values: Iterable[int | None], diff: int) -> pa.Table:
+    """Return updates of a row for each value, which has it in every type."""
+    rows = list(values)
+    days = [None if value is None else date(2026, 1, value) for value in rows]
+    return pa.table(
+        {
+            "n": pa.array(rows, pa.int32()),
+            "m": pa.array([None if value is None else Decimal(value) for value in rows], pa.decimal128(9, 2)),
+            "d": pa.array(days, pa.date32()),
+            "t": pa.array(days, pa.date32()).cast(pa.timestamp("us", "UTC")),
+            TIME: pa.array([0] * len(rows), pa.int64()),
+            DIFF: pa.array([diff] * len(rows), pa.int64()),
+        }
+    )

@@ -292,9 +292,13 @@ class ListEngine:
         *,
         nulls: bool,
         first: tuple[First, Rows] | None = None,
+        span: bool = False,
         read: Collection[str] | None = None,
     ) -> Rows | None:
         """See `Engine.lookup`: exactly those rows."""
+        if span:
+            ((rows, (name,)),) = keys
+            return await self._between(old, columns[0], [(row[name], row) for row in listed(rows).rows], read)
         wanted = {tuple(row[name] for name in named) for rows, named in keys for row in listed(rows).rows}
         wanted = {key for key in wanted if nulls or None not in key} if columns or keys else {()}
         found = _added_up(listed(await self.read(replace(old, half=Half.OK))))
@@ -310,6 +314,18 @@ class ListEngine:
             gone[tuple(row[name] for name in columns)] += max(0, -row[DIFF])
         kept = (first_rows(rows, least, gone[key]) for key, rows in groups.items())
         return _narrow((row for rows in kept for row in rows), names)
+
+    async def _between(
+        self, old: Contents, column: str, keys: Sequence[tuple[Any, Row]], read: Collection[str] | None
+    ) -> Rows | None:
+        values, sums = [value for value, _ in keys], Counter[int]()
+        for _, row in keys:
+            sums[row[TIME]] += row[DIFF]
+        if not values or any(sums.values()) or not all(isinstance(value, int | Decimal) for value in values):
+            return None  # a date is a text here
+        found = _added_up(listed(await self.read(replace(old, half=Half.OK))))
+        inside = (r for r in found.rows if r[column] is not None and min(values) <= r[column] <= max(values))
+        return _narrow(inside, tuple(name for name in found.names if read is None or name in _OURS or name in read))
 
     async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
         """See `Engine.narrowed`: every row remains."""
