@@ -248,7 +248,7 @@ def _is_delta(node: Node) -> bool:
         case Project():
             return _is_delta(node.input)
         case Get():
-            return source(node.frame)[1] is Phase.DELTA
+            return source(node.frame.partition("#")[0])[1] is Phase.DELTA
         case _:
             return False
 

@@ -227,9 +227,15 @@ class Subqueries:
         elif grouped:
             raise Unplanned("a scalar subquery that may have no row beside an aggregate")
         elif needed or _is_one(node):
-            relations.inputs.append(Reduce(node, tuple(columns([name])), ()) if bound else node)
+            relations.inputs.append(self._kept(node) if bound else node)
         else:
             relations.inputs[0] = outer(relations.context, relations.inputs[0], node, ())
+
+    def _kept(self, node: Node) -> Node:
+        """Return the one row of ``node``, stored as it is."""
+        made = Reduce(node, tuple(columns(node.names)), ())
+        self.relations.context.learn(made)
+        return made
 
     def _of_group(self, inside: Relations, select: exp.Select, name: str, *, needed: bool) -> None:
         """Add the value of an aggregate over the rows whose keys equal those of the row outside."""
