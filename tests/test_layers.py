@@ -102,12 +102,13 @@ CHOOSES = ("wiring", "bench", "testing")
 
 
 #: A node is taken apart only where its meaning is: its declaration, its care, its rules, its plan, its SQL, its lists;
-#: and where keys are followed through it, which leaves alone what it does not know.
+#: and where keys and columns are followed through it, which leaves alone what it does not know.
 TAKES_NODES_APART = (
     "algebra.nodes",
     "algebra.careful",
     "compute.lookups",
     "compute.plan",
+    "compute.pruned",
     "compute.rules",
     "engine.sql.rendering",
     "testing.lists.list_plans",

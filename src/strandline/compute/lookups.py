@@ -51,8 +51,8 @@ from strandline.algebra.nodes import (
     rebuilt,
     stored_columns,
 )
-from strandline.algebra.pruned import pruned
 from strandline.algebra.scalar import Scalar
+from strandline.compute.pruned import pruned
 from strandline.compute.rules.phase import Phase, source
 
 _ORDERED: Final = (exp.LT, exp.LTE, exp.GT, exp.GTE)

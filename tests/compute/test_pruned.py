@@ -20,8 +20,8 @@ from strandline.algebra.nodes import (
     UnionAll,
     stored_columns,
 )
-from strandline.algebra.pruned import pruned
 from strandline.algebra.scalar import Scalar, column, columns, scalar
+from strandline.compute.pruned import pruned
 
 
 def get(frame: str, *names: str) -> Get:
