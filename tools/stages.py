@@ -83,8 +83,8 @@ CHECK_COMMANDS: Final = (
     ("mypy",),
 )
 
-SIDE_BY_SIDE: Final = {"unit": 2}
-"""Of a stage whose tests each need one processor: how many processes share its files."""
+SIDE_BY_SIDE: Final = {"unit": 2, "simulation": 2, "planted": 2, "spark": 2}
+"""Of a stage whose tests do not keep two processors busy: how many processes share its files."""
 
 STAGE_MINUTES_MAX: Final = 30
 """After this a stage's processes are killed and it counts as failed; each test has its own limit (time_limits.py)."""

@@ -84,6 +84,12 @@ def test_queries_of_sparks_own_and_errors_see_whole_rows() -> None:
     assert read(Failing(A, (N,), "v")) == {"a": "klmn"}
 
 
+def test_what_makes_rows_stays_though_nothing_reads_it() -> None:
+    """Damage: a count of rows that a function makes counts the rows that it makes them of."""
+    rows = Project(A, (("k", Scalar(column("k"))), ("made", scalar("explode(`m`)")), ("l", Scalar(column("l")))))
+    assert read(only(rows, "k")) == {"a": "km"}
+
+
 def test_a_plan_that_only_counts_rows_reads_one_column() -> None:
     """Damage: a leaf without columns is no table."""
     accumulate = Accumulate(A, NOTHING, (), (Accumulator("rows", scalar("1"), "bigint"),), "rows")

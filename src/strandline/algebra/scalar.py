@@ -27,6 +27,14 @@ _REWRITTEN: Final = (exp.Array, exp.From, exp.Pivot, exp.Select, exp.Table, exp.
 """The nodes that sqlglot's generator for Spark rewrites for older versions of Spark."""
 
 
+GENERATORS: Final = frozenset(
+    f"{name}{outer}"
+    for name in ("explode", "inline", "json_tuple", "posexplode", "stack", "variant_explode")
+    for outer in ("", "_outer")
+)
+"""Functions that give several rows for one, or none."""
+
+
 class Faithful(Spark):
     """Spark SQL in which functions are kept as they were written."""
 
@@ -81,6 +89,11 @@ class Scalar:
     def columns(self) -> frozenset[str]:
         """The names of the columns that it reads."""
         return frozenset(each.name for each in self.tree.find_all(exp.Column))
+
+    @cached_property
+    def generates(self) -> bool:
+        """Whether it gives several rows for one, or none."""
+        return any(each.name.lower() in GENERATORS for each in self.tree.find_all(exp.Anonymous))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scalar) and self.sql == other.sql

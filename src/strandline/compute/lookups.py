@@ -246,7 +246,7 @@ def _is_delta(node: Node) -> bool:
     """Tell whether ``node`` gives a row for each update of the window of one collection, and no others."""
     match node:
         case Project():
-            return _is_delta(node.input)
+            return _is_delta(node.input) and not any(value.generates for _, value in node.columns)
         case Get():
             return source(node.frame.partition("#")[0])[1] is Phase.DELTA
         case _:
@@ -290,7 +290,8 @@ def _places(side: _Side) -> tuple[Place, ...] | None:
         case Project():
             values = {name: value.column for name, value in node.columns}
             own = [values[name] for name in columns]
-            first = None if first is None else first.renamed(values)
+            alike = first is not None and not any(value.generates for _, value in node.columns)
+            first = first.renamed(values) if first is not None and alike else None
             return None if None in own else _places(replace(below[0], columns=tuple(map(str, own)), first=first))
         case Filter() | Passing() | Negate() | Restrict():
             return _places(below[0])

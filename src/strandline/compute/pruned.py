@@ -53,7 +53,7 @@ def _with(node: Node, wanted: _Names) -> Node:
             kept = tuple(each for each in node.columns if each[0] in wanted)
             return replace(node, columns=kept or node.columns[:1])
         case Project():
-            outputs = tuple(each for each in node.columns if each[0] in wanted) or node.columns[:1]
+            outputs = tuple(each for each in node.columns if each[0] in wanted or each[1].generates) or node.columns[:1]
             return Project(_with(node.input, _read(value for _, value in outputs)), outputs)
         case Filter():
             return replace(node, input=_with(node.input, wanted | node.predicate.columns))

@@ -39,6 +39,18 @@ QUERIES: Final = {
     "anti": "SELECT s.* FROM sales s LEFT ANTI JOIN shops h ON s.shop = h.shop",
     "anti, then a join": "SELECT s.qty, p.kind FROM sales s LEFT ANTI JOIN shops h ON s.shop = h.shop AND s.qty = 1"
     " JOIN products p ON p.product = s.product",
+    "rows out of rows, counted": "SELECT shop, count(*) AS n FROM (SELECT shop, explode(sequence(1, qty)) AS w FROM"
+    " sales WHERE qty > 0) GROUP BY shop",
+    "the greatest that gives a row": "SELECT shop, max(qty) AS m FROM (SELECT shop, qty, explode(filter(array(qty),"
+    " x -> x < 3)) AS w FROM sales) GROUP BY shop",
+    "distinct groups, each there twice": "SELECT DISTINCT shop FROM (SELECT shop, explode(array(1, 2)) AS w FROM"
+    " (SELECT shop, count(*) AS n FROM sales GROUP BY shop))",
+    "a lateral view": "SELECT s.shop, w FROM sales s LATERAL VIEW explode(sequence(1, qty)) t AS w WHERE w > 1 AND"
+    " qty > 0",
+    "an outer lateral view of a join": "SELECT h.city, t.w FROM sales s JOIN shops h ON s.shop = h.shop LATERAL VIEW"
+    " OUTER explode(filter(array(s.qty, h.size), x -> x > 2)) t AS w",
+    "lateral views, one over the other": "SELECT shop, a, b FROM sales LATERAL VIEW explode(array(qty, 1)) t AS a"
+    " LATERAL VIEW explode(array(a, a + 1)) u AS b",
     "more than the least": "SELECT s.qty, s.shop FROM sales s WHERE s.qty > (SELECT min(size) FROM shops)",
     "at most the mean, and no other": "SELECT s.shop, s.qty FROM sales s WHERE (SELECT avg(h.size) FROM shops h) >="
     " s.qty AND NOT EXISTS (SELECT 1 FROM products p WHERE p.product = s.product)",

@@ -29,7 +29,7 @@ def key(plan: Node) -> tuple[str, ...] | None:
             return found if found is not None and set(found) <= set(plan.names) else None
         case Project(input=below, columns=columns):
             found = key(below)
-            if found is None:
+            if found is None or any(value.generates for _, value in columns):
                 return None
             passed = {value.column: name for name, value in reversed(columns)}
             return tuple(passed[k] for k in found) if all(k in passed for k in found) else None

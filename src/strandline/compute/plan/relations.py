@@ -14,8 +14,8 @@ from typing import Final
 from sqlglot import exp
 
 from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Constant, Node
-from strandline.algebra.scalar import Scalar, column, conjunction, text
+from strandline.algebra.nodes import Constant, Node, Project
+from strandline.algebra.scalar import Scalar, call, column, columns, conjunction, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.matching import anti, filtered, full, matching, outer, semi
 from strandline.compute.plan.scalars.compose import names as items
@@ -34,6 +34,7 @@ _CHOOSING: Final = ("SEMI", "ANTI")
 _OUTER: Final = ("LEFT", "RIGHT", "FULL")
 _LEFT: Final = f"{RESERVED}left_side"
 _RIGHT: Final = f"{RESERVED}right_side"
+_ONE_COLUMN: Final = ("explode", "explode_outer")
 _PLAIN_TABLE = ("this", "alias", "db", "catalog")
 
 
@@ -63,6 +64,8 @@ class Relations:
             self.inputs = [node]
         for join in select.args.get("joins") or []:
             self._join(join)
+        for lateral in select.args.get("laterals") or []:
+            self._lateral(lateral)
         where = select.args.get("where")
         terms = [] if where is None else conjuncts(where.this)
         for term in terms:
@@ -107,12 +110,12 @@ class Relations:
         if given and len(given) != len(planned.outputs):
             raise Unplanned("an alias with other columns than its relation")
         qualifier = relation.alias_or_name or None
-        fields, columns = [], []
+        fields, renamings = [], []
         for position, (name, output) in enumerate(planned.outputs):
             own = self.context.names.fresh(output) if shared else output
-            columns.append((own, output))
+            renamings.append((own, output))
             fields.append(Field(qualifier, given[position] if given else name, own))
-        return renamed(planned.node, columns), Scope(tuple(fields), tuple(fields))
+        return renamed(planned.node, renamings), Scope(tuple(fields), tuple(fields))
 
     def _planned(self, relation: exp.Expr) -> Planned:
         match relation:
@@ -132,6 +135,19 @@ class Relations:
                 return self.plan_query(relation, self.ctes)
             case _:
                 raise Unplanned(f"the relation {text(relation)}")
+
+    def _lateral(self, lateral: exp.Lateral) -> None:
+        """Add a LATERAL VIEW: the rows that a function makes of each row, as one more column of it."""
+        made, alias = lateral.this, lateral.args["alias"]
+        names = [each.name for each in alias.args.get("columns") or []]
+        if not isinstance(made, exp.Anonymous) or made.name.lower() not in _ONE_COLUMN or len(names) != 1:
+            raise Unplanned(f"{text(lateral).strip()}: only explode(…) AS one name has a maintenance rule here")
+        outer = lateral.args.get("outer") or made.name.lower() == "explode_outer"
+        value = call("explode_outer" if outer else "explode", *(self.resolved(each).tree for each in made.expressions))
+        node, own = self.node(), self.context.names.fresh(names[0])
+        self.inputs, self.on = [Project(node, (*columns(node.names), (own, Scalar(value))))], []
+        added = (Field(alias.name or None, names[0], own),)
+        self.scope, _ = self.scope.beside(Scope(added, added))
 
     def _join(self, join: exp.Join) -> None:
         if join.args.get("method") or join.args.get("match_condition"):

@@ -35,6 +35,7 @@ _KNOWN = frozenset(
         "expressions",
         "from_",
         "joins",
+        "laterals",
         "where",
         "group",
         "having",

@@ -29,7 +29,6 @@ from strandline.compute.plan.matching import anti, filtered, marked, matching, o
 from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scalars.context import project
 from strandline.compute.plan.scalars.expressions import has_aggregate, replaced
-from strandline.compute.plan.scalars.functions import GENERATORS
 from strandline.compute.plan.scalars.order import is_limited
 from strandline.compute.plan.scalars.scope import Field, Unplanned
 
@@ -313,7 +312,7 @@ def _is_one(node: Node) -> bool:
         case Reduce():
             return not node.keys
         case Project():
-            return _is_one(node.input)
+            return _is_one(node.input) and not any(value.generates for _, value in node.columns)
         case Join():
             return not node.conditions and all(map(_is_one, node.inputs))
         case _:
@@ -326,8 +325,7 @@ def _is_exists(node: exp.Expr) -> bool:
 
 def _is_more(item: exp.Expr) -> bool:
     """Tell whether an item of a SELECT is more than one value of each row."""
-    calls = {each.name.lower() for each in item.find_all(exp.Anonymous)}
-    return has_aggregate(item) or item.find(exp.Window, exp.Query) is not None or not calls.isdisjoint(GENERATORS)
+    return has_aggregate(item) or item.find(exp.Window, exp.Query) is not None or Scalar(item).generates
 
 
 def _unaliased(item: exp.Expr) -> exp.Expr:

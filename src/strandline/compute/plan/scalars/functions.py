@@ -32,13 +32,6 @@ PLANNED: Final = {
 MERGING: Final = ("session_window",)
 """Functions that group rows by their neighbours: the group of a row is no function of the row."""
 
-GENERATORS: Final = frozenset(
-    f"{name}{outer}"
-    for name in ("explode", "inline", "json_tuple", "posexplode", "stack", "variant_explode")
-    for outer in ("", "_outer")
-)
-"""Functions that give several rows for one, or none."""
-
 VARIANCES: Final = {
     "std": ("sample", True),
     "stddev": ("sample", True),
