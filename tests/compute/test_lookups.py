@@ -125,6 +125,15 @@ def test_of_groups_only_those_that_the_changes_touch_are_read() -> None:
     assert asked.first == First((Order("price", nulls_first=False),), 1)
 
 
+def test_the_first_rows_are_not_enough_where_a_row_may_give_none() -> None:
+    """Damage: the least value is that of a row that has no elements, though it gives no row."""
+    columns = (*((name, Scalar(column(name))) for name in LINES.names), ("made", scalar("explode(array(`l_id`))")))
+    least = Aggregate("least", "min", Scalar(column("l_price")), False, "int", "int")
+    plan = regroup(Reduce(Project(LINES, columns), (), (least,)), _prior(), Window(frozenset("l"), (0,)))
+    assert plan is not None
+    assert planned(plan)[1] == ()
+
+
 def test_of_a_query_with_a_key_only_the_touched_keys_are_read() -> None:
     """Damage: one new row reads all that a window, or a difference of two inputs, looks at."""
     key = Key((("l_id",), ("o_id",)), ("id",))
