@@ -13,6 +13,7 @@ Source: design page "compute" (four rules: EXISTS, IN, NOT IN with its exact NUL
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -89,7 +90,9 @@ class Subqueries:
                 self._mark(node, name, grouped=self.grouped and not filters)
             else:
                 needed = filters and _null(over, {name})
-                bound = filters and _is_bound(over, name)
+                bound = _bound(over, name) if filters else None
+                if bound is not None:
+                    over = _with_bound(over, bound, name)
                 self._scalar(node, name, needed=needed, grouped=self.grouped and not filters, bound=bound)
             scope = self.relations.scope
             self.relations.scope = replace(scope, qualified=(*scope.qualified, Field(_SUBQUERY, name, name)))
@@ -202,11 +205,11 @@ class Subqueries:
 
     # ---- what the row is ---------------------------------------------------------------------------------------------
 
-    def _scalar(self, subquery: exp.Expr, name: str, *, needed: bool, grouped: bool, bound: bool) -> None:
+    def _scalar(self, subquery: exp.Expr, name: str, *, needed: bool, grouped: bool, bound: exp.Expr | None) -> None:
         """Add the column ``name``; ``needed``: rows for which it is NULL are not wanted.
 
-        ``bound``: columns are only compared with it.  Then it is kept, so that its old value and its new one are known
-        before rows are looked up (`lookups`).
+        ``bound``: a column is only compared with this value of it.  It is kept, so that its old value and its new one
+        are known before rows are looked up (`lookups`).
         """
         query, relations = subquery.unnest(), self.relations
         if is_limited(query):
@@ -226,13 +229,15 @@ class Subqueries:
         elif grouped:
             raise Unplanned("a scalar subquery that may have no row beside an aggregate")
         elif needed or _is_one(node):
-            relations.inputs.append(self._kept(node) if bound else node)
+            relations.inputs.append(node if bound is None else self._kept(node, bound))
         else:
             relations.inputs[0] = outer(relations.context, relations.inputs[0], node, ())
 
-    def _kept(self, node: Node) -> Node:
-        """Return the one row of ``node``, stored as it is."""
-        made = Reduce(node, tuple(columns(node.names)), ())
+    def _kept(self, node: Node, bound: exp.Expr) -> Node:
+        """Return the value ``bound`` of the one row of ``node``, stored."""
+        (name,) = node.names
+        value = replaced(bound, lambda each: column(name) if isinstance(each, exp.Column) else each)
+        made = Reduce(Project(node, ((name, Scalar(value)),)), tuple(columns([name])), ())
         self.relations.context.learn(made)
         return made
 
@@ -292,18 +297,30 @@ def _null(tree: exp.Expr, nulls: set[str]) -> bool:
             return False
 
 
-def _is_bound(tree: exp.Expr, name: str) -> bool:
-    """Tell whether ``tree`` compares a column with the column ``name``, which is greater or less.
+def _with_bound(tree: exp.Expr, bound: exp.Expr, name: str) -> exp.Expr:
+    """Return ``tree`` with the column ``name`` in the place of ``bound``."""
+    whole = exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(_SUBQUERY, quoted=True))
+    return replaced(tree, lambda each: whole.copy() if each == bound else each)
+
+
+def _bound(tree: exp.Expr, name: str) -> exp.Expr | None:
+    """Return the value of the column ``name`` that ``tree`` compares a column with; None if that is not all it does.
 
     >>> from strandline.algebra.scalar import scalar
-    >>> [_is_bound(scalar(each).tree, "a") for each in ("`b` < `a`", "(`a` >= `b`)", "`a` = `b`", "`b` < `a` + 1")]
-    [True, True, False, False]
+    >>> several = ("`b` < `a`", "(`a` - INTERVAL '1' DAY >= `b`)", "`b` = `a`")
+    >>> [None if (found := _bound(scalar(each).tree, "a")) is None else text(found) for each in several]
+    ['`a`', "`a` - INTERVAL '1' DAY", None]
     """
-    compared = tree.unnest()
+    compared: exp.Expr = tree.unnest()
     if not isinstance(compared, exp.LT | exp.LTE | exp.GT | exp.GTE):
-        return False
-    sides = [compared.this, compared.expression]
-    return all(isinstance(side, exp.Column) for side in sides) and name in [side.name for side in sides]
+        return None
+    sides: list[exp.Expr] = [compared.this.unnest(), compared.expression.unnest()]
+    for value, other in itertools.permutations(sides):
+        moved = isinstance(value, exp.Add | exp.Sub) and isinstance(value.expression, exp.Interval)
+        own: exp.Expr = value.this.unnest() if moved else value
+        if isinstance(own, exp.Column) and own.name == name and isinstance(other, exp.Column):
+            return value
+    return None
 
 
 def _is_one(node: Node) -> bool:

@@ -54,6 +54,9 @@ _FLOAT: Final = "its last bits depend on the order that rows come in"
 _SKETCH: Final = "the bytes of its sketch depend on the order that rows come in"
 _OUTSIDE: Final = "it depends on more than its arguments"
 _STORED: Final = "store the value in a column of the source"
+_ROW: Final = (
+    "read the row of a clock source, (SELECT max(at) FROM clock), after CREATE SOURCE clock (at TIMESTAMP) USING clock"
+)
 _SORTED: Final = "wrap it in array_sort(…)"
 
 INDEFINITE: Final = {
@@ -65,11 +68,11 @@ INDEFINITE: Final = {
     "uuid": (_CHANCE, f"{_STORED}, or derive it from the row with md5(…)"),
     "shuffle": (_CHANCE, "use array_sort(…)"),
     "aes_encrypt": (_CHANCE, _STORED),
-    "now": (_CLOCK, "use a timestamp column of the source"),
-    "current_timestamp": (_CLOCK, "use a timestamp column of the source"),
-    "localtimestamp": (_CLOCK, "use a timestamp column of the source"),
-    "current_date": (_CLOCK, "use a date column of the source"),
-    "curdate": (_CLOCK, "use a date column of the source"),
+    "now": (_CLOCK, _ROW),
+    "current_timestamp": (_CLOCK, _ROW),
+    "localtimestamp": (_CLOCK, _ROW),
+    "current_date": (_CLOCK, _ROW),
+    "curdate": (_CLOCK, _ROW),
     "current_time": (_CLOCK, "use a time column of the source"),
     "localtime": (_CLOCK, "use a time column of the source"),
     "unix_timestamp()": (_CLOCK, "give it the timestamp to convert"),
