@@ -26,7 +26,7 @@ RECENT = """CREATE MATERIALIZED VIEW recent AS SELECT id FROM visits
 
 
 def test_a_row_leaves_when_it_is_too_old_though_no_row_changes(spark: SparkSession, tmp_path: Path) -> None:
-    """Damage: what was seen an hour ago is recent until somebody comes."""
+    """Damage: what was seen an hour ago is recent until the next row comes."""
 
     async def body() -> list[list[int]]:
         found: list[list[int]] = []

@@ -13,7 +13,6 @@ Source: design page "compute" (four rules: EXISTS, IN, NOT IN with its exact NUL
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -25,6 +24,7 @@ from strandline.algebra.nodes import Join, Node, Project, Reduce, UnionAll
 from strandline.algebra.scalar import Scalar, binary, call, cast, column, columns, conjunction, is_null, number, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.aggregate import Reduction
+from strandline.compute.plan.bounds import bound_of, with_bound
 from strandline.compute.plan.key import key
 from strandline.compute.plan.matching import anti, filtered, marked, matching, outer
 from strandline.compute.plan.relations import Relations
@@ -82,7 +82,7 @@ class Subqueries:
                 raise Unplanned(f"{text(node)} inside an expression")
             name = self.relations.context.names.fresh("subquery")
             found.append((name, node))
-            return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(_SUBQUERY, quoted=True))
+            return _column(name)
 
         over = replaced(expression, take)
         for name, node in found:
@@ -90,9 +90,9 @@ class Subqueries:
                 self._mark(node, name, grouped=self.grouped and not filters)
             else:
                 needed = filters and _null(over, {name})
-                bound = _bound(over, name) if filters else None
+                bound = bound_of(over, name) if filters else None
                 if bound is not None:
-                    over = _with_bound(over, bound, name)
+                    over = with_bound(over, bound, _column(name))
                 self._scalar(node, name, needed=needed, grouped=self.grouped and not filters, bound=bound)
             scope = self.relations.scope
             self.relations.scope = replace(scope, qualified=(*scope.qualified, Field(_SUBQUERY, name, name)))
@@ -297,30 +297,9 @@ def _null(tree: exp.Expr, nulls: set[str]) -> bool:
             return False
 
 
-def _with_bound(tree: exp.Expr, bound: exp.Expr, name: str) -> exp.Expr:
-    """Return ``tree`` with the column ``name`` in the place of ``bound``."""
-    whole = exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(_SUBQUERY, quoted=True))
-    return replaced(tree, lambda each: whole.copy() if each == bound else each)
-
-
-def _bound(tree: exp.Expr, name: str) -> exp.Expr | None:
-    """Return the value of the column ``name`` that ``tree`` compares a column with; None if that is not all it does.
-
-    >>> from strandline.algebra.scalar import scalar
-    >>> several = ("`b` < `a`", "(`a` - INTERVAL '1' DAY >= `b`)", "`b` = `a`")
-    >>> [None if (found := _bound(scalar(each).tree, "a")) is None else text(found) for each in several]
-    ['`a`', "`a` - INTERVAL '1' DAY", None]
-    """
-    compared: exp.Expr = tree.unnest()
-    if not isinstance(compared, exp.LT | exp.LTE | exp.GT | exp.GTE):
-        return None
-    sides: list[exp.Expr] = [compared.this.unnest(), compared.expression.unnest()]
-    for value, other in itertools.permutations(sides):
-        moved = isinstance(value, exp.Add | exp.Sub) and isinstance(value.expression, exp.Interval)
-        own: exp.Expr = value.this.unnest() if moved else value
-        if isinstance(own, exp.Column) and own.name == name and isinstance(other, exp.Column):
-            return value
-    return None
+def _column(name: str) -> exp.Column:
+    """Return the column that stands in the place of a subquery."""
+    return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(_SUBQUERY, quoted=True))
 
 
 def _is_one(node: Node) -> bool:
