@@ -115,6 +115,7 @@ def test_sides_of_a_union_have_the_type_of_the_whole(laboratory: Any) -> None:
         ("SELECT DISTINCT shop, qty AS q FROM sales", ("shop", "q")),
         ("SELECT shop, count(*) AS n FROM sales GROUP BY shop ORDER BY n LIMIT 3", ("shop",)),
         ("SELECT shop FROM sales", None),
+        ("SELECT shop, explode(array(1, n)) AS e FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop)", None),
     ],
 )
 def test_a_key_is_found_where_the_shape_gives_one(sql: str, key: tuple[str, ...] | None, laboratory: Any) -> None:
@@ -160,6 +161,21 @@ def test_a_name_that_is_an_alias_and_a_column_is_left_to_spark(sql: str, laborat
     """Damage: the view would filter by another value than Spark does."""
     (opaque,) = nodes(laboratory.plan(sql).plan, Opaque)
     assert "an alias and a column" in opaque.reason
+
+
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ("SELECT count(*) AS n FROM (SELECT shop, qty FROM sales) PIVOT (sum(qty) FOR shop IN ('a'))", "PIVOTS"),
+        ("SELECT count(*) AS n FROM ((SELECT shop, qty FROM sales)) UNPIVOT (v FOR m IN (qty))", "PIVOTS"),
+        ("SELECT count(*) AS n FROM VALUES (1), (2) AS t(a) PIVOT (max(a) FOR a IN (1))", "PIVOTS"),
+        ("SELECT count(*) AS n FROM ((SELECT shop FROM sales) x JOIN sales h ON x.shop = h.shop)", "JOINS"),
+    ],
+)
+def test_what_stands_behind_a_relation_is_not_passed_over(sql: str, what: str, laboratory: Any) -> None:
+    """Damage: the view would be of the rows before the PIVOT, or of one side of the join."""
+    (opaque,) = nodes(laboratory.plan(sql).plan, Opaque)
+    assert what in opaque.reason
 
 
 @pytest.mark.parametrize(

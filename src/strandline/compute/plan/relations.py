@@ -7,7 +7,7 @@ keeps the updates and old sides of every term small.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,7 +35,9 @@ _OUTER: Final = ("LEFT", "RIGHT", "FULL")
 _LEFT: Final = f"{RESERVED}left_side"
 _RIGHT: Final = f"{RESERVED}right_side"
 _ONE_COLUMN: Final = ("explode", "explode_outer")
-_PLAIN_TABLE = ("this", "alias", "db", "catalog")
+_PLAIN_SUBQUERY: Final = ("this", "alias", "with_")
+_PLAIN_VALUES: Final = ("expressions", "alias")
+_PLAIN_TABLE: Final = ("this", "alias", "db", "catalog")
 
 
 @dataclass(slots=True)
@@ -120,9 +122,7 @@ class Relations:
     def _planned(self, relation: exp.Expr) -> Planned:
         match relation:
             case exp.Table() if isinstance(relation.this, exp.Identifier):
-                extra = [key for key, value in relation.args.items() if value and key not in _PLAIN_TABLE]
-                if extra:
-                    raise Unplanned(f"a table with {', '.join(extra)}")
+                _refuse_more(relation, "a table", _PLAIN_TABLE)
                 if not relation.db and relation.name.lower() in self.ctes:
                     return self.ctes[relation.name.lower()]
                 own = self.context.relation(".".join(p.name for p in relation.parts))
@@ -130,8 +130,13 @@ class Relations:
                     raise Unplanned(f"the relation {relation.name} is unknown here")
                 return self.context.get(own)
             case exp.Subquery() if isinstance(relation.this, exp.Query):
+                inner: exp.Expr = relation
+                while isinstance(inner, exp.Subquery):
+                    _refuse_more(inner, "a subquery", _PLAIN_SUBQUERY)
+                    inner = inner.this
                 return self.plan_query(relation.unnest() if not relation.args.get("with_") else relation, self.ctes)
             case exp.Values():
+                _refuse_more(relation, "VALUES", _PLAIN_VALUES)
                 return self.plan_query(relation, self.ctes)
             case _:
                 raise Unplanned(f"the relation {text(relation)}")
@@ -217,3 +222,10 @@ class Relations:
             self.correlated.append(condition)
         else:
             raise Unplanned(f"the condition {condition.sql} names columns that are not there")
+
+
+def _refuse_more(relation: exp.Expr, what: str, known: Sequence[str]) -> None:
+    """Raise `Unplanned` if there is more to a relation than is ``known``: a PIVOT, a sample, joins in parentheses."""
+    extra = [key.upper() for key, value in relation.args.items() if value and key not in known]
+    if extra:
+        raise Unplanned(f"{what} with {', '.join(extra)}")
