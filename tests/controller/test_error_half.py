@@ -24,9 +24,11 @@ VIEWS = {
     "summed": "SELECT s, count(*) AS c, sum(CAST(s AS INT) + n) AS total FROM t GROUP BY s",
     "ranged": "SELECT n % 3 AS r, max(CAST(s AS INT)) AS most FROM t GROUP BY n % 3",
     "recomputed": "SELECT id, rank() OVER (ORDER BY CAST(s AS INT), id) AS r FROM t",
+    "several": "SELECT id, explode(array(100 / n, 1)) AS q FROM t",
+    "beside": "SELECT id, count(*) AS c FROM t LATERAL VIEW explode(array(100 / n, n)) m AS q WHERE q > 1 GROUP BY id",
     "above": "SELECT count(*) AS n FROM joined",
 }
-BAD_NUMBER = ("linear",)
+BAD_NUMBER = ("linear", "several", "beside")
 BAD_TEXT = ("joined", "summed", "ranged", "recomputed", "above")
 
 

@@ -63,7 +63,8 @@ class _Careful:
     def node(self, node: Node) -> Node:
         match node:
             case Project():
-                return replace(node, input=self.passing(self.node(node.input), (value for _, value in node.columns)))
+                tried = [each for _, value in node.columns for each in _tried(value)]
+                return replace(node, input=self.passing(self.node(node.input), tried))
             case Filter():
                 return replace(node, input=self.passing(self.node(node.input), [node.predicate]))
             case Reduce():
@@ -126,7 +127,9 @@ def pruned(node: Node, wanted: frozenset[str]) -> Node:
                 return replace(below, input=pruned(Filter(below.input, node.predicate), read))
             return replace(node, input=below)
         case Project():
-            kept = tuple((name, value) for name, value in node.columns if name in wanted or _safe(value))
+            kept = tuple(
+                (name, value) for name, value in node.columns if name in wanted or value.generates or _safe(value)
+            )
             return Project(pruned(node.input, _read(value for _, value in kept)), kept)
         case Reduce():
             used = (a.argument for a in node.aggregates if a.argument is not None)
@@ -158,6 +161,11 @@ def _through(project: Project, predicate: Scalar) -> bool:
     """Return whether ``predicate`` can move below ``project``: the columns it reads pass through unchanged."""
     same = {name for name, value in project.columns if value.column == name}
     return predicate.columns <= same
+
+
+def _tried(value: Scalar) -> list[Scalar]:
+    """Return what has to have a value for ``value`` to have one: of a function that makes rows, its arguments."""
+    return [Scalar(each) for each in value.tree.expressions] if value.generates else [value]
 
 
 def _read(expressions: Iterable[Scalar]) -> frozenset[str]:
