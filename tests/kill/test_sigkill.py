@@ -116,7 +116,7 @@ class Town:
             }
         steps = [step for step in stages.values() if step is not None]
         self.arrive()
-        return sum(step["plan"] == "prepared" or any(step["looked_up"].values()) for step in steps)
+        return sum(step["plan"] == "prepared" or "probe" in step["access"].values() for step in steps)
 
     def ticks(self, number: int = -1) -> list[dict]:
         """Return what an incarnation logged of its ticks (a kill may have cut the last line off)."""

@@ -79,7 +79,7 @@ def _told(stage: Stage, internal: bool, last: Done | None) -> dict[str, Any]:
             "ms": last.ms,
             "window": last.window,
             "plan": last.plan,
-            "looked_up": dict(last.looked_up),
+            "access": {what: access.name.lower() for what, access in last.access.items()},
         },
         "reason": stage.reason,
         "instead": None if stage.reason is None else instead(stage.reason),
@@ -96,7 +96,7 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
     if (last := told["last_step"]) is not None:
         how = {"anew": "computed anew"}.get(last["window"], f"a {last['window']} window")
         done = [how, *(["plan " + last["plan"]] if last["plan"] else [])]
-        done += [f"{what}: {'looked up' if there else 'scanned'}" for what, there in last["looked_up"].items()]
+        done += [f"{what}: {access}" for what, access in last["access"].items()]
         yield f"  last step: {last['rows_read']} rows read, {last['ms']} ms; {'; '.join(done)}"
     if told["reason"] is not None:
         yield f"  because {told['reason'].partition(_WRITE)[0]}"

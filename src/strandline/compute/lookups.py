@@ -29,6 +29,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final
 
 from sqlglot import exp
@@ -69,6 +70,14 @@ class Place:
     columns: tuple[str, ...]
     where: tuple[Condition, ...] = ()
     first: First | None = None
+
+
+class Access(IntEnum):
+    """How the rows that matter of an old side were found: all of it read, read in part, or looked up by key."""
+
+    SCAN = 0
+    PRUNE = 1
+    PROBE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +257,7 @@ def _is_delta(node: Node) -> bool:
         case Project():
             return _is_delta(node.input) and not any(value.generates for _, value in node.columns)
         case Get():
-            return source(node.frame.partition("#")[0])[1] is Phase.DELTA
+            return source(node.frame)[1] is Phase.DELTA
         case _:
             return False
 

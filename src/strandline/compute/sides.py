@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec.structs import replace
 
 from strandline.algebra.schema import Schema
-from strandline.compute.lookups import Lookup, described
+from strandline.compute.lookups import Access, Lookup, described
 from strandline.compute.rules.phase import Phase, frame, source
 from strandline.compute.sink.actor import Sink
 from strandline.persist.handles.plane import Contents, Engine, Rows
 from strandline.persist.handles.read import ReadHandle, contents
+
+PRUNE_ROWS_MIN: Final = 100_000
+"""Fewer rows than this are read whole: to ask for the bounds of the keys takes as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,8 @@ class Sides:
         self._net = net
         self._wary = wary
         self._read: dict[str, Rows] = {}
-        self.looked_up: dict[str, bool] = {}
-        """By a collection and its columns, whether they were looked up there, and not scanned for."""
+        self.access: dict[str, Access] = {}
+        """By a collection and its columns, how their rows were found: the dearest way, if there were several."""
 
     async def rows(self, name: str) -> Rows:
         """Return a frame, by the name that the plan has for it."""
@@ -83,13 +87,30 @@ class Sides:
             found = await self._engine.lookup(
                 old, lookup.columns, keys, nulls=lookup.nulls, first=first, span=lookup.span, read=lookup.read
             )
+        access = Access.PROBE
+        if found is None and old is not None:
+            access, found = Access.PRUNE, await self._pruned(lookup, old)
         what = described(collection, lookup.columns, span=lookup.span)
-        self.looked_up[what] = found is not None and self.looked_up.get(what, True)
         if found is None:
-            found = await self.rows(lookup.of)
+            access, found = Access.SCAN, await self.rows(lookup.of)
         elif phase is Phase.NEW:
             found = await self._with_change(collection, found, lookup.read)
+        self.access[what] = min(access, self.access.get(what, access))
         self._read[lookup.frame] = await self._engine.narrowed(found, lookup.where)
+
+    async def _pruned(self, lookup: Lookup, old: Contents) -> Rows | None:
+        """Return what may be wanted of ``old``, by how far the changes' keys reach; None: all of it.
+
+        Keys of other sides are not known without reading these.
+        """
+        leading = {(batch.sort or old.schema.names)[0] for batch in old.batches}
+        changes = all(source(place.frame)[1] is Phase.DELTA for place in lookup.keys)
+        at = next((at for at, column in enumerate(lookup.columns) if leading == {column}), None)
+        if at is None or lookup.span or not changes or old.rows < PRUNE_ROWS_MIN:
+            return None
+        keys = [(await self.rows(place.frame), place.columns[at]) for place in lookup.keys]
+        wanted = replace(old, net=self._net or self._wary, here=self._here)
+        return await self._engine.prune(wanted, lookup.columns[at], keys, nulls=lookup.nulls)
 
     def _old(self, collection: str) -> Contents | None:
         """Return the old side of ``collection``; None if it is the stage's own, and that is not just what is stored."""

@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from strandline.compute.care import Care, Way, care_of, ways, whole_error
+from strandline.compute.lookups import Access
 from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.sides import Bounds, Sides
 from strandline.compute.sink.actor import Sink, Writing, reached
@@ -60,14 +61,14 @@ class Draft:
 class Done:
     """What a step did: how many input updates it read, and for people, how.
 
-    ``window``: whether it was small or large, or all was computed anew.  ``looked_up``: by the collection and its
-    columns, whether what the plan looks up was found in an arrangement, or scanned for.  ``plan``: see
-    `Engine.planned`.  ``ms``: since its wave began.  ``draft``: what was appended, if that was all of it.
+    ``window``: whether it was small or large, or all was computed anew.  ``access``: by the collection and its
+    columns, how the rows that matter of it were found.  ``plan``: see `Engine.planned`.  ``ms``: since its wave began.
+    ``draft``: what was appended, if that was all of it.
     """
 
     rows_read: int
     window: str = ""
-    looked_up: Mapping[str, bool] = field(default_factory=dict)
+    access: Mapping[str, Access] = field(default_factory=dict)
     plan: str = ""
     ms: int = 0
     draft: Draft | None = None
@@ -389,7 +390,7 @@ class StageRun:
             self._looked_up = lower
         for lookup in plans.lookups:
             await sides.look_up(lookup)
-        self._how = Done(seen.rows, "small" if window.small else "large", sides.looked_up)
+        self._how = Done(seen.rows, "small" if window.small else "large", sides.access)
         read = {name: await sides.rows(name) for name in plans.frames}
         return await self._evaluated(plans, read, origin, await self._inherited(self._changes(lower, upper))), seen.rows
 

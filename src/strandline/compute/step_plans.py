@@ -49,7 +49,7 @@ class StepPlans:
             return Planned(None)
         if care is Care.PLAIN:
             plan = delta_plan(self._stage, window)
-            if plan is None or window.first or not window.small:
+            if plan is None or window.first:
                 return Planned(plan)
             plan, lookups = planned(plan)
             return Planned(plan, None, lookups)

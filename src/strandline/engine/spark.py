@@ -41,6 +41,7 @@ from strandline.engine.parts.aside import Aside
 from strandline.engine.parts.merge import Rewriter
 from strandline.engine.parts.net import Netted, netted
 from strandline.engine.parts.part_store import Parts
+from strandline.engine.parts.prune import reach
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
 from strandline.engine.prepared.plans import ROWS_MAX, Asked, Plans
@@ -288,6 +289,12 @@ class SparkEngine:
         found = await self._run(partial(self._shared.get, key, of, find, _bytes))
         return None if found is None else wrap(Local(found, plain=False))
 
+    async def prune(self, old: Contents, column: str, keys: Sequence[tuple[Rows, str]], *, nulls: bool) -> Rows | None:
+        """See `Engine.prune`: by the bounds of parts and row groups."""
+        given = [(unwrap(rows), name) for rows, name in keys]
+        found = await self._run(partial(self._pruned, old, column, given, nulls=nulls))
+        return None if found is None else wrap(found)
+
     async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
         """See `Engine.narrowed`: of rows that are here."""
         match unwrap(rows):
@@ -356,6 +363,11 @@ class SparkEngine:
     def _query(self, sql: str, frames: Mapping[str, Frame], time: int) -> tuple[Schema, Frame]:
         with self._named(frames):
             return answers.query(self._session, sql, sorted(frames), time=time)
+
+    def _pruned(self, old: Contents, column: str, keys: Sequence[tuple[Frame, str]], *, nulls: bool) -> Frame | None:
+        kind = inline.update_schema(old.schema).field(column).type
+        within = reach(column, kind, keys, self._session, nulls=nulls)
+        return None if within is None else self._scanner.pruned(old, within)
 
     def _edited(self, name: str, schema: Schema, edit: Edit, frames: Mapping[str, Frame]) -> Frame:
         with self._named(frames) as multisets:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Final
 
+from strandline.compute.lookups import Access
 from strandline.compute.step import Done
 from strandline.instance.dataflows import Dataflows
 from strandline.materialize.runtime import Task
@@ -49,26 +50,27 @@ def _fields(done: Done) -> Iterator[tuple[str, int]]:
     yield "rows_read", done.rows_read
     yield "ms", done.ms
     yield from ((f"{field}/{value}", 1) for field in ("window", "plan") if (value := getattr(done, field)))
-    yield from ((f"looked_up/{what}", int(there)) for what, there in done.looked_up.items())
+    yield from ((f"access/{what}", int(access)) for what, access in done.access.items())
 
 
 def last_step(counted: Mapping[str, int], stage: str) -> Done | None:
     """Return what the last step of a stage did; None if it is not known here.
 
-    >>> done = Done(7, "small", {"t by k": True}, "prepared", 12)
+    >>> done = Done(7, "small", {"t by k": Access.PROBE}, "prepared", 12)
     >>> last_step({f"step/s/{name}": count for name, count in _fields(done)}, "s") == done
     True
     """
     fields = of(counted, STEP, stage)
     if "rows_read" not in fields:
         return None
-    texts: dict[str, dict[str, bool]] = {"window": {}, "plan": {}, "looked_up": {}}
+    texts: dict[str, dict[str, int]] = {"window": {}, "plan": {}, "access": {}}
     for name, count in fields.items():
         field, _, value = name.partition("/")
         if field in texts:
-            texts[field][value] = bool(count)
+            texts[field][value] = count
     window, plan = (next(iter(texts[field]), "") for field in ("window", "plan"))
-    return Done(fields["rows_read"], window, texts["looked_up"], plan, fields.get("ms", 0))
+    access = {what: Access(number) for what, number in texts["access"].items()}
+    return Done(fields["rows_read"], window, access, plan, fields.get("ms", 0))
 
 
 def sendable(counted: Mapping[str, int]) -> dict[str, int]:

@@ -37,7 +37,7 @@ def test_the_process_that_writes_tells_the_last_step_of_each_stage_and_others_kn
         last = told["last_step"]
         assert (last["rows_read"], last["window"], last["plan"]) == (1, "small", "prepared")
         assert last["ms"] > 0
-        assert last["looked_up"]["customers by id"] is True
+        assert last["access"]["customers by id"] == "probe"
         assert "last step: 1 rows read" in str(env.explain("sales"))
         ranked = _stages(env, "ranked")["recompute"]
         assert "PARTITION BY" in ranked["reason"]

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Final
 
 _MARK: Final = ":"
+_NUMBER: Final = "#"
 
 
 class Phase(Enum):
@@ -39,9 +40,14 @@ def source(frame_name: str) -> tuple[str, Phase]:
 
     >>> source("a:b:delta") == ("a:b", Phase.DELTA)
     True
+
+    A number that tells look-ups of one side apart is passed over.
+
+    >>> source("a#b:old#3") == ("a#b", Phase.OLD)
+    True
     """
     name, _, phase = frame_name.rpartition(_MARK)
-    return name, Phase(phase)
+    return name, Phase(phase.partition(_NUMBER)[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Distributed, Frame, Local, dataframe
 from strandline.engine.parts.footers import Described
 from strandline.engine.parts.part_store import Parts
+from strandline.engine.parts.prune import SHARE_MAX, Reach
 from strandline.engine.sql import answers
 from strandline.errors import CorruptionError
 from strandline.persist.handles.plane import Contents, Half
@@ -43,12 +44,20 @@ class Scanner:
     session: SparkSession
     store: Parts
 
-    def read(self, contents: Contents) -> Frame:
-        """Return the updates of ``contents``.  Raises `CorruptionError` for a missing or damaged part."""
-        frame = self._read(contents)
+    def read(self, contents: Contents, within: Reach | None = None) -> Frame:
+        """Return the updates of ``contents``; perhaps only those ``within`` reach, which are rows of the ok half.
+
+        Raises `CorruptionError` for a missing or damaged part.
+        """
+        frame = self._read(contents, within)
         return answers.netted(frame, contents.advance, self.session) if contents.net and not frame.plain else frame
 
-    def _read(self, contents: Contents) -> Frame:
+    def pruned(self, contents: Contents, within: Reach) -> Frame | None:
+        """Return the updates of ``contents`` that are ``within`` reach; None: reading all of them is as good."""
+        parts = self.store.check_all(_blobs(contents))
+        return self.read(contents, within) if parts and within.share(parts) <= SHARE_MAX else None
+
+    def _read(self, contents: Contents, within: Reach | None) -> Frame:
         small = _decoded(contents)
         blobs = _blobs(contents)
         if not blobs:
@@ -57,7 +66,8 @@ class Scanner:
             table = pa.concat_tables(self.tables(contents))
             if table.num_rows <= HERE_ROWS_MAX:
                 return Local(table, contents.plain)
-        scan = self._shown(contents, self.store.check_all(blobs))
+        parts = self.store.check_all(blobs)
+        scan = self._shown(contents, [part for part in parts if within is None or within.meets(part)], within)
         if scan is None:
             return Local(small, contents.plain)
         if small.num_rows:
@@ -120,7 +130,7 @@ class Scanner:
             raise CorruptionError(f"part {part.key} holds updates without a time or a diff")
         return table
 
-    def _shown(self, contents: Contents, parts: Sequence[Described]) -> DataFrame | None:
+    def _shown(self, contents: Contents, parts: Sequence[Described], within: Reach | None = None) -> DataFrame | None:
         """Return what shows of these parts, times counting from ``contents.advance``; None if nothing does."""
         windows: dict[Window | None, list[Described]] = {}
         for one in parts:
@@ -129,11 +139,11 @@ class Scanner:
         for window, those in windows.items():
             shown = contents.through(window)
             if shown is not None:
-                scan = Distributed(self._scan(shown, those), contents.plain, shown.advance)
+                scan = Distributed(self._scan(shown, those, within), contents.plain, shown.advance)
                 scans.append(dataframe(scan, self.session, contents.advance))
         return reduce(DataFrame.unionAll, scans) if scans else None
 
-    def _scan(self, contents: Contents, parts: Sequence[Described]) -> DataFrame:
+    def _scan(self, contents: Contents, parts: Sequence[Described], within: Reach | None) -> DataFrame:
         """Return the updates in these parts, times counting from ``contents.advance``."""
         ddl = ", ".join(filter(None, [contents.schema.ddl, f"{ERROR} string, {TIME} bigint, {DIFF} bigint"]))
         reader = self.session.read.schema(ddl).options(**_OPTIONS)
@@ -148,6 +158,7 @@ class Scanner:
         where, names = _half(contents)
         where += _bounds(contents, least, greatest)
         time = f"{_time(contents, least, greatest)} AS {TIME}"
+        scan = scan if within is None else scan.where(within.condition)
         return (scan.where(" AND ".join(where)) if where else scan).selectExpr(*map(quote, names), time, DIFF)
 
 

@@ -315,6 +315,15 @@ class Engine(Merger, Protocol):
         """
         ...
 
+    async def prune(self, old: Contents, column: str, keys: Sequence[tuple[Rows, str]], *, nulls: bool) -> Rows | None:
+        """Return the rows of ``old`` whose ``column`` is between the least and the greatest value of ``keys`` (lazy).
+
+        Those are values in a column of each.  ``nulls``: the rows with NULL too; they matter if a key is NULL.  Perhaps
+        more are returned, never fewer.  None: reading all of ``old`` is as good, or the only way.  Raises
+        `CorruptionError` as `read` does.
+        """
+        ...
+
     async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
         """Return ``rows`` without those for which one of ``conditions`` is not true; some of these may remain."""
         ...

@@ -327,6 +327,17 @@ class ListEngine:
         inside = (r for r in found.rows if r[column] is not None and min(values) <= r[column] <= max(values))
         return _narrow(inside, tuple(name for name in found.names if read is None or name in _OURS or name in read))
 
+    async def prune(self, old: Contents, column: str, keys: Sequence[tuple[Rows, str]], *, nulls: bool) -> Rows | None:
+        """See `Engine.prune`: exactly those rows."""
+        values = [row[name] for rows, name in keys for row in listed(rows).rows if row[name] is not None]
+        if not values:
+            return None
+        found = listed(await self.read(old))
+        inside = (
+            row for row in found.rows if (nulls if row[column] is None else min(values) <= row[column] <= max(values))
+        )
+        return _narrow(inside, found.names)
+
     async def narrowed(self, rows: Rows, conditions: Sequence[Condition]) -> Rows:
         """See `Engine.narrowed`: every row remains."""
         return rows
