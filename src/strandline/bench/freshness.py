@@ -1,8 +1,9 @@
 """`strandline bench freshness`: how long a row that is durable upstream takes to be readable in a view.
 
-Files of rows come into a folder at a steady rate (`feed.Feed`).  The view joins them to customers and groups them.  A
-row is durable once its file has its name (after fsync), and readable once a commit of the view holds it: for us, the
-tick that read it has ended; for the peer, the batch that read it has published its result.
+Files of rows come into a folder at a steady rate (`feed.Feed`), complete when they have their names: both sides take
+what they see.  The view joins them to customers and groups them.  A row is durable once its file has its name (after
+fsync), and readable once a commit of the view holds it: for us, the tick that read it has ended; for the peer, the
+batch that read it has published its result.
 
 The peer is a Structured Streaming query over a folder of its own: the same text, customers as a static Parquet table
 (ours may change, theirs may not), aggregation in ``complete`` mode with as many partitions as there are cores, no
@@ -126,7 +127,8 @@ async def _ours(session: SparkSession, location: Path, seen: _Seen, pool: Execut
         await env.execute("CREATE TABLE customers (id INT, segment STRING)")
         await env.commit([Edit("customers", None, _customers())])
         await env.execute(
-            f"CREATE SOURCE events ({EVENTS}) USING files OPTIONS (path '{seen.feed.folder}/*.csv', header 'true')"
+            f"CREATE SOURCE events ({EVENTS}) USING files "
+            f"OPTIONS (path '{seen.feed.folder}/*.csv', header 'true', settle '0')"
         )
         await env.execute(f"CREATE MATERIALIZED VIEW totals AS {QUERY}")
         await env.tick()

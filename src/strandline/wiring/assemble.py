@@ -26,6 +26,7 @@ from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses
 from strandline.engine.files.decoder import SparkFiles
+from strandline.engine.session.functions import Functions
 from strandline.engine.session.start import adopt, build
 from strandline.engine.spark import SparkEngine
 from strandline.engine.sql.analysis import SparkAnalyst
@@ -75,6 +76,8 @@ def assemble(
         if spark is None:
             opened.callback(session.stop)
         where.prepare(session)
+        functions = Functions(config.functions)
+        functions.learn(session)
         engine = SparkEngine(session, parts)
         opened.callback(engine.close)
         clock = SystemClock()
@@ -84,7 +87,7 @@ def assemble(
             blob,
             store,
             engine,
-            SparkAnalyst(session),
+            SparkAnalyst(session, functions),
             Readers(clock, engine, SparkFiles(session)),
             partial(driver, clock),
             side_by_side,

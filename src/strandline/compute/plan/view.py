@@ -67,12 +67,12 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
     query = parse(sql)
     read = _imports(query, sql, catalog)
     relations = {name: catalog[name] for name in read}
-    refuse_indefinite(query, sql, relations)
+    refuse_indefinite(query, sql, relations, analyst.functions)
     schema = analyst.schema_of(sql, relations)
     mistrust = None if query is not None else "only Spark can read this text"
     if query is not None and not analyst.same(sql, text(query), relations):
         query, mistrust = None, "sqlglot reads this text otherwise than Spark does"
-        refuse_indefinite(None, sql, relations)
+        refuse_indefinite(None, sql, relations, analyst.functions)
     context = Context(relations, analyst, _mentioned(query), Names(_bound(query)))
     whole = _recomputable(query, sql, relations, analyst) if distrusted else None
     try:

@@ -178,6 +178,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, _Scalar] = {}
     storage: dict[str, _Scalar] = {}
+    functions: dict[str, str] = {}
     endpoints: dict[str, dict[str, _Scalar]] = {}
 
     def __post_init__(self) -> None:
@@ -203,6 +204,7 @@ def _settings(root: Path) -> Project:
         "keep_history": settings.keep_history,
         "cache": None if settings.cache is None else str(root.absolute() / settings.cache),
         "cache_bytes": settings.cache_bytes,
+        "functions": {name: _function(root, text) for name, text in settings.functions.items()},
     }
     endpoints = {}
     for name, given in settings.endpoints.items():
@@ -218,6 +220,16 @@ def _settings(root: Path) -> Project:
         settings.tick_ms,
         endpoints,
     )
+
+
+def _function(root: Path, text: str) -> str:
+    """Return where a function is, as the configuration takes it; a file is one below the project.
+
+    >>> _function(Path("/p"), "text.py:slug"), _function(Path("/p"), "firm.text:slug")
+    ('/p/text.py:slug', 'firm.text:slug')
+    """
+    where, _, name = text.rpartition(":")
+    return f"{root.absolute() / where}:{name}" if where.endswith(".py") else text
 
 
 def _location(root: Path, text: str) -> str:

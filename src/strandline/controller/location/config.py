@@ -46,6 +46,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     FOR``): an interval such as ``1 hour`` or ``7 days``, or ``0``.
     ``cache_bytes``: how much of an object store is kept in local files (0: nothing), in ``cache`` if that is said.
     ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
+    ``functions``: what views may call besides Spark's functions, by name: a ``udf`` of Spark's that is deterministic,
+    or where one is: ``module:name`` or ``path/to/file.py:name``.
     ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
     ``secret_access_key``, ``session_token``; what is not said is taken from the environment variables that the store's
     own tools read.
@@ -60,6 +62,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, str] = {}
     storage: dict[str, str] = {}
+    functions: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
         if self.tick_ms < 1:

@@ -36,6 +36,10 @@ _BARE: Final = re.compile(
     r"|\[(?:_LEGACY_ERROR_TEMP_\d+|INCONSISTENT_BEHAVIOR_CROSS_VERSION[A-Z_.]*)\][^\n]*"
 )
 """The same, where Spark lets Java's own exception through, or has given its error no class yet."""
+_PYTHON: Final = re.compile(
+    r"thrown from the Python worker[^\n]*(?:\s*^Traceback[^\n]*\n(?:[ \t][^\n]*\n)*(\S[^\n]*))?", re.MULTILINE
+)
+"""What a function of the caller's raised for a row."""
 _CONSTANT: Final = re.compile(r"\[INVALID_FORMAT\b")
 """A constant that Spark looks at as late as it does at a row's values."""
 _NO_SPACE: Final = re.compile(r"(?:(/[^\s():]+)[\s():]*)?(No space left on device)")
@@ -77,6 +81,8 @@ def as_ours(error: Exception) -> StrandlineError | None:
         return EvaluationError(f"a row cannot be evaluated: {found[1]}: {_ADVICE.sub('', found[2])}")
     if found := _BARE.search(text):
         return EvaluationError(f"a row cannot be evaluated: {found[0]}")
+    if found := _PYTHON.search(text):
+        return EvaluationError(f"a row cannot be evaluated: a function raised {found[1] or 'an exception'}")
     if isinstance(error, IllegalArgumentException) or _CONSTANT.match(text):
         return EvaluationError(f"a row cannot be evaluated: {_STATE.sub('', text.splitlines()[0])}")
     if py4j:

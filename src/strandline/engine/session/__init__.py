@@ -1,3 +1,3 @@
-"""Sessions: starting Spark, and what it takes to reach an object store."""
+"""Sessions: starting Spark, the functions of its user, and what it takes to reach an object store."""
 
-__all__ = ["class_archive", "start"]
+__all__ = ["class_archive", "functions", "start"]

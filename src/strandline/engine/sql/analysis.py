@@ -24,6 +24,7 @@ from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
 from strandline.engine.frames.ddl import schema_of
 from strandline.engine.frames.failures import is_sparks, thrown
+from strandline.engine.session.functions import Functions
 from strandline.engine.session.start import adopt
 from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError, Position
@@ -40,8 +41,12 @@ _LIKENESS_MIN: Final = 0.6
 class SparkAnalyst:
     """Answers what a query's columns are.  Safe to call from several threads; one analysis at a time."""
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, functions: Functions | None = None) -> None:
         self._session = adopt(session)
+        self.functions: frozenset[str] = frozenset()
+        if functions is not None:
+            functions.learn(self._session)
+            self.functions = functions.names
         self._lock = threading.Lock()
         self._empties: dict[str, DataFrame] = {}
         self._named: dict[str, str] = {}  # the views that there are, and their column lists

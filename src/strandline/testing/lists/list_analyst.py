@@ -25,6 +25,8 @@ from strandline.errors import DefinitionError
 class ListAnalyst:
     """`strandline.controller.assembly.TypeAnalyst` by sqlglot."""
 
+    functions: frozenset[str] = frozenset()
+
     def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
         """See `Analyst.schema_of`."""
         known: dict[str, object] = {n.lower(): {c.name: c.type for c in schema} for n, schema in relations.items()}

@@ -18,6 +18,11 @@ from strandline.algebra.schema import Schema
 class Analyst(Protocol):
     """Analyses queries; runs none."""
 
+    @property
+    def functions(self) -> frozenset[str]:
+        """The functions, lower-case, that this process can call besides Spark's own; all have a definite value."""
+        ...
+
     def schema_of(self, sql: str, relations: Mapping[str, Schema]) -> Schema:
         """Return the schema of the query ``sql`` in which each of ``relations`` is a table.
 

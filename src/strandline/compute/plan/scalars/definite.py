@@ -72,15 +72,22 @@ _BEFORE_PARENTHESIS: Final = frozenset(
 _HINT: Final = re.compile(r"/\*\+.*?\*/", re.DOTALL)
 _LISTED: Final = DEFINITE | frozenset(GRAMMAR)
 _UNLISTED: Final = "is not known to have a definite value in a view"
+_UNKNOWN: Final = (
+    "if it is yours, configure a deterministic udf of this name (functions); "
+    "else store its value in a column of the source"
+)
 
 
-def refuse_indefinite(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema]) -> None:
+def refuse_indefinite(
+    query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], functions: frozenset[str] = frozenset()
+) -> None:
     """Raise `DefinitionError`, which names the function and its place, if ``sql``, read as ``query``, is indefinite.
 
-    ``relations``: what the text reads; the names of their columns are no calls.
+    ``relations``: what the text reads; the names of their columns are no calls.  ``functions``: the definite ones that
+    are not Spark's.
     """
     if query is None:
-        _refuse_by_token(sql)
+        _refuse_by_token(sql, functions)
         return
     own = {name.lower() for schema in relations.values() for name in schema.names}
     own |= {alias.alias.lower() for alias in query.find_all(exp.Alias)}
@@ -93,8 +100,8 @@ def refuse_indefinite(query: exp.Expr | None, sql: str, relations: Mapping[str, 
         if name in INDEFINITE:
             if not _excused(node, name):
                 _refuse(name, _place(node, name, sql))
-        elif name.removesuffix("()") not in _LISTED:
-            _refuse_unlisted(name, _place(node, name, sql))
+        elif name.removesuffix("()") not in _LISTED | functions:
+            _refuse_unlisted(name, _place(node, name, sql), functions)
     sample = query.find(exp.TableSample)
     if sample is not None:
         _refuse_sample(position_of(sample.parent or sample, sql))
@@ -139,8 +146,9 @@ def _place(node: exp.Expr, name: str, sql: str) -> Position | None:
     return position_of(node, sql)
 
 
-def _refuse_by_token(sql: str) -> None:
+def _refuse_by_token(sql: str, functions: frozenset[str]) -> None:
     """The same for text that only Spark can read: a call is a word before a parenthesis that is no word of SQL."""
+    listed = _LISTED | functions
     hints = [hint.span() for hint in _HINT.finditer(sql)]
     tokens = [word for word in words(sql) if not any(start <= word.start < end for start, end in hints)]
     for before, word, following in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
@@ -153,8 +161,8 @@ def _refuse_by_token(sql: str) -> None:
             _refuse(name, place)
         elif name == "tablesample":
             _refuse_sample(place)
-        elif called and name not in _LISTED and _last_word(name) not in _BEFORE_PARENTHESIS and not _names(before):
-            _refuse_unlisted(name, place)
+        elif called and name not in listed and _last_word(name) not in _BEFORE_PARENTHESIS and not _names(before):
+            _refuse_unlisted(name, place, functions)
 
 
 def _last_word(name: str) -> str:
@@ -172,9 +180,9 @@ def _refuse(name: str, place: Position | None) -> NoReturn:
     raise DefinitionError(f"{name} has no definite value in a view: {reason}; {instead} instead", place)
 
 
-def _refuse_unlisted(name: str, place: Position | None) -> NoReturn:
-    near = difflib.get_close_matches(name, _LISTED, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "store its value in a column of the source"
+def _refuse_unlisted(name: str, place: Position | None, functions: frozenset[str]) -> NoReturn:
+    near = difflib.get_close_matches(name, _LISTED | functions, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else _UNKNOWN
     raise DefinitionError(f"the function {name} {_UNLISTED}; {hint}", place)
 
 
