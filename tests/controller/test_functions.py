@@ -118,7 +118,7 @@ def test_a_view_whose_function_is_not_there_waits_for_it(spark: SparkSession, tm
         ("a b", F.udf(slug, StringType()), "no name"),
         ("plain", slug, "no udf"),
         ("text", "no.such.module:slug", "not found"),
-        ("text", "slug", "module:name"),
+        ("text", "slug", "MODULE:NAME"),
     ],
 )
 def test_what_views_cannot_call_is_refused(

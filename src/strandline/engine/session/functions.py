@@ -40,7 +40,7 @@ class Functions:
     """The functions by name, lower-case.  Each session that reads texts of views has to `learn` them."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        """Take a function for each name: a ``udf``, or where one is: ``module:name`` or ``path/to/file.py:name``.
+        """Take a function for each name: a ``udf``, or where one is: ``MODULE:NAME`` or ``FILE.py:NAME``.
 
         Raises `ConfigError` naming the function, for one that cannot be found or that views cannot call.
         """
@@ -68,7 +68,7 @@ def _found(name: str, given: Any) -> Any:
         return given
     where, _, attribute = given.rpartition(":")
     if not where:
-        raise ConfigError(f"the function {name!r} is {given!r}; it can be 'module:name' or 'path/to/file.py:name'")
+        raise ConfigError(f"the function {name!r} is {given!r}; it can be MODULE:NAME or FILE.py:NAME")
     try:
         return getattr(_module(where), attribute)
     except Exception as error:  # whatever the code of this module raises
