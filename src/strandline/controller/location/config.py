@@ -47,7 +47,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``cache_bytes``: how much of an object store is kept in local files (0: nothing), in ``cache`` if that is said.
     ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
     ``functions``: what views may call besides Spark's functions, by name: a ``udf`` of Spark's that is deterministic,
-    or where one is: ``MODULE:NAME`` or ``FILE.py:NAME``.
+    or its place (``MODULE:NAME``, MODULE a module or a file).
     ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
     ``secret_access_key``, ``session_token``; what is not said is taken from the environment variables that the store's
     own tools read.

@@ -40,7 +40,7 @@ class Functions:
     """The functions by name, lower-case.  Each session that reads texts of views has to `learn` them."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
-        """Take a function for each name: a ``udf``, or where one is: ``MODULE:NAME`` or ``FILE.py:NAME``.
+        """Take a function for each name: a ``udf``, or its place (``MODULE:NAME``, MODULE a module or a file).
 
         Raises `ConfigError` naming the function, for one that cannot be found or that views cannot call.
         """
