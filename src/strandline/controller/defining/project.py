@@ -223,11 +223,7 @@ def _settings(root: Path) -> Project:
 
 
 def _function(root: Path, text: str) -> str:
-    """Return where a function is, as the configuration takes it; a file is one below the project.
-
-    >>> _function(Path("/p"), "text.py:slug"), _function(Path("/p"), "firm.text:slug")
-    ('/p/text.py:slug', 'firm.text:slug')
-    """
+    """Return where a function is, as the configuration takes it; a file is one below the project."""
     where, _, name = text.rpartition(":")
     return f"{root.absolute() / where}:{name}" if where.endswith(".py") else text
 
