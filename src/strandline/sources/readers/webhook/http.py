@@ -26,15 +26,26 @@ READ_BYTES: Final = 64 << 10
 assert LINE_BYTES_MAX <= HEAD_BYTES_MAX <= READ_BYTES
 
 _REQUEST: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/1\.([01])")
-_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)[ \t]*")
+_HEADER: Final = re.compile(
+    rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*((?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)[ \t]*"
+)
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
 _ONCE: Final = frozenset(
-    {"authorization", "content-length", "content-type", "expect", "host", "idempotency-key", "origin", "transfer-encoding"}
+    {
+        "authorization",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "idempotency-key",
+        "origin",
+        "transfer-encoding",
+    }
 )
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a failure of this program
+class Refused(Exception):
     """The request is answered by ``status``, and its connection is closed."""
 
     def __init__(self, status: HTTPStatus, reason: str, headers: Mapping[str, str] | None = None) -> None:

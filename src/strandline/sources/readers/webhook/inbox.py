@@ -94,7 +94,8 @@ class Request:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-class Taken(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Taken:
     """The request is durable: the offset of its first message, and their number; ``again``: it was before."""
 
     first: int
@@ -102,13 +103,15 @@ class Taken(NamedTuple):
     again: bool = False
 
 
-class Full(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Full:
     """There is no room: so many bytes wait to be ingested."""
 
     waiting: int
 
 
-class Reused(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reused:
     """The key belongs to a request with other content."""
 
     key: str
@@ -218,8 +221,8 @@ class Inbox:
         first = self._arrivals[at].first if at < len(self._arrivals) else self.next
         if lower < upper and (lower < first or self.next < upper):
             raise SourceError(
-                f"messages {lower} to {upper} are asked for; the record shard {self._shard.shard!r} of the webhook holds "
-                f"{first} to {self.next}: it, or the source's other shards, are of another moment; restore them together"
+                f"messages {lower} to {upper} are asked for; the webhook's record shard {self._shard.shard!r} holds "
+                f"{first} to {self.next}: it and the source's other shards are of different moments; restore them together"
             )
         for arrival in islice(self._arrivals, at, None):
             if arrival.first >= upper:

@@ -21,7 +21,11 @@ from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, PLACE, TEXT, Ki
 _UNITS: Final = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 PORT_MAX: Final = 65_535
 _OF_CSV: Final = ("delimiter", "nulls")
-_INCLUDED: Final = {"include_offset": Metadata.OFFSET, "include_timestamp": Metadata.TIMESTAMP, "include_headers": Metadata.HEADERS}
+_INCLUDED: Final = {
+    "include_offset": Metadata.OFFSET,
+    "include_timestamp": Metadata.TIMESTAMP,
+    "include_headers": Metadata.HEADERS,
+}
 
 
 class Format(Enum):
@@ -79,8 +83,8 @@ class WebhookOptions:
     format: Format = option(one_of(Format), "How the bytes of a message hold a row.", default="json")
     body: Body = option(
         one_of(Body),
-        "How a body is cut into messages. `json`: an array is a message for each element, any other value one; `lines`: "
-        "each line that is not blank; `whole`: all of it; `auto`: by Content-Type (`application/x-ndjson` and "
+        "How a body is cut into messages. `json`: an array is a message for each element, any other value is one; "
+        "`lines`: each line that is not blank; `whole`: all of it; `auto`: by Content-Type (`application/x-ndjson` and "
         "`text/csv` are lines, other types of JSON are JSON, all else is whole).",
         default="auto",
     )

@@ -110,7 +110,8 @@ class WebhookReader:
 
     def likely_small(self, slices: Sequence[Slice]) -> bool:
         """Whether these messages have few bytes."""
-        return sum(self._inbox.size_of(each.lower[PARTITION], each.upper[PARTITION]) for each in slices) <= SMALL_BYTES_MAX
+        ranges = ((each.lower[PARTITION], each.upper[PARTITION]) for each in slices)
+        return sum(self._inbox.size_of(*each) for each in ranges) <= SMALL_BYTES_MAX
 
     def notices(self) -> tuple[str, ...]:
         """Return why nothing can be sent, if so."""
@@ -123,9 +124,7 @@ class WebhookReader:
 
 async def _open(options: WebhookOptions, given: Surroundings) -> WebhookReader:
     shard = await given.progress()
-    inbox = await Inbox.open(
-        given.clock, shard, given.epoch, room=options.max_waiting, remember_ms=options.remember
-    )
+    inbox = await Inbox.open(given.clock, shard, given.epoch, room=options.max_waiting, remember_ms=options.remember)
     return WebhookReader(inbox, WebhookServer(inbox, options), given.messages, given.schema, options)
 
 

@@ -2,7 +2,7 @@
 
 | answer | when |
 | --- | --- |
-| 200 `{"offset": …, "messages": …}` | the request is durable; `"again": true`: it was before, by its `Idempotency-Key` |
+| 200 `{"offset": …, "messages": …}` | the request is durable; `"again": true`: it was before, by its key |
 | 400 | it is no request of HTTP/1.1, or its body holds no message |
 | 401, 403 | the token is wrong; without a token: a browser sends it, or it names another host than this machine |
 | 404, 405, 411, 413, 415, 417, 431, 501 | another path, method, length, size, encoding … than is taken |
