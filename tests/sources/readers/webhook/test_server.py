@@ -61,6 +61,7 @@ async def answers(reader):
 
 @asynccontextmanager
 async def site(**options):
+    """Run a server with these options."""
     post = Post(**options)
     inbox = await post.inbox()
     server = WebhookServer(inbox, post.options)
@@ -226,9 +227,7 @@ def test_a_request_that_does_not_arrive_is_given_up():
     """Damage: senders that stop in the middle hold connections for ever."""
 
     async def body(here):
-        ((status, _, _),) = await here.raw(
-            b"POST /numbers HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\n{"
-        )
+        ((status, _, _),) = await here.raw(b"POST /numbers HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\n{")
         assert status == 408
         assert here.stored() == []
 
@@ -253,9 +252,16 @@ def test_with_a_token_nobody_sends_without_it():
     """Damage: whoever reaches the port writes rows."""
 
     async def body(here):
-        for given in ({}, {"Authorization": "Bearer x"}, {"Authorization": "s3cret"}, {"Authorization": "Basic s3cret"}):
+        for given in (
+            {},
+            {"Authorization": "Bearer x"},
+            {"Authorization": "s3cret"},
+            {"Authorization": "Basic s3cret"},
+        ):
             status, headers, _ = await here.send(path="/elsewhere", **given)
-            assert (status, headers["WWW-Authenticate"]) == (401, "Bearer"), "and it does not learn which paths there are"
+            assert (status, headers["WWW-Authenticate"]) == (401, "Bearer"), (
+                "and it does not learn which paths there are"
+            )
         status, _, _ = await here.send(Authorization="Bearer s3cret", Host="example.org")
         assert status == 200
 
@@ -340,9 +346,11 @@ def test_over_tls(tmp_path):
     """Damage: tokens and rows travel in the open."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        + ["-keyout", str(key), "-out", str(certificate), "-days", "1", "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=DNS:localhost"],
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-keyout", str(key), "-out", str(certificate), "-days", "1", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost"),
+        ],
         check=True,
         capture_output=True,
     )

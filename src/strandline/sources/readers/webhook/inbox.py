@@ -222,7 +222,7 @@ class Inbox:
         if lower < upper and (lower < first or self.next < upper):
             raise SourceError(
                 f"messages {lower} to {upper} are asked for; the webhook's record shard {self._shard.shard!r} holds "
-                f"{first} to {self.next}: it and the source's other shards are of different moments; restore them together"
+                f"{first} to {self.next}: it and the source's shards are of different moments; restore them together"
             )
         for arrival in islice(self._arrivals, at, None):
             if arrival.first >= upper:
