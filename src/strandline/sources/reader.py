@@ -30,6 +30,7 @@ from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.sources.reclock import Slice
 from strandline.store.clock import Clock
+from strandline.store.secret import Secret
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,6 +119,13 @@ class SourceReader(Protocol):
 
 class FileDecoder(Protocol):
     """Turns files into rows, on the data plane (implemented by the engine)."""
+
+    async def reach(self, url: str, options: Mapping[str, str | Secret]) -> None:
+        """Learn how objects below ``url`` (as ``s3://bucket/prefix``) are read, before any are decoded.
+
+        Raises `ConfigError` if the data plane cannot reach them.
+        """
+        ...
 
     async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         """Return the records of all files (lazy): as `SourceReader.read` says."""

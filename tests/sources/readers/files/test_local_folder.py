@@ -137,6 +137,6 @@ def test_listings_add_up_to_what_the_shells_glob_finds(tmp_path, clock, pattern)
         there = there - {*listing.gone} | {*listing.came}
         assert there == {
             str(each.relative_to(root))
-            for each in map(Path, glob.glob(f"{root}/{pattern}", recursive=True))
+            for each in map(Path, glob.glob(f"{root}/{pattern}", recursive=True))  # noqa: PTH207 - it is the truth
             if each.is_file()
         }

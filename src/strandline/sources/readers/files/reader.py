@@ -46,10 +46,18 @@ from strandline.sources.reader import FileDecoder, Plain, ReaderKind, Records, S
 from strandline.sources.readers.files.complete import Completeness
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
 from strandline.sources.readers.files.local_folder import LocalFolder
-from strandline.sources.readers.files.options import FileOptions, OnDurable, root_and_pattern
+from strandline.sources.readers.files.object_folder import ObjectFolder
+from strandline.sources.readers.files.options import (
+    S3,
+    FileOptions,
+    OnDurable,
+    object_root_and_pattern,
+    root_and_pattern,
+)
 from strandline.sources.readers.files.sequence import FileSequence, FileVersion
 from strandline.sources.readers.files.watched import Watched
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.blob_kinds.objects import ObjectLocation
 from strandline.store.clock import Clock
 
 PARTITION: Final = ""
@@ -239,10 +247,16 @@ class FileReader:
 
 
 async def _open(options: FileOptions, given: Surroundings) -> FileReader:
-    root, pattern = root_and_pattern(options.path)
     sequence = await FileSequence.open(await given.progress(), given.epoch)
-    folder = LocalFolder(root, pattern, given.clock)
-    return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options)
+    return FileReader(given.clock, await _folder(options, given), sequence, given.decoder, given.schema, options)
+
+
+async def _folder(options: FileOptions, given: Surroundings) -> Folder:
+    if not options.in_s3:
+        return LocalFolder(*root_and_pattern(options.path), given.clock)
+    url, pattern = object_root_and_pattern(options.path)
+    await given.decoder.reach(url, options.storage)
+    return ObjectFolder(ObjectLocation(url, options.storage), pattern, f"s3a{url.removeprefix(S3)}")
 
 
 KIND: Final = ReaderKind("files", FileOptions, _open)
