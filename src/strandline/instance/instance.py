@@ -273,7 +273,7 @@ class Instance:
             for written in outputs_of(command):
                 state = self._client.known(written.shard)
                 if state is not None:
-                    frontiers[written.name] = state.upper
+                    frontiers[written.name.lower()] = state.upper
         sources = {name: each.status for name, each in self._ingestions.items()}
         notices = {name: list(each.notices) for name, each in sources.items() if each.notices}
         tasks = {name: task.status for name, task in self._tasks.items()}
