@@ -34,7 +34,7 @@ from strandline.store.clock import Clock
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from strandline.algebra.messages import MessageFormat, TopicRanges  # type: ignore[import-not-found]
+    from strandline.algebra.messages import MessageFormat, TopicRanges
 
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
 
