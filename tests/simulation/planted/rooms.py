@@ -11,8 +11,8 @@ from planted.bugs import Bug, registrar
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
 from strandline.frontier.antichain import MINIMUM, Frontier
-from strandline.sources.ingest import Ingestion
 from strandline.sources.reclock import Remap
+from strandline.sources.resume import ResumptionFrontier
 
 SINK_BUGS: Final[list[Bug]] = []
 SOURCE_BUGS: Final[list[Bug]] = []
@@ -55,8 +55,8 @@ def presumption_kept(self: Sink, outcome: Any, upper: Frontier, *, read: Frontie
     _moved(self, outcome, upper, read=upper)
 
 
-@source_bug("what is bound is committed upstream, durable or not", (Ingestion, "_release_upstream"))
-async def bound_let_go(self: Ingestion) -> None:
+@source_bug("what is bound is committed upstream, durable or not", (ResumptionFrontier, "_advance"))
+async def bound_let_go(self: ResumptionFrontier) -> None:
     """Commit at the newest binding."""
     await self._reader.commit(self._remap.remap.frontier)
 
