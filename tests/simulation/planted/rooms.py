@@ -5,13 +5,14 @@ Trap: as in `planted.bugs`, these know private names on purpose.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from planted.bugs import Bug, registrar
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
 from strandline.frontier.antichain import MINIMUM, Frontier
-from strandline.sources.reclock import Remap
+from strandline.sources.reclock import Remap, Slice
 from strandline.sources.resume import ResumptionFrontier
 
 SINK_BUGS: Final[list[Bug]] = []
@@ -61,7 +62,11 @@ async def bound_let_go(self: ResumptionFrontier) -> None:
     await self._reader.commit(self._remap.remap.frontier)
 
 
-@source_bug("what was read before is forgotten one binding too late", (Remap, "resume"))
-def resumed_one_binding_on(self: Remap, uppers: Any) -> Any:
-    """Take the newest binding for the one before the durable upper."""
-    return self.frontier
+_slices = Remap.slices
+
+
+@source_bug("a step begins one binding too late", (Remap, "slices"))
+def begun_one_binding_on(self: Remap, lower: Frontier, upper: Frontier) -> tuple[Slice, ...]:
+    """Take the first binding for the one before it."""
+    found = _slices(self, lower, upper)
+    return (replace(found[0], lower=found[0].upper), *found[1:]) if found else found

@@ -30,8 +30,8 @@ class TablesPlace:
         self.upstream.produce(partition, *gone, Change("t", key, number), Change("other", key, number))
 
     async def break_promise(self):
-        self.upstream.partitions["0"].clear()
-        self.upstream.partitions["1"].clear()
+        for transactions in self.upstream.partitions.values():
+            transactions.clear()
 
 
 class TestTablesReader(ReaderContract):

@@ -125,6 +125,7 @@ class ReaderContract:
 
         async def body() -> None:
             first = await place.reader()
+            await place.produce()
             begun = (await self.whole(place, first)).upper
             await place.produce(undecodable=True)
             rest = Slice(7, begun, await first.upstream_frontier())
@@ -159,6 +160,7 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
+            await place.produce()
             marks = [(await self.whole(place, reader)).upper]
             for _ in range(3):
                 await place.produce()
@@ -190,6 +192,7 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
+            await place.produce()
             begun = (await self.whole(place, reader)).upper
             await place.produce()
             middle = await reader.upstream_frontier()
@@ -206,6 +209,7 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
+            await place.produce()
             begun = (await self.whole(place, reader)).upper
             await place.produce(undecodable=True)
             await place.produce()
@@ -245,6 +249,7 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
+            await place.produce()
             begun = (await self.whole(place, reader)).upper
             await place.produce()
             rest = Slice(7, begun, await reader.upstream_frontier())
@@ -262,6 +267,7 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
+            await place.produce()
             begun = (await self.whole(place, reader)).upper
             await place.produce()
             announced: Offsets = await reader.upstream_frontier()
