@@ -19,6 +19,7 @@ class TablesPlace:
 
     def __init__(self, *, keyed):
         self.engine, self.upstream, self.numbers = ListEngine(MemoryBlob()), Tables(keyed=keyed), count()
+        self.upstream.produce("0", Change("t", -1, -1))
 
     async def reader(self):
         return TablesReader(self.upstream)
