@@ -21,8 +21,8 @@ from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-async def noted(shard: RecordShard, epoch: int, kind: type[T]) -> T | None:
-    """Return what was noted in ``shard`` (opened under ``epoch``), or None.
+async def noted(shard: RecordShard, kind: type[T]) -> T | None:
+    """Return what was noted in ``shard``, or None.
 
     Raises `CorruptionError` if it holds anything else.
     """
@@ -38,13 +38,13 @@ async def noted(shard: RecordShard, epoch: int, kind: type[T]) -> T | None:
 
 
 async def note(shard: RecordShard, epoch: int, value: T) -> T:
-    """Note ``value``, durably, unless something was noted before; return what is noted.
+    """Note ``value`` in ``shard`` (opened under ``epoch``), unless something was noted before; return what is noted.
 
     Raises:
         FencedError: a newer epoch has taken over.
         Indeterminate: it may be noted; ask again.
     """
-    while (there := await noted(shard, epoch, type(value))) is None:
+    while (there := await noted(shard, type(value))) is None:
         record = Record(msgspec.json.encode(value), 0, 1)
         match await shard.append([record], MINIMUM, Frontier(1)):
             case Appended():

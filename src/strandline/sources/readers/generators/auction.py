@@ -13,8 +13,8 @@ Source: design page "sources" (load generators).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -51,8 +51,8 @@ class Auction:
     seed: int
     every_ms: int
     batch: int
-    tables: Mapping[str, Schema] = field(default_factory=lambda: _TABLES)
-    kept: None = None
+    tables: ClassVar[Mapping[str, Schema]] = _TABLES
+    kept: ClassVar[None] = None
 
     def rows(self, table: str, first: int, last: int, begun_ms: int) -> pa.Table:
         """See `Load.rows`."""

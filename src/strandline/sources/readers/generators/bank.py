@@ -14,16 +14,16 @@ Source: design page "sources" (load generators; whole transactions at one time).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
-from strandline.options import option
+from strandline.options import COUNT, option
 from strandline.sources.readers.generators.chance import below
-from strandline.sources.readers.generators.reader import COUNT, LoadOptions, kind_of
+from strandline.sources.readers.generators.reader import LoadOptions, kind_of
 
 AMOUNT_MAX: Final = 1_000
 _TABLES: Final[Mapping[str, Schema]] = {
@@ -41,7 +41,7 @@ class BankOptions(LoadOptions):
     def __post_init__(self) -> None:
         """Raise `ValueError` if nothing would ever come, or there is nobody to give to."""
         LoadOptions.__post_init__(self)
-        if self.accounts < 2:  # noqa: PLR2004 - it takes two
+        if self.accounts < 2:
             raise ValueError(f"accounts is {self.accounts}: a transfer needs two")
 
 
@@ -51,8 +51,8 @@ class Bank:
 
     seed: int
     accounts: int
-    tables: Mapping[str, Schema] = field(default_factory=lambda: _TABLES)
-    kept: None = None
+    tables: ClassVar[Mapping[str, Schema]] = _TABLES
+    kept: ClassVar[None] = None
 
     def rows(self, table: str, first: int, last: int, begun_ms: int) -> pa.Table:
         """See `Load.rows`."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
-from strandline.options import option
-from strandline.sources.readers.generators.reader import COUNT, LoadOptions, kind_of
+from strandline.options import COUNT, option
+from strandline.sources.readers.generators.reader import LoadOptions, kind_of
 
 _COUNTER: Final = Schema((Column("counter", "bigint"),))
 
@@ -25,9 +25,7 @@ _COUNTER: Final = Schema((Column("counter", "bigint"),))
 class CounterOptions(LoadOptions):
     """How the counter counts."""
 
-    keep: int | None = option(
-        COUNT, "Only the newest so many rows stay; without it all of them stay.", default=None
-    )
+    keep: int | None = option(COUNT, "Only the newest so many rows stay; without it all of them stay.", default=None)
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if nothing would ever come, or ever stay."""
@@ -41,7 +39,7 @@ class Counter:
     """See `Load`."""
 
     kept: int | None
-    tables: Mapping[str, Schema] = {"": _COUNTER}  # noqa: RUF008 - never changed
+    tables: ClassVar[Mapping[str, Schema]] = {"": _COUNTER}
 
     def rows(self, table: str, first: int, last: int, begun_ms: int) -> pa.Table:
         """See `Load.rows`."""

@@ -1,6 +1,6 @@
 """The generators' reader: events happen at a rate, and what an event does to each table is a function of its number.
 
-An offset is a number of events.  The time at which the source was first asked is noted in its record shard; from then
+An offset is a number of events.  The time at which the source was first opened is noted in its record shard; from then
 on, each interval of the environment's clock brings as many events as the options say, also while nothing runs.  A
 generator (`Load`) says which rows an event brings, from its number and the options alone.  So a slice says all of what
 is to be read, reading repeats by construction, and upstream cannot break a promise.
@@ -10,26 +10,25 @@ Source: design page "sources" (load generators).
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 
-from strandline.algebra import types
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError
 from strandline.frontier.gauge import Offsets
-from strandline.options import DURATION_MS, INTEGER, option
+from strandline.options import COUNT, DURATION_MS, option
 from strandline.persist.handles.plane import Engine, Rows
-from strandline.persist.handles.records import RecordShard
-from strandline.sources.reader import Plain, Records, Surroundings, TakenBack
+from strandline.sources.reader import Plain, ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.readers.recorded import note
 from strandline.sources.readers.tabular.gathered import Gathering, Piece
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
+
+O = TypeVar("O", bound="LoadOptions")  # noqa: E741 - the options of a generator
 
 PARTITION: Final = "0"
 EVENTS_MADE: Final = 65_536
@@ -42,9 +41,9 @@ class LoadOptions:
     """How fast events come, how many, and which."""
 
     every: int = option(DURATION_MS, "The interval between events.", default="1s")
-    batch: int = option(INTEGER, "How many events come together after each interval.", default="1")
-    events: int | None = option(INTEGER, "No more events than so many; without it they never end.", default=None)
-    seed: int = option(INTEGER, "Another seed makes other rows; the same one makes the same.", default="0")
+    batch: int = option(COUNT, "How many events come together after each interval.", default="1")
+    events: int | None = option(COUNT, "No more events than so many; without it they never end.", default=None)
+    seed: int = option(COUNT, "Another seed makes other rows; the same one makes the same.", default="0")
 
     def __post_init__(self) -> None:
         """Raise `ValueError` if nothing would ever come."""
@@ -56,11 +55,15 @@ class LoadOptions:
 class Load(Protocol):
     """What the events of a generator do."""
 
-    tables: Mapping[str, Schema]
-    """Each table's columns.  A generator that is one collection has the table ``""``."""
+    @property
+    def tables(self) -> Mapping[str, Schema]:
+        """Each table's columns.  A generator that is one collection has the table ``""``."""
+        ...
 
-    kept: int | None
-    """An event's rows are withdrawn again so many events later; None: never."""
+    @property
+    def kept(self) -> int | None:
+        """How many events later an event's rows are withdrawn again; None: never."""
+        ...
 
     def rows(self, table: str, first: int, last: int, begun_ms: int) -> pa.Table:
         """Return the rows that the events from ``first`` on and before ``last`` insert into ``table``.
@@ -71,7 +74,7 @@ class Load(Protocol):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """When the source was first asked, on the environment's clock."""
+    """When the source was first opened, on the environment's clock."""
 
     at_ms: int
 
@@ -88,18 +91,15 @@ class LoadReader:
         schemas: Mapping[str, Schema],
         load: Load,
         options: LoadOptions,
-        shard: RecordShard,
-        epoch: int,
+        begun_ms: int,
     ) -> None:
         self._clock = clock
         self._schemas = schemas
         self._load = load
         self._options = options
-        self._shard = shard
-        self._epoch = epoch
-        self._begun: Begun | None = None
+        self._begun_ms = begun_ms
         self._reached = NOTHING_READ
-        self._gathering = Gathering(engine)
+        self._gathered = {table: Gathering(engine) for table in schemas}
 
     def records(self, table: str) -> Records:
         """Insertions only, unless rows leave again."""
@@ -111,7 +111,7 @@ class LoadReader:
 
     async def upstream_frontier(self) -> Offsets:
         """Return how many events have happened; a clock that steps back stands still."""
-        since_ms = self._clock.now_ms() - await self._begun_ms()
+        since_ms = self._clock.now_ms() - self._begun_ms
         happened = max(0, since_ms // self._options.every) * self._options.batch
         if self._options.events is not None:
             happened = min(happened, self._options.events)
@@ -120,18 +120,17 @@ class LoadReader:
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return for each slice the rows of its events, and the withdrawal of those that have their day."""
-        begun_ms = await self._begun_ms()
-        pieces = [piece for each in slices for piece in self._pieces(each, table, begun_ms)]
-        return await self._gathering.rows(self._schemas[table], pieces)
+        pieces = [piece for each in slices for piece in self._pieces(each, table)]
+        return await self._gathered[table].rows(self._schemas[table], pieces, slices[-1].upper)
 
-    def _pieces(self, each: Slice, table: str, begun_ms: int) -> Iterator[Piece]:
+    def _pieces(self, each: Slice, table: str) -> Iterator[Piece]:
         first, last = each.lower[PARTITION], each.upper[PARTITION]
-        kept, names = self._load.kept, self._schemas[table].names
+        kept, schema = self._load.kept, self._schemas[table]
 
         def made(lower: int, upper: int) -> Iterator[pa.Table]:
             for start in range(lower, upper, EVENTS_MADE):
-                found = self._load.rows(table, start, min(upper, start + EVENTS_MADE), begun_ms)
-                yield _named(found, names, positional=not table)
+                found = self._load.rows(table, start, min(upper, start + EVENTS_MADE), self._begun_ms)
+                yield found.rename_columns(list(schema.names)) if not table else _chosen(found, schema)
 
         # An event that both comes and leaves within the slice does neither.
         if kept is None:
@@ -143,7 +142,8 @@ class LoadReader:
     async def commit(self, resume: Offsets) -> None:
         """Remember how far the clock was: it does not go back behind what is durable."""
         self._reached = self._reached.join(resume)
-        self._gathering.release(resume)
+        for each in self._gathered.values():
+            each.release(resume)
 
     def likely_small(self, slices: Sequence[Slice]) -> bool:
         """Whether these are few events."""
@@ -155,9 +155,44 @@ class LoadReader:
 
     async def close(self) -> None:
         """Forget the rows that were made."""
-        self._gathering.close()
+        for each in self._gathered.values():
+            each.close()
 
-    async def _begun_ms(self) -> int:
-        if self._begun is None:
-            self._begun = await note(self._shard, self._epoch, Begun(max(0, self._clock.now_ms())))
-        return self._begun.at_ms
+
+def _chosen(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Return the declared columns of what an event brings, found by name without case."""
+    there = {name.lower(): name for name in rows.column_names}
+    return rows.select([there[name.lower()] for name in schema.names]).rename_columns(list(schema.names))
+
+
+def check_table(load: Load, system: str, reference: str, schema: Schema) -> None:
+    """Raise `DefinitionError` unless ``schema`` is some columns of the table ``reference``, with their types."""
+    if reference not in load.tables:
+        raise DefinitionError(f"{system} has no table {reference!r}; it has {', '.join(sorted(load.tables))}")
+    there = {column.name.lower(): column for column in load.tables[reference]}
+    if not reference:  # one collection, whose one column may have any name
+        only = next(iter(there.values()))
+        there = {schema.names[0].lower(): Column(schema.names[0], only.type)}
+    for column in schema:
+        known = there.get(column.name.lower())
+        if known is None or known.type != column.type:
+            raise DefinitionError(
+                f"column {column.name!r} {column.type}: "
+                f"{system}{reference and f' table {reference!r}'} has ({load.tables[reference].ddl})"
+            )
+
+
+def kind_of(name: str, options: type[O], load_of: Callable[[O], Load]) -> ReaderKind[O]:
+    """Return the entry of a generator for the registry."""
+
+    async def open_it(given: O, around: Surroundings) -> LoadReader:
+        load = load_of(given)
+        for table, schema in around.schemas.items():
+            check_table(load, name, table, schema)
+        begun = await note(await around.progress(), around.epoch, Begun(max(0, around.clock.now_ms())))
+        return LoadReader(around.clock, around.engine, around.schemas, load, given, begun.at_ms)
+
+    def check(given: O, schema: Schema) -> None:
+        check_table(load_of(given), name, "", schema)
+
+    return ReaderKind(name, options, open_it, check)
