@@ -72,6 +72,32 @@ class Gathering:
         self._held.close()
 
 
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with texts and bytes where they lie by value: Arrow can do little with views of them.
+
+    >>> views = pa.record_batch({"a": pa.array(["x"], pa.string_view()), "b": pa.array([1])})
+    >>> [str(field.type) for field in without_views(views).schema]
+    ['string', 'int64']
+    """
+    fields = [field.with_type(_without_views(field.type)) for field in batch.schema]
+    if all(field.type == was.type for field, was in zip(fields, batch.schema, strict=True)):
+        return batch
+    return batch.cast(pa.schema(fields))
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if kind == pa.string_view():
+        return pa.string()
+    if kind == pa.binary_view():
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)))
+    if pa.types.is_struct(kind):
+        inner = [kind.field(n) for n in range(kind.num_fields)]
+        return pa.struct([field.with_type(_without_views(field.type)) for field in inner])
+    return kind
+
+
 def _fill(aside: Aside, pieces: Sequence[Piece]) -> None:
     for piece in pieces:
         for table in piece.tables():
