@@ -66,6 +66,13 @@ def refusal(protocol: Protocol) -> str:
     return ""
 
 
+def physical_names(metadata: Metadata) -> dict[str, str]:
+    """Return the name that each column has in files, by its name in the table."""
+    fields: list[dict[str, Any]] = json.loads(metadata.schema_string)["fields"]
+    mapped = metadata.configuration.get(_MODE, "none") != "none"
+    return {each["name"]: each["metadata"].get(_PHYSICAL, each["name"]) if mapped else each["name"] for each in fields}
+
+
 def columns_of(schema: Schema, metadata: Metadata) -> Columns:
     """Return where the columns of ``schema`` are in a table of ``metadata``.
 
@@ -76,16 +83,15 @@ def columns_of(schema: Schema, metadata: Metadata) -> Columns:
         raise ValueError(f"its columns are mapped by {mode}, which this reader does not understand")
     there = pa.schema(DeltaSchema.from_json(metadata.schema_string).to_arrow())
     names = located(schema, there)
-    fields: dict[str, Any] = {each["name"]: each for each in json.loads(metadata.schema_string)["fields"]}
     if mode == "name":
         for name, kind in types.columns(schema):
             if _has_struct(kind):
                 raise ValueError(
                     f"column `{name}` has fields, and columns are mapped: it cannot be read by this reader"
                 )
-    mapped = {name: fields[own]["metadata"].get(_PHYSICAL, own) for name, own in names.items()}
+    physical = physical_names(metadata)
     return Columns(
-        mapped if mode == "name" else names,
+        {name: physical[own] for name, own in names.items()},
         {name: there.field(own).type for name, own in names.items()},
         mapped=mode == "name",
     )

@@ -26,7 +26,7 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundEr
 from deltalake.fs import DeltaStorageHandler
 
 from strandline.errors import SourceError, Unavailable, first_line
-from strandline.sources.readers.delta.columns import Columns, constant
+from strandline.sources.readers.delta.columns import Columns, constant, physical_names
 from strandline.sources.readers.delta.log import CHANGE, Commit, DataFile, Effect, Metadata, Protocol, parse
 from strandline.sources.readers.delta.options import DeltaOptions
 from strandline.sources.readers.delta.vectors import Mask
@@ -58,8 +58,10 @@ class Snapshot:
     @property
     def files(self) -> Iterator[DataFile]:
         """Its data files."""
+        names = physical_names(self.metadata)  # as the log has partition values; deltalake has them by the table's
         for row in pa.table(self.table.get_add_actions()).to_pylist():
-            yield DataFile(unquote(row["path"]), row["size_bytes"], row.get("partition") or {})
+            values = {names[name]: value for name, value in (row.get("partition") or {}).items()}
+            yield DataFile(unquote(row["path"]), row["size_bytes"], values)
 
 
 class StoredTable:

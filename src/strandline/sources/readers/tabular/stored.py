@@ -9,7 +9,7 @@ Source: design page "sources" (Spark does the reading; freshness: small ranges w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from strandline.sources.readers.tabular.gathered import Gathering, Piece
 
 PLAIN_BYTES_MIN: Final = 4 << 20
 """A file that is smaller is read here: that costs less than a Spark job."""
+_ID: Final = b"PARQUET:field_id"
 SMALL_BYTES_MAX: Final = 1 << 20
 """So few bytes of files are likely to be at most some ten thousand rows."""
 
@@ -38,7 +39,7 @@ class StoredFile:
     """A file, or some of its rows, that come (diff 1) or go (diff −1) at ``time``.
 
     ``tables`` makes the rows, as `Piece` says.  ``plain``: where the file is on this machine, if all its rows count and
-    nothing but the file says what is in its columns.
+    nothing but the file says what is in its columns.  ``ids``: the ids that its columns must have in it, by name.
     """
 
     time: int
@@ -47,6 +48,7 @@ class StoredFile:
     size: int
     tables: Callable[[], Iterator[pa.Table]]
     plain: Path | None = None
+    ids: Mapping[str, int] | None = None
 
 
 class TableRows:
@@ -98,8 +100,13 @@ class TableRows:
         try:
             if file.plain.stat().st_size != file.size:
                 return False
-            there = {field.name.lower(): field.type for field in pq.read_schema(file.plain)}
+            there = {field.name.lower(): field for field in pq.read_schema(file.plain)}
         except (OSError, pa.ArrowException):
             return False  # reading it here says what is wrong
-        found = [(kind, there.get(name.lower())) for name, kind in types.columns(self._schema)]
-        return all(stored is not None and same(kind, stored) for kind, stored in found)
+        for name, kind in types.columns(self._schema):
+            stored = there.get(name.lower())
+            if stored is None or not same(kind, stored.type):
+                return False
+            if file.ids is not None and (stored.metadata or {}).get(_ID) != str(file.ids[name]).encode():
+                return False
+        return True
