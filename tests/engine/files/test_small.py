@@ -165,18 +165,19 @@ def test_parquet_is_decoded_alike(both):
     """Damage: what a file's rows are depends on its size."""
     random = Random(7)
 
+    values = {
+        "k": (pa.int32(), [None, 1, -(2**31)]),
+        "V": (pa.string(), [None, "", "é", "a\u0000"]),
+        "d": (pa.float64(), [None, -0.0, math.nan, math.inf, 5e-324]),
+        "m": (pa.decimal128(6, 2), [None, Decimal("1.25"), Decimal("-0.01")]),
+        "b": (pa.bool_(), [None, True, False]),
+        "at": (pa.timestamp("us", "UTC"), [None, dt.datetime(2020, 1, 2, 3, 4, 5, 678901, dt.UTC)]),
+        "day": (pa.date32(), [None, dt.date(2020, 1, 2), dt.date(1900, 1, 1)]),
+        "extra": (pa.int64(), [1]),
+    }
+
     def stored(rows):
-        columns = {
-            "k": pa.array([random.choice([None, 1, -(2**31)]) for _ in range(rows)], random.choice([pa.int32(), pa.int16()])
-                          if rows < 0 else pa.int32()),
-            "V": pa.array([random.choice([None, "", "é", "a\u0000"]) for _ in range(rows)], pa.string()),
-            "d": pa.array([random.choice([None, -0.0, math.nan, math.inf, 5e-324]) for _ in range(rows)], pa.float64()),
-            "m": pa.array([random.choice([None, Decimal("1.25"), Decimal("-0.01")]) for _ in range(rows)], pa.decimal128(6, 2)),
-            "b": pa.array([random.choice([None, True, False]) for _ in range(rows)], pa.bool_()),
-            "at": pa.array([random.choice([None, dt.datetime(2020, 1, 2, 3, 4, 5, 678901, dt.UTC)]) for _ in range(rows)], pa.timestamp("us", "UTC")),
-            "day": pa.array([random.choice([None, dt.date(2020, 1, 2), dt.date(1900, 1, 1)]) for _ in range(rows)], pa.date32()),
-            "extra": pa.array([1] * rows),
-        }  # fmt: skip
+        columns = {name: pa.array(random.choices(those, k=rows), kind) for name, (kind, those) in values.items()}
         names = list(columns)
         random.shuffle(names)
         sink = pa.BufferOutputStream()

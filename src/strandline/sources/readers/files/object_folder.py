@@ -81,11 +81,11 @@ class ObjectFolder:
         self._cursor, self._fresh = end or "", found
         return Listing(came, gone)
 
-    async def look(self, names: Sequence[str]) -> dict[str, Stamp]:
-        """See `Folder.look`; what the last listing has shown is not asked for again."""
+    async def look(self, names: Sequence[str], *, listed: bool = False) -> dict[str, Stamp]:
+        """See `Folder.look`."""
         found = {}
         for name in names:
-            stamp = self._fresh.get(name) or await self._head(name)
+            stamp = (self._fresh.get(name) if listed else None) or await self._head(name)
             if stamp is not None:
                 found[name] = stamp
         return found
@@ -120,7 +120,6 @@ class ObjectFolder:
         """See `Folder.remove`; ``archive`` is a prefix of the same bucket, as a URL."""
         found: dict[str, OSError | None] = {}
         for name in names:
-            self._fresh.pop(name, None)
             try:
                 if archive:
                     await self._archive(name, archive)

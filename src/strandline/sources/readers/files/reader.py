@@ -116,9 +116,9 @@ class FileReader:
             again = self._watched.note(listing, self._must_be_there)
             self._same |= dict.fromkeys(again, _ANOTHER)  # whatever its size and its time are
         due = self._watched.due(self._folder.looks)
-        await self._check(due, await self._look([self._sequence[number].name for number in due]))
+        await self._check(due, await self._look([self._sequence[number].name for number in due], listed=True))
         self._watched.settled(due)
-        loose = await self._look(sorted(self._watched.loose))
+        loose = await self._look(sorted(self._watched.loose), listed=True)
         await self._sequence.register(await self._completeness.complete(loose))
         self._watched.registered()
         return Offsets({PARTITION: len(self._sequence)})
@@ -191,11 +191,11 @@ class FileReader:
         except OSError as error:
             raise Unavailable(f"directory {root!r} cannot be listed: {error}") from error
 
-    async def _look(self, names: Sequence[str]) -> Mapping[str, Stamp]:
+    async def _look(self, names: Sequence[str], *, listed: bool = False) -> Mapping[str, Stamp]:
         if not names:
             return {}
         try:
-            return await self._folder.look(names)
+            return await self._folder.look(names, listed=listed)
         except OSError as error:
             raise Unavailable(f"files of {self._folder.root!r} cannot be looked at: {error}") from error
 
