@@ -59,7 +59,8 @@ async def main(root: Path, port: int, epoch: int) -> None:
         await ingestion.catch_up()
         if server.listening and not told:
             told = True
-            print("listening", flush=True)
+            sys.stdout.write("listening\n")
+            sys.stdout.flush()
         await client.clock.sleep(TICK_S)
 
 

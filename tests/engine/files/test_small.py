@@ -103,7 +103,14 @@ class Both:
     def rows(self, dated, schema, form):
         rows = unwrap(asyncio.run(self.files.decode(dated, schema, form, locate=False)))
         self.here += isinstance(rows, Local)
-        found = dataframe(rows, self.spark).toArrow().to_pylist()
+        table = dataframe(rows, self.spark).toArrow()
+        for number, field in enumerate(table.schema):
+            if pa.types.is_date(field.type) or pa.types.is_timestamp(
+                field.type
+            ):  # Spark's years are more than Python's
+                whole = pa.int32() if pa.types.is_date(field.type) else pa.int64()
+                table = table.set_column(number, field.name, table[field.name].cast(whole))
+        found = table.to_pylist()
         return Counter(tuple(sorted((name, repr(value)) for name, value in row.items())) for row in found)
 
     def compare(self, contents, schema, form):

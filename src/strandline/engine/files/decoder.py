@@ -193,8 +193,7 @@ def _unlocated(read: DataFrame, schema: Schema) -> DataFrame:
 
 def _together(tables: Sequence[pa.Table], schema: Schema) -> pa.Table:
     target = inline.update_schema(schema)
-    whole = pa.concat_tables([inline.conform(table, target) for table in tables])
-    return inline.without_idle_error(whole)
+    return pa.concat_tables([inline.conform(table, target) for table in tables])
 
 
 _OF_FILE: Final = {TIME: "time", DIFF: "diff"}

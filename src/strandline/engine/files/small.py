@@ -45,7 +45,11 @@ _REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacy
 _MODERN: Final = dt.date(1900, 1, 1)
 """From here on all calendars and all time zones' rules are the same to Spark and to Arrow."""
 _ALIKE: Final = frozenset(
-    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp", "decimal"}
+    types.Atom(name)
+    for name in (
+        *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double"),
+        *("string", "date", "timestamp"),
+    )
 )
 
 
@@ -93,7 +97,7 @@ def parsed(frame: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
 def parquet(files: Sequence[DatedFile], schema: Schema, of: FileBytes) -> pa.Table | None:
     """Return the rows of Parquet files with their times and diffs; None: a job must read them."""
     kinds = dict(types.columns(schema))
-    if any(str(kind).partition("(")[0] not in _ALIKE for kind in kinds.values()):
+    if not all(isinstance(kind, types.Decimal) or kind in _ALIKE for kind in kinds.values()):
         return None
     tables = []
     for file in files:
