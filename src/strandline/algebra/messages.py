@@ -89,7 +89,7 @@ class Metadata(Enum):
 
     @property
     def usual(self) -> str:
-        """The type of such a column where nobody says another."""
+        """The type of such a column where no other is declared."""
         return self.kinds[0] if self.kinds else "binary"
 
 
