@@ -51,7 +51,14 @@ INNER = {
         ("blob_kinds", "consensus_kinds", "memory", "slow", "system", "unreliable"),
     ),
     "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
-    "engine": (("session", "frames"), ("arrangements", "sql"), ("parts", "files"), ("prepared",), ("spark",)),
+    "engine": (
+        ("session", "frames"),
+        ("arrangements", "sql"),
+        ("parts", "files"),
+        ("prepared",),
+        ("messages",),
+        ("spark",),
+    ),
     "controller": (
         ("location",),
         ("assembly", "planning", "retention", "standing", "published", "language"),

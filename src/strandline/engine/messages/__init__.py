@@ -1,0 +1,1 @@
+"""Messages: decoding the messages of a source, on Spark and in this process alike."""
