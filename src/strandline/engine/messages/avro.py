@@ -17,7 +17,7 @@ import fastavro
 from fastavro.schema import SchemaParseException
 
 from strandline.algebra.messages import FRAME_BYTES, Coding, framed_id
-from strandline.engine.messages.values import Refused
+from strandline.engine.files.values import Refused
 from strandline.errors import DefinitionError
 
 

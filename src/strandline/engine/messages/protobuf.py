@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from strandline.algebra.messages import FRAME_BYTES, Coding, framed_id
 from strandline.algebra.schema import Schema
-from strandline.engine.messages.values import Refused
+from strandline.engine.files.values import Refused
 from strandline.errors import DefinitionError
 
 _WRAPPERS: Final = frozenset(

@@ -19,10 +19,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from strandline.algebra import types
 from strandline.algebra.messages import MessageEncoding, MessageFormat, check
 from strandline.algebra.schema import Schema
+from strandline.engine.files.values import Refused, named
 from strandline.engine.frames import forms
 from strandline.engine.messages import avro, protobuf
 from strandline.engine.messages.parsed import AFTER, BEFORE, OP, VALUE, Part, parts, struct, wrong
-from strandline.engine.messages.values import Refused, named
 
 _Read = Callable[[bytes], Any]
 

@@ -17,7 +17,7 @@ from strandline.algebra import types
 from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.messages import Coding, MessageEncoding, MessageFormat, Metadata, Shape, TopicRanges, check
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
-from strandline.engine.messages.values import Refused, named
+from strandline.engine.files.values import Refused, named
 from strandline.errors import InvalidUsage
 from strandline.persist.handles.plane import Rows
 from strandline.testing.lists.list_engine import Listed
