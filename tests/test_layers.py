@@ -70,7 +70,7 @@ INNER = {
 
 #: Libraries that tie code to one outside system → the modules that may import them.
 ROOM_FILES_MAX = 12
-CROWDED: Mapping[str, str] = {}
+CROWDED: Mapping[str, str] = {"algebra": "it is a vocabulary: a file a notion, each of which stands alone"}
 """Rooms that may hold more files, and why."""
 
 CLIENTS = ("store", "materialize.drivers", "sources", "testing")

@@ -164,7 +164,7 @@ def test_numbers_are_exact(decode):
 
 
 def test_nested_values_and_floats_are_normal(decode):
-    """Damage: two rows that are equal are told apart by their bytes, or a wrong value inside one is not seen."""
+    """Damage: two rows that are equal differ in their bytes, or a wrong value inside one is not seen."""
     schema = Schema((Column("s", "struct<a:int,b:array<double>>"), Column("f", "double")))
     rows = decode(['{"s":{"a":1,"b":[-0.0,1]},"f":-0.0}', '{"s":{"a":"x"}}', '{"s":{"b":[1,"x"]}}'], schema)
     assert repr(good(rows)) == "[({'a': 1, 'b': [0.0, 1.0]}, 0.0)]"
@@ -293,7 +293,7 @@ def test_debezium_says_what_a_row_is_now(decode, wrapped, keyed):
 
 
 def test_debezium_writes_days_as_numbers(decode):
-    """Damage: a number of microseconds becomes a moment in the far future, and no error says so."""
+    """Damage: a number of microseconds becomes a moment in the far future, without an error."""
     schema = Schema((Column("k", "int"), Column("d", "date"), Column("t", "timestamp"), Column("n", "timestamp_ntz")))
     form = MessageFormat(JSON, Shape.DEBEZIUM, ("k",))
     rows = decode(

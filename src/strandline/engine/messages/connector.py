@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra.messages import Range, TopicRanges
 from strandline.algebra.schema import TIME
+from strandline.engine.frames.failures import is_sparks
 
 _PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _EXACT: Final = {
@@ -34,8 +34,10 @@ def is_there(session: SparkSession) -> bool:
     jvm: Any = session._jvm  # noqa: SLF001 - PySpark has no name for the class path
     try:
         jvm.org.apache.spark.util.Utils.classForName(_PROVIDER, False, False)
-    except Py4JError:
-        return False
+    except Exception as error:
+        if is_sparks(error):
+            return False
+        raise
     return True
 
 
