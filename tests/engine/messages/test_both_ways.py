@@ -9,7 +9,7 @@ from collections import Counter
 
 import fastavro
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.engine.messages.test_decoder import raw
 
@@ -82,7 +82,7 @@ def _damaged(draw, sound):
 
 
 def _batches(sound):
-    return st.lists(st.tuples(_damaged(sound), _damaged(_keys)), min_size=1, max_size=40)
+    return st.lists(st.tuples(_damaged(sound), _damaged(_keys)), min_size=10, max_size=60)
 
 
 _keys = st.sampled_from([b'{"k":1}', b"2", b'{"k":null}', b'"x"', b"{}", b'{"k":1}{'])
@@ -120,7 +120,12 @@ def both(spark):
     return run
 
 
-SETTINGS = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+SETTINGS = settings(
+    max_examples=8,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # to shrink takes a job an example
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 
 
 @SETTINGS

@@ -118,7 +118,7 @@ def test_a_json_object_is_a_row(decode):
         ('{"k":1},"v":{"k":2}', "it holds more than one JSON object"),
         ('{"k":1}}', "it holds more than one JSON object"),
         ('{"k":1}}} junk', "it holds more than one JSON object"),
-        ('{"k":1}},"m":{"v":{"k":2}', "it holds more than one JSON object"),
+        ('{"k":1}},"x":{"v":{"k":2}', "it holds more than one JSON object"),
         ('{"k":"x"}', "column `k`: 'x' is not a valid int"),
         ('{"k":3000000000}', "column `k`: '3000000000' is not a valid int"),
         ('{"k":1.5}', "column `k`: '1.5' is not a valid int"),

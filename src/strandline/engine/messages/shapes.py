@@ -116,8 +116,12 @@ def _rows(
         raw = F.when(F.col(wrong(KEY)).isNotNull(), F.col("key")).otherwise(raw)
     gone = ours.get(GONE)
     named = {}
+    held = form.held_by_value(schema).names
+    alone = len(_reasons(frame, VALUE, AS_METADATA)) == 1
     for name in schema.names:
-        if gone is not None and name in form.key:
+        if gone is None and alone and name in held:  # nothing else can fail, and where the value fails it is NULL
+            named[name] = row[name]
+        elif gone is not None and name in form.key:
             named[name] = F.when(gone.isNotNull(), row[name])
         elif gone is not None:
             named[name] = F.when(~failed & ~gone, row[name])

@@ -30,8 +30,9 @@ from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file
 _BYTES: Final = "__bytes"
 _TEXT: Final = "__text"
 _FOUND: Final = "__found"
-_END: Final = "end of this message"
-"""The name of the entry behind a text; a text that holds such an entry itself and then closes the object may pass."""
+_WHOLE: Final = "this message and what follows it"
+_END: Final = "what follows this message"
+"""The names of the object around a text, and of the entry behind it; a text that knows both might pass."""
 _PAYLOAD: Final = "payload"
 
 
@@ -77,10 +78,10 @@ def _json(part: Part, form: MessageFormat) -> _Parsed:
     if part.wrapped:
         kind = f"{kind[:-1]},{_PAYLOAD}:{kind}>"
     text = _named(part) if part.alone else F.col(_TEXT)
-    whole = F.concat(F.lit('{"m":{"v":'), text, F.lit(f',"{_END}":{{}}}}}}'))
+    whole = F.concat(F.lit(f'{{"{_WHOLE}":{{"v":'), text, F.lit(f',"{_END}":{{}}}}}}'))
     options = decoding(as_file(form, Encoding.JSON))
-    found = F.from_json(whole, f"m map<string,{kind}>, {CORRUPT} string", options)
-    entries = F.col(_FOUND)["m"]
+    found = F.from_json(whole, f"`{_WHOLE}` map<string,{kind}>, {CORRUPT} string", options)
+    entries = F.col(_FOUND)[_WHOLE]
     value = entries["v"]
     if part.wrapped:
         bare = F.struct(*(value[name].alias(name) for name in fields.names))
@@ -111,9 +112,9 @@ def _json_reason(text: Column, part: Part, form: MessageFormat) -> Column:
 
 def _csv(part: Part, form: MessageFormat) -> _Parsed:
     own = as_file(form, Encoding.CSV)
-    found = F.from_csv(F.col(_TEXT), f"{part.held.ddl}, {CORRUPT} string", decoding(own) | {"header": "false"})
-    value = F.struct(*(F.col(_FOUND)[name].alias(name) for name in part.held.names))
     line = F.regexp_replace(F.col(_TEXT), r"\r?\n$", "")
+    found = F.from_csv(line, f"{part.held.ddl}, {CORRUPT} string", decoding(own) | {"header": "false"})
+    value = F.struct(*(F.col(_FOUND)[name].alias(name) for name in part.held.names))
     lines = F.when(line.contains("\n") | line.contains("\r"), unquoted(line, own).rlike("[\r\n]")).otherwise(False)
     empty = F.length(F.col(_TEXT)) == 0
     sound = F.col(_FOUND)[CORRUPT].isNull() & F.is_valid_utf8(F.col(_TEXT)) & ~lines & ~empty
