@@ -55,7 +55,7 @@ _ALIKE: Final = frozenset(
 
 def is_small(files: Sequence[DatedFile], form: FileFormat) -> bool:
     """Tell whether these files may be decoded here."""
-    if form.multiline or sum(file.size for file in files) > SMALL_BYTES_MAX:
+    if form.encoding is Encoding.AVRO or form.multiline or sum(file.size for file in files) > SMALL_BYTES_MAX:
         return False
     return not form.encoding.text or not any(file.path.endswith(_COMPRESSED) for file in files)
 

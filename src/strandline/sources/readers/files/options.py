@@ -18,6 +18,7 @@ from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, FLAG, PLACE, TE
 from strandline.store.secret import Secret
 
 _SUFFIXES: Final = {
+    ".avro": Encoding.AVRO,
     ".csv": Encoding.CSV,
     ".json": Encoding.JSON,
     ".jsonl": Encoding.JSON,
@@ -102,6 +103,8 @@ class FileOptions:
         scheme, separator, _ = self.path.partition("://")
         if separator and scheme not in {"file", S3}:
             raise ValueError(f"path is {self.path!r}: a local directory or {S3}:// can be watched, not {scheme}")
+        if self.in_s3 and encoding is Encoding.AVRO:
+            raise ValueError(f"path is {self.path!r}: Avro files are read from local directories only")
         for name in () if self.in_s3 else _OF_S3:
             if getattr(self, name) is not None:
                 raise ValueError(f"option {name!r} goes with {S3}:// only")
@@ -157,7 +160,7 @@ class FileOptions:
         suffixes = [suffix for suffix in Path(self.path).suffixes if suffix not in COMPRESSED]
         if suffixes and suffixes[-1].lower() in _SUFFIXES:
             return _SUFFIXES[suffixes[-1].lower()]
-        raise ValueError(f"option 'format' is missing, and {self.path!r} has no suffix of csv, json or parquet")
+        raise ValueError(f"option 'format' is missing, and {self.path!r} has no suffix of avro, csv, json or parquet")
 
     @property
     def decoding(self) -> FileFormat:
