@@ -44,9 +44,10 @@ from strandline.persist.handles.plane import Rows
 from strandline.persist.handles.read import contents
 from strandline.persist.together.transactions import Transactions
 from strandline.sources import reclock
-from strandline.sources.ingest import Advanced, Ingestion, Stepped
+from strandline.sources.ingest import Ingestion
 from strandline.sources.reclock import Remap, Slice
 from strandline.sources.remap import RemapShard
+from strandline.sources.steps import Advanced, Stepped, Steps
 from strandline.testing.lists.list_engine import Listed, listed
 from strandline.testing.lists.list_source import ListReader
 from worlds.outside import StagedSession
@@ -95,19 +96,19 @@ async def binding_not_durable(self: RemapShard, time: int, offsets: Any) -> Rema
     return self._remap
 
 
-_append_data = Ingestion._append
+_append_data = Steps._append
 BATCH_LATE_MS: Final = 1_000
 
 
-@bug("data that were lost on the way count as appended", (Ingestion, "_append"))
-async def batch_forgotten(self: Ingestion, staged: Any, lower: Frontier, upper: Frontier) -> Stepped:
+@bug("data that were lost on the way count as appended", (Steps, "_append"))
+async def batch_forgotten(self: Steps, staged: Any, lower: Frontier, upper: Frontier) -> Stepped:
     """Append the empty batch where it comes late."""
     soon = as_time(upper) - as_time(lower) < BATCH_LATE_MS
     return await _append_data(self, staged if soon else [], lower, upper)
 
 
-@bug("what is behind another step's upper is appended behind it", (Ingestion, "step"))
-async def appended_from_memory(self: Ingestion) -> Stepped:
+@bug("what is behind another step's upper is appended behind it", (Steps, "step"))
+async def appended_from_memory(self: Steps) -> Stepped:
     """Read and append from the upper that was seen when the source was opened."""
     first = self.__dict__.setdefault("_first", self._data.state.upper)
     upper = self._remap.remap.upper
@@ -122,11 +123,11 @@ async def appended_from_memory(self: Ingestion) -> Stepped:
     return await self._append(staged if slices else [], lower, upper)
 
 
-_step_source = Ingestion.step
+_step_source = Steps.step
 
 
-@bug("errors are staged without their position, so that none can be taken back", (Ingestion, "_stage"))
-async def errors_unlocated(self: Ingestion, slices: Any, lower: Frontier, upper: Frontier, *, again: bool) -> Any:
+@bug("errors are staged without their position, so that none can be taken back", (Steps, "_stage"))
+async def errors_unlocated(self: Steps, slices: Any, lower: Frontier, upper: Frontier, *, again: bool) -> Any:
     """Read once."""
     return await self._read(slices, lower, upper, locate=False)
 
@@ -135,9 +136,9 @@ _rows_of_source = ListReader.read
 
 
 @bug("what cannot be decoded is left out", (ListReader, "read"))
-async def undecodable_left_out(self: ListReader, slices: Any, *, locate: bool) -> Any:
+async def undecodable_left_out(self: ListReader, slices: Any, *, table: str, locate: bool) -> Any:
     """Return the good rows."""
-    found = listed(await _rows_of_source(self, slices, locate=locate))
+    found = listed(await _rows_of_source(self, slices, table=table, locate=locate))
     return Rows(Listed(found.names, tuple(row for row in found.rows if row.get(ERROR) is None)))
 
 
@@ -203,11 +204,11 @@ def meet_of(one: Offsets, other: Offsets) -> Offsets:
 
 
 @bug("what lost messages were is not asked: the rest is taken", (ListReader, "read"))
-async def lost_skipped(self: ListReader, slices: Any, *, locate: bool) -> Any:
+async def lost_skipped(self: ListReader, slices: Any, *, table: str, locate: bool) -> Any:
     """Believe an upstream that has nothing there any longer."""
     forgotten = self.upstream.forgotten
     here = [replace(each, lower=each.lower.join(meet_of(forgotten, each.upper))) for each in slices]
-    return await _rows_of_source(self, here, locate=locate)
+    return await _rows_of_source(self, here, table=table, locate=locate)
 
 
 _start_dataflow = Dataflows.start
