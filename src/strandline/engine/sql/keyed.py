@@ -36,7 +36,6 @@ _RUNNING: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
 def newest(node: Newest, records: str, held: str | None, errors: str | None, text: Text) -> str:
     """Return the SELECT of the updates; the arguments name what the inputs of ``node`` give."""
-    erring = ERROR in node.records.names
     known = text.define("known", _known(node, records))
     first = text.define("first", _first(node, known))
     touched = None if held is None else text.define("touched", _touched(node, held, first, text))
@@ -48,14 +47,11 @@ def newest(node: Newest, records: str, held: str | None, errors: str | None, tex
         terms.append(_select(node, map(quote, node.schema.names), "NULL", _FIRST, f"-{DIFF}", touched))
     if errors is not None:
         terms.append(_errors_gone(node, errors, first, text))
-    if erring:
-        lone = f"{records} WHERE {GONE} IS NULL"
-        terms.append(_select(node, _nothing(node), ERROR, TIME, "1L", lone))
     return text.union(terms)
 
 
 def _known(node: Newest, records: str) -> str:
-    """The records whose key is known, with their keys as they are stored."""
+    """The records, with their keys as they are stored."""
     keys = dict.fromkeys(node.key)
     columns = [
         _as(forms.normalised(quote(name), kind), name) if name in keys else quote(name)
@@ -67,14 +63,14 @@ def _known(node: Newest, records: str) -> str:
         if ERROR in node.records.names:
             whole = f"{whole} OR {ERROR} IS NOT NULL"
         own.append(f"IF({whole}, NULL, {KEPT}) AS {KEPT}")
-    where = f" WHERE {GONE} IS NOT NULL" if ERROR in node.records.names else ""
-    return f"SELECT {listed([*columns, *own])} FROM {records}{where}"
+    return f"SELECT {listed([*columns, *own])} FROM {records}"
 
 
 def _first(node: Newest, known: str) -> str:
     """Each key that the records touch, and the first time at which they do."""
     keys = listed(_keys(node))
-    return f"SELECT {keys}, min({TIME}) AS {_FIRST} FROM {known} GROUP BY {keys}"
+    where = f" WHERE {GONE} IS NOT NULL" if ERROR in node.records.names else ""
+    return f"SELECT {keys}, min({TIME}) AS {_FIRST} FROM {known}{where} GROUP BY {keys}"
 
 
 def _touched(node: Newest, held: str, first: str, text: Text) -> str:
@@ -99,10 +95,10 @@ def _story(node: Newest, known: str, touched: str | None, text: Text) -> str:
 
 def _filled(node: Newest, story: str, text: Text) -> str:
     """The records with what they left out, or with an error where that is nowhere; `_NEXT` as `_counting` has it."""
-    order = f"PARTITION BY {listed(_keys(node))} ORDER BY {_order(node, story=True)}"
+    order = f"PARTITION BY {listed(_parts(node))} ORDER BY {_order(node, story=True)}"
     chapter = f"sum(IF({KEPT} IS NULL, 1, 0)) OVER ({order} {_RUNNING}) AS {_CHAPTER}"
     chapters = text.define("chapters", f"SELECT *, {chapter}, lead({TIME}) OVER ({order}) AS {_NEXT} FROM {story}")
-    order = f"PARTITION BY {listed([*_keys(node), _CHAPTER])} ORDER BY {_order(node, story=True)}"
+    order = f"PARTITION BY {listed([*_parts(node), _CHAPTER])} ORDER BY {_order(node, story=True)}"
     columns = [quote(name) if name in node.key else _last(name, order) for name in node.schema.names]
     began = f"first_value({KEPT} IS NULL AND NOT {GONE} AND {ERROR} IS NULL) OVER ({order} {_RUNNING})"
     reason = literal(f'{{"reason":"{NOTHING_KEPT}"}}')
@@ -121,21 +117,24 @@ def _counting(node: Newest, known: str, *, sorted_already: bool) -> str:
     """The last record of each key and time, and the time of the key's next one (NULL: there is none)."""
     source = known
     if not sorted_already:
-        order = f"PARTITION BY {listed(_keys(node))} ORDER BY {_order(node, story=False)}"
+        order = f"PARTITION BY {listed(_parts(node))} ORDER BY {_order(node, story=False)}"
         source = f"(SELECT *, lead({TIME}) OVER ({order}) AS {_NEXT} FROM {known})"
-    return f"SELECT * FROM {source} WHERE {_NEXT} IS NULL OR {_NEXT} > {TIME}"
+    lone = f" OR {GONE} IS NULL" if ERROR in node.records.names else ""
+    return f"SELECT * FROM {source} WHERE {_NEXT} IS NULL OR {_NEXT} > {TIME}{lone}"
 
 
 def _standing(node: Newest, counting: str) -> str:
-    """What comes with the records that count, and goes at the key's next time."""
+    """What comes with the records that count, and goes at the key's next time; an error without a key stays."""
+    lone = f" OR {GONE} IS NULL" if ERROR in node.records.names else ""
     comes, goes = (f"named_struct('at', {time}, 'sign', {sign})" for time, sign in ((TIME, "1L"), (_NEXT, "-1L")))
-    both = f"LATERAL VIEW inline(IF({_NEXT} IS NULL, array({comes}), array({comes}, {goes}))) u AS __at, __sign"
-    source = f"{counting} {both} WHERE NOT {GONE}"
+    both = f"LATERAL VIEW inline(IF({_NEXT} IS NULL{lone}, array({comes}), array({comes}, {goes}))) u AS __at, __sign"
+    source = f"{counting} {both} WHERE NOT {GONE}{lone}"
     if not {ERROR, KEPT} & {*node.records.names}:
         return _select(node, map(quote, node.schema.names), "NULL", "__at", "__sign", source)
     columns = [f"IF({ERROR} IS NULL, {quote(name)}, NULL) AS {quote(name)}" for name in node.schema.names]
     body = f"IF(startswith({ERROR}, '{{'), {ERROR}, to_json(named_struct('reason', {ERROR})))"
-    error = f"IF({ERROR} IS NULL, NULL, concat('{{\"{KEY}\":', {_text(node)}, ',', substring({body}, 2)))"
+    keyed = f"concat('{{\"{KEY}\":', {_text(node)}, ',', substring({body}, 2))"
+    error = f"IF({ERROR} IS NULL OR {GONE} IS NULL, {ERROR}, {keyed})"
     return _select(node, columns, error, "__at", "__sign", source)
 
 
@@ -179,6 +178,11 @@ def _nothing(node: Newest) -> list[str]:
 
 def _keys(node: Newest) -> list[str]:
     return [quote(name) for name in node.key]
+
+
+def _parts(node: Newest) -> list[str]:
+    """What a key's records have in common, and those of no other key: errors without a key are by themselves."""
+    return [*([f"{GONE} IS NULL"] if ERROR in node.records.names else []), *_keys(node)]
 
 
 def _order(node: Newest, *, story: bool) -> str:
