@@ -16,6 +16,7 @@ from strandline.controller.retention import policy_of
 from strandline.instance.commands import (
     Collection,
     Command,
+    Output,
     RunDataflow,
     RunIngestion,
     RunMaterialization,
@@ -60,8 +61,8 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
         case Table():
             return RunTable(collection(item, config))
         case Source():
-            output = collection(item, config)
-            return RunIngestion(output, item.connector, item.options, item.remap, item.progress)
+            outputs = (Output(collection(item, config)),)
+            return RunIngestion(item.name, outputs, item.connector, item.options, item.remap, item.progress)
         case View():
             known = plans.get(item)
             return None if known is None else _dataflow(item, known, catalog, config)

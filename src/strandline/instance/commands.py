@@ -40,10 +40,22 @@ class RunTable:
 
 
 @dataclass(frozen=True, slots=True)
-class RunIngestion:
-    """Keep a collection equal to what a connector reads.  ``remap`` and ``progress`` are the reader's own shards."""
+class Output:
+    """A collection that an ingestion feeds, and what upstream calls it: "" where the source is one collection."""
 
-    output: Collection
+    collection: Collection
+    table: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunIngestion:
+    """Keep collections equal to what a connector reads.  ``remap`` and ``progress`` are the reader's own shards.
+
+    ``name``: of the source, in messages.  The outputs have tables of different names.
+    """
+
+    name: str
+    outputs: tuple[Output, ...]
     connector: str
     options: Mapping[str, str]
     remap: str
@@ -84,6 +96,17 @@ class RunMaterialization:
 
 
 Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization
+
+
+def outputs_of(command: Command) -> tuple[Collection, ...]:
+    """Return the collections that running ``command`` writes."""
+    match command:
+        case RunTable(output=output) | RunDataflow(output=output):
+            return (output,)
+        case RunIngestion(outputs=outputs):
+            return tuple(each.collection for each in outputs)
+        case RunMaterialization():
+            return ()
 
 
 def inputs_of(command: Command) -> tuple[Collection, ...]:

@@ -29,6 +29,7 @@ from strandline.instance.commands import (
     RunMaterialization,
     RunTable,
     inputs_of,
+    outputs_of,
 )
 from strandline.instance.connections import Connectors, Drivers
 from strandline.instance.dataflows import Dataflows
@@ -150,7 +151,7 @@ class Instance:
         self._tables[name] = OpenTable(output, writer, await self._reader(output))
 
     async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
-        output, client = command.output, self._client
+        (output,), client = [each.collection for each in command.outputs], self._client
         reader = await self._equipment.connectors.reader(command, client, self._epoch)
         async with AsyncExitStack() as failing:
             failing.push_async_callback(reader.close)
@@ -268,10 +269,11 @@ class Instance:
     def report(self) -> Report:
         """Return how far everything that runs here is."""
         frontiers = {name: Frontier(task.status.position) for name, task in self._tasks.items()}
-        for name, command in self._commanded.items():
-            state = None if isinstance(command, RunMaterialization) else self._client.known(command.output.shard)
-            if state is not None:
-                frontiers[name] = state.upper
+        for command in self._commanded.values():
+            for written in outputs_of(command):
+                state = self._client.known(written.shard)
+                if state is not None:
+                    frontiers[written.name] = state.upper
         sources = {name: each.status for name, each in self._ingestions.items()}
         notices = {name: list(each.notices) for name, each in sources.items() if each.notices}
         tasks = {name: task.status for name, task in self._tasks.items()}

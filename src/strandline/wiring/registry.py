@@ -22,7 +22,7 @@ from strandline.materialize.drivers import duckdb
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Engine
-from strandline.sources.reader import FileDecoder, ReaderKind, SourceReader, Surroundings
+from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock
 from strandline.sources.readers.files import reader as files
 from strandline.store.clock import Clock
@@ -56,6 +56,7 @@ class Readers:
     clock: Clock
     engine: Engine
     decoder: FileDecoder
+    messages: MessageDecoder
 
     def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema) -> None:
         """See `Connectors.check`."""
@@ -66,10 +67,11 @@ class Readers:
         """See `Connectors.reader`."""
         kind = named(READERS, "connector", source.connector)
         own = {name: text for name, text in source.options.items() if name != OPTION}
-        options = understood(f"source {source.output.name!r}", kind.options, own, resolve=_resolved)
+        options = understood(f"source {source.name!r}", kind.options, own, resolve=_resolved)
+        schemas = {output.table: output.collection.schema for output in source.outputs}
         progress = partial(client.records, source.progress, epoch)
-        schema = source.output.schema
-        return await kind.open(options, Surroundings(self.clock, schema, self.engine, self.decoder, epoch, progress))
+        given = Surroundings(self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress)
+        return await kind.open(options, given)
 
 
 def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:

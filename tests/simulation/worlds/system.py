@@ -120,7 +120,9 @@ class Connectors:
         upstream = world.upstreams[source.options["upstream"]]
         if not self._simulated:
             return ListReader(upstream)
-        return SimReader(upstream, lambda resume: run_sync(world.observer.may_forget(source.output.shard, resume)))
+        return SimReader(
+            upstream, lambda resume: run_sync(world.observer.may_forget(source.outputs[0].collection.shard, resume))
+        )
 
 
 class World:
