@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -72,6 +72,8 @@ class KafkaServer:
             )
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._answers():
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.1)
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the broker does not start: {(self.directory / 'log').read_text()[-2000:]}")
 
@@ -112,7 +114,6 @@ class KafkaServer:
                 pass
             self.admin.list_topics(timeout=5)
         except (OSError, KafkaException):
-            time.sleep(0.1)
             return False
         return True
 
@@ -132,7 +133,9 @@ class KafkaServer:
         settings = {name.replace("_", "."): value for name, value in config.items()}
         _wait(self.admin.create_topics([NewTopic(topic, partitions, 1, config=settings)]))
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
-        while (found := self.admin.list_topics(topic, timeout=5).topics[topic]).error or len(found.partitions) < partitions:
+        while (found := self.admin.list_topics(topic, timeout=5).topics[topic]).error or len(
+            found.partitions
+        ) < partitions:
             assert time.monotonic() < deadline, found.error
 
     def drop_topic(self, topic: str) -> None:
@@ -194,7 +197,7 @@ def make(directory: Path, broker_jars: Path) -> KafkaServer:
     properties = directory / "server.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in _settings(server, keys).items()))
     scram = ["--add-scram", f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"]
-    _run([*server._java("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties), *scram)], directory)  # noqa: SLF001 - ours
+    _run([*server._java("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties), *scram)], directory)
     return server
 
 
@@ -251,7 +254,15 @@ _quiet: Final = _Quiet()
 
 
 def _run(command: list[str], directory: Path) -> None:
-    done = subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_SECONDS_MAX, check=False)
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS_MAX,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(f"{command[0]}: {done.stdout}{done.stderr}")
 
