@@ -99,8 +99,8 @@ class KafkaServer:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
+        if self.process is not None:
+            self.process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
         if self.process is not None:
@@ -158,7 +158,7 @@ class KafkaServer:
         return Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "logger": _quiet, **settings})
 
     def produce(self, topic: str, values: list[bytes | str | None], *, partition: int = 0, **others: Any) -> None:
-        """Append messages with these values, durably; ``others`` are arguments of `Producer.produce`."""
+        """Append messages with these values, durably; ``others`` are arguments of ``Producer.produce``."""
         producer, failures = self.producer(), list[str]()
 
         def delivered(error: Any, _: Message) -> None:

@@ -1,10 +1,10 @@
 """The Kafka client: a `Broker` over librdkafka.
 
 It has two consumers, because an answer waits behind a fetch of the same connection: one looks and commits, the other
-fetches.  Neither joins the group: they are told what to read, and commit what they are told.
+fetches.  Neither joins the group: the reader says what they read and commit.
 
-No call outlives its time for its caller: librdkafka's own limits end most of them, and a `_Lane` gives up waiting for
-the rest.
+No call keeps its caller longer than `CALL_SECONDS_MAX`: librdkafka's own limits end most of them, and a `_Lane` gives
+up waiting for the rest.
 
 Source: https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html.
 """
@@ -29,7 +29,7 @@ from strandline.store.secret import revealed
 T = TypeVar("T")
 
 CALL_SECONDS_MAX: Final = 2 * ANSWER_SECONDS_MAX
-"""After so long nobody waits for a call any more: some of librdkafka's limits are those of each of its tries."""
+"""After so long its caller waits for a call no longer: some of librdkafka's limits are those of each of its tries."""
 FETCH_MESSAGES: Final = 2_000
 """How many messages are taken over at once."""
 _POLLS_A_SECOND: Final = 20
@@ -43,7 +43,7 @@ _silent.propagate = False
 
 
 class _Lane:
-    """The blocking calls of one client: one at a time, and nobody waits for one longer than it may take."""
+    """The blocking calls of one client: one at a time, each for a bounded time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -251,6 +251,6 @@ def _code(error: kafka.KafkaException) -> int:
 
 
 def _seen(running: asyncio.Future[Any]) -> None:
-    """Take note of the outcome of a call that nobody waits for any more."""
+    """Take note of the outcome of a call for which its caller waits no longer."""
     if not running.cancelled():
         running.exception()

@@ -1,4 +1,4 @@
-"""What the two Kafka clients are told: librdkafka in this process, Kafka's own in Spark's connector.
+"""The settings of the two Kafka clients: librdkafka in this process, Kafka's own in Spark's connector.
 
 Both read only what is committed (``read_committed``): messages of transactions that were aborted are never seen, and
 what an open one wrote is not seen yet.
@@ -49,7 +49,7 @@ def for_client(at: KafkaConnection) -> Settings:
 
 
 def for_consumer(at: KafkaConnection, group: str) -> Settings:
-    """Return librdkafka's settings for a consumer that is told what to read, and commits when it is told."""
+    """Return librdkafka's settings for a consumer outside its group, which neither assigns nor commits by itself."""
     return {
         **for_client(at),
         "group.id": group,
@@ -65,7 +65,7 @@ def for_consumer(at: KafkaConnection, group: str) -> Settings:
 
 
 def for_spark(at: KafkaConnection) -> Settings:
-    """Return what Spark's connector is told: settings of Kafka's own client, each with ``kafka.`` before it.
+    """Return the settings of Spark's connector: those of Kafka's own client, each with ``kafka.`` before it.
 
     >>> sorted(for_spark(KafkaConnection(servers="k:9092")))
     ['failOnDataLoss', 'kafka.bootstrap.servers', 'kafka.isolation.level', 'kafka.security.protocol']
