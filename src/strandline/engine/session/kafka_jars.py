@@ -1,8 +1,8 @@
 """Spark's Kafka connector: where its jars come from, if it is wanted.
 
 Spark's own distribution has no Kafka connector.  It is published beside it, of each release but the newest ones: that
-of 4.2 works with Spark 4.3.  Its jars are fetched from Maven when the JVM starts, or lie in a directory; a cluster, or the
-application of a session that is given, brings its own.
+of 4.2 works with Spark 4.3.  Its jars are fetched from Maven when the JVM starts, or lie in a directory; a cluster
+brings its own, and so does a session that is given.
 
 Source: https://spark.apache.org/docs/latest/structured-streaming-kafka-integration.html (deploying).
 """

@@ -25,6 +25,7 @@ from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.system import SystemClock
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
@@ -223,7 +224,7 @@ def test_a_compacted_topic_is_read_to_its_end(make: Callable[..., Place]) -> Non
         end = await reader.upstream_frontier()
         found = await read(reader, NOTHING_READ, end)
         for _ in range(300):  # the log is cleaned in its own time, and never its newest segment
-            await asyncio.sleep(0.2)
+            await SystemClock().sleep(0.2)
             place.append(0, "9", key="last")
             found = await read(reader, NOTHING_READ, end)
             if len(found) < 5:
@@ -249,7 +250,7 @@ def test_partitions_that_are_added_are_read(make: Callable[..., Place]) -> None:
                 place.append(2, "2")
                 break
             except Exception:  # noqa: BLE001 - the new partition is not known everywhere yet
-                await asyncio.sleep(0.1)
+                await SystemClock().sleep(0.1)
         after = await reader.upstream_frontier()
         assert after == Offsets({"0": 1, "2": 1})
         assert await read(reader, before, after) == [2]
