@@ -32,7 +32,7 @@ CALL_SECONDS_MAX: Final = 2 * ANSWER_SECONDS_MAX
 """After so long its caller waits for a call no longer: some of librdkafka's limits are those of each of its tries."""
 FETCH_MESSAGES: Final = 2_000
 """How many messages are taken over at once."""
-_POLLS_A_SECOND: Final = 20
+_POLLS_A_SECOND: Final = 100
 _BEGINNING, _END = -2, -1  # as Kafka names them where it is asked for the offset of a time
 _NO_TOPIC: Final = frozenset({kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, kafka.KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 - public in C
 _GONE: Final = frozenset({kafka.KafkaError.OFFSET_OUT_OF_RANGE, kafka.KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public in C
@@ -126,6 +126,7 @@ class KafkaBroker:
             if _code(error) in _NO_TOPIC:
                 return None
             raise self._unavailable(asker, error) from error
+        self._told = ""  # it was about an earlier call
         return Topic(str(described.topic_id), {p: Ends(lows[p], ends[p]) for p in lows})
 
     def _offsets(self, asker: kafka.Consumer, partitions: Sequence[int], at: int) -> dict[int, int]:
@@ -217,7 +218,8 @@ class KafkaBroker:
         return {**revealed(given), "logger": _silent, "error_cb": self._hear}
 
     def _hear(self, error: Any) -> None:
-        self._told = error.str()
+        if error.code() != kafka.KafkaError._ALL_BROKERS_DOWN or not self._told:  # noqa: SLF001 - public in C
+            self._told = error.str()
 
     def _why(self) -> str:
         return f": {self._told}" if self._told else ""
