@@ -130,12 +130,11 @@ class Town:
         client = PersistClient(clock, ids, FileBlob(self.root / "data" / "blob"), consensus)
         catalog = await CatalogStore(Register("catalog", clock, ids, consensus)).read()
         (source,) = catalog.of_kind(Source)
-        data = await client.reader(source.shard, source.schema, source.name)
-        assert data is not None
-        upper = data.state.upper
         remap = (await RemapShard.open(await client.records(source.remap, catalog.epoch), catalog.epoch)).remap
+        data = await client.reader(source.shard, source.schema, source.name)  # after it, so it is not forgotten there
+        assert data is not None
         consensus.close()
-        return remap.resume([upper, remap.upper]), remap.frontier
+        return remap.resume([data.state.upper, remap.upper]), remap.frontier
 
     def committed(self) -> Offsets:
         """Return the consumer group's offsets."""
