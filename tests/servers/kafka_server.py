@@ -14,20 +14,22 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from strandline.testing import topics
 
 PR_SET_PDEATHSIG: Final = 1
 """Linux: send me a signal when my parent dies."""
 USER: Final = "reader"
 PASSWORD: Final = "not-a-secret"
 START_SECONDS_MAX: Final = 120
-ANSWER_SECONDS_MAX: Final = 30
 CLUSTER: Final = "c3RyYW5kbGluZS10ZXN0cw"
 JAVA: Final = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
 
@@ -125,51 +127,33 @@ class KafkaServer:
     def admin(self) -> AdminClient:
         """A client that may do everything."""
         if not self._admins:
-            self._admins.append(AdminClient({"bootstrap.servers": self.servers, "logger": _quiet}))
+            self._admins.append(topics.admin(self.servers))
         return self._admins[0]
 
     def make_topic(self, topic: str, partitions: int = 1, **config: str) -> None:
         """Make a topic; ``config`` names Kafka's settings, with ``_`` for the dots."""
-        settings = {name.replace("_", "."): value for name, value in config.items()}
-        _wait(self.admin.create_topics([NewTopic(topic, partitions, 1, config=settings)]))
-        deadline = time.monotonic() + ANSWER_SECONDS_MAX
-        while (found := self.admin.list_topics(topic, timeout=5).topics[topic]).error or len(
-            found.partitions
-        ) < partitions:
-            assert time.monotonic() < deadline, found.error
+        topics.make(self.admin, topic, partitions, {name.replace("_", "."): text for name, text in config.items()})
 
     def drop_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""
-        _wait(self.admin.delete_topics([topic]))
-        deadline = time.monotonic() + ANSWER_SECONDS_MAX
-        while topic in self.admin.list_topics(timeout=5).topics:
-            assert time.monotonic() < deadline
+        topics.drop(self.admin, topic)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
-        _wait(self.admin.create_partitions([NewPartitions(topic, partitions)]))
+        topics.done(self.admin.create_partitions([NewPartitions(topic, partitions)]))
 
     def delete_records(self, topic: str, offsets: dict[int, int]) -> None:
         """Forget what is before ``offsets``, by partition, as retention does."""
-        _wait(self.admin.delete_records([TopicPartition(topic, p, offset) for p, offset in offsets.items()]))
+        before = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        topics.done(self.admin.delete_records(before))
 
     def producer(self, **settings: Any) -> Producer:
         """Return a producer."""
-        return Producer({"bootstrap.servers": self.servers, "linger.ms": 5, "logger": _quiet, **settings})
+        return topics.producer(self.servers, **settings)
 
-    def produce(self, topic: str, values: list[bytes | str | None], *, partition: int = 0, **others: Any) -> None:
+    def produce(self, topic: str, values: Sequence[bytes | str | None], *, partition: int = 0, **others: Any) -> None:
         """Append messages with these values, durably; ``others`` are arguments of ``Producer.produce``."""
-        producer, failures = self.producer(), list[str]()
-
-        def delivered(error: Any, _: Message) -> None:
-            if error is not None:
-                failures.append(str(error))
-
-        for value in values:
-            producer.produce(topic, value, partition=partition, on_delivery=delivered, **others)
-            producer.poll(0)
-        assert producer.flush(ANSWER_SECONDS_MAX) == 0
-        assert not failures, failures[0]
+        topics.produce(self.producer(), topic, values, [partition], **others)
 
 
 def jars(what: str) -> Path | None:
@@ -234,23 +218,8 @@ def _settings(server: KafkaServer, keys: Path) -> dict[str, str]:
     }
 
 
-def _wait(futures: dict[Any, Any]) -> None:
-    for future in futures.values():
-        future.result(ANSWER_SECONDS_MAX)
-
-
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # tests that are killed leave no server
-
-
-class _Quiet:
-    """A logger that says nothing: tests kill brokers, and clients complain of it on standard error."""
-
-    def log(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-_quiet: Final = _Quiet()
 
 
 def _run(command: list[str], directory: Path) -> None:

@@ -191,7 +191,7 @@ def test_what_a_transaction_aborted_is_never_read_and_what_is_open_not_yet(make:
 
     async def body() -> None:
         reader = await place.reader()
-        producer = place.server.producer(**{"transactional.id": place.topic})
+        producer = place.server.producer(transactional_id=place.topic)
         producer.init_transactions(30)
         place.append(0, "1")
         transaction(producer, "2", "3")

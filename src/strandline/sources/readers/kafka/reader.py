@@ -11,7 +11,7 @@ offsets that are still there lie beyond what must be read: nothing is skipped.
 it, else fetched into a file of this machine.  What a compacted topic has lost before it was read is not seen: the
 newest message of each key is always there.
 
-*Committed* are offsets of the consumer group, for whoever watches its lag or deletes what is before them.  They are
+*Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
 never read back: what is durable here says where reading goes on.
 
 Source: design page "sources" (Kafka frontiers are last-stable offsets; commit positions, not last records; retention).
