@@ -216,13 +216,17 @@ class KafkaReader:
         return _NO_IDS.union(*(schema_ids(fetched.column(part)) for part in self._avro))
 
     async def _understood(self, ids: Collection[int], *, subjects: bool = False) -> MessageFormat:
-        """Return the format with the schemas of these ids, and those of the topic's subjects if asked for."""
+        """Return the format with the schemas of these ids, and those of the topic's subjects if asked for.
+
+        Those that were needed before are there too: a format that stays as it is can be decoded by a prepared plan.
+        """
         if self._registry is None or not self._avro:
             return self._form
         schemas = await self._registry.schemas(ids)
         for part in self._avro if subjects else ():
             schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}")
-        return replace(self._form, schemas=schemas)
+        self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
+        return self._form
 
 
 async def _open(options: KafkaOptions, given: Surroundings) -> KafkaReader:
