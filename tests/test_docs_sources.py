@@ -48,11 +48,11 @@ def test_the_example_of_kafka_runs_as_it_stands(
     with strandline.open(str(tmp_path / "strand"), spark=spark) as env:
         for text in statements.split(script + guarded.replace("/etc/kafka/ca.pem", str(kafka_server.certificate))):
             env.execute(text)
-        kafka_server.produce("orders", ['{"customer": "Ada", "total": "12.50"}'], key="7")
-        kafka_server.produce("orders", ['{"customer": "Bob", "total": "1.00"}'], key="8", partition=1)
+        kafka_server.produce("orders", ['{"customer": "Ada", "total": 12.50}'], key="7")
+        kafka_server.produce("orders", ['{"customer": "Bob", "total": 1.00}'], key="8", partition=1)
         env.sync(env.tick())
         assert holds() == [("Ada", 1, "12.50"), ("Bob", 1, "1.00")]
-        kafka_server.produce("orders", ['{"customer": "Ada", "total": "2.50"}'], key="7")
+        kafka_server.produce("orders", ['{"customer": "Ada", "total": 2.50}'], key="7")
         kafka_server.produce("orders", [None], key="8", partition=1)
         env.sync(env.tick())
         assert holds() == [("Ada", 1, "2.50")]

@@ -73,8 +73,9 @@ def _values(messages: int) -> Iterator[str]:
     for number in range(messages):
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((_START_MS + number) // 1000))
         amount = f"{number % 10_000}.{number % 100:02}"
-        yield json.dumps(
-            {"id": number, "customer": number % 5_003, "amount": amount, "at": at, "note": f"order {number}"}
+        yield (
+            f'{{"id": {number}, "customer": {number % 5_003}, "amount": {amount}, "at": "{at}", '
+            f'"note": "order {number}"}}'
         )
 
 
