@@ -27,10 +27,10 @@ import pyarrow as pa
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions
+from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import CreateSource, CreateTable, CreateView
-from strandline.controller.location.catalog import Materialization, View
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Collected, View
 from strandline.errors import ConfigError, Position
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
@@ -157,8 +157,20 @@ class _Tides:
 
     engine: Engine
 
-    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema) -> None:
+    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema | None) -> None:
         """See `Connectors.check`."""
+
+    def check_table(
+        self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
+    ) -> None:
+        """See `Connectors.check_table`."""
+
+    def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.check_connection`."""
+
+    def connections(self, connector: str) -> Mapping[str, str]:
+        """See `Connectors.connections`: there are none."""
+        return {}
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """See `Connectors.reader`."""
@@ -274,10 +286,10 @@ def _processor_s() -> float:
 
 
 async def _define(core: Core) -> None:
-    await definitions.create_table(core, CreateTable("items", ITEMS))
-    await definitions.create_source(core, CreateSource("events", EVENTS.ddl, "tide", {}))
+    await create(core, CreateTable("items", ITEMS))
+    await create(core, CreateSource("events", EVENTS.ddl, "tide", {}))
     for name, query in VIEWS.items():
-        await definitions.create_view(core, CreateView(name, query, _TEXT))
+        await create(core, CreateView(name, query, _TEXT))
 
 
 async def _change(core: Core, n: int) -> None:
@@ -305,7 +317,7 @@ async def _kept(core: Core) -> dict[str, Any]:
     """Count the updates in the shards of collections and stages: all, the live ones, and those that history keeps."""
     kept = live = window = 0
     for item in core.catalog.items.values():
-        assert not isinstance(item, Materialization), "none was defined"
+        assert isinstance(item, Collected), "nothing else was defined"
         stages = item.stages.values() if isinstance(item, View) else ()
         for shard in (item.shard, *stages):
             state = core.client.state_of(shard)

@@ -40,10 +40,27 @@ class RunTable:
 
 
 @dataclass(frozen=True, slots=True)
-class RunIngestion:
-    """Keep a collection equal to what a connector reads.  ``remap`` and ``progress`` are the reader's own shards."""
+class Output:
+    """A collection that a source feeds.
 
-    output: Collection
+    ``table``: what upstream calls it, "" where the source is one collection.  ``errors_max``: with how many errors it
+    may go on; None: with any number.
+    """
+
+    collection: Collection
+    table: str = ""
+    errors_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunIngestion:
+    """Keep collections equal to what a connector reads of one upstream.
+
+    ``name``: the source's, in messages.  ``remap`` and ``progress`` are the reader's own shards.
+    """
+
+    name: str
+    outputs: tuple[Output, ...]
     connector: str
     options: Mapping[str, str]
     remap: str
@@ -97,3 +114,14 @@ def inputs_of(command: Command) -> tuple[Collection, ...]:
             return (output,)
         case RunIngestion():
             return ()
+
+
+def outputs_of(name: str, command: Command) -> dict[str, Collection]:
+    """Return the collections that running ``command`` writes, by their items' names; ``name`` is its own."""
+    match command:
+        case RunIngestion(outputs=outputs):
+            return {each.collection.name.lower(): each.collection for each in outputs}
+        case RunTable(output=output) | RunDataflow(output=output):
+            return {name: output}
+        case RunMaterialization():
+            return {}

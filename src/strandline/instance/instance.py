@@ -29,6 +29,7 @@ from strandline.instance.commands import (
     RunMaterialization,
     RunTable,
     inputs_of,
+    outputs_of,
 )
 from strandline.instance.connections import Connectors, Drivers
 from strandline.instance.dataflows import Dataflows
@@ -107,7 +108,12 @@ class Instance:
             reader.kept = read[shard].kept  # that may have changed, and is no part of what is compared
 
     async def start(self, name: str, command: Command) -> None:
-        """Open an item under this epoch, unless it is open.  Raises what keeps it from opening; then it is not."""
+        """Open an item under this epoch, unless it is open; end it first if it was commanded otherwise.
+
+        Raises what keeps it from opening; then it is not.
+        """
+        if self._commanded.get(name, command) != command:
+            await self.stop(name)
         if name in self._open:
             return
         self._commanded[name] = command
@@ -150,7 +156,7 @@ class Instance:
         self._tables[name] = OpenTable(output, writer, await self._reader(output))
 
     async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
-        output, client = command.output, self._client
+        output, client = command.outputs[0].collection, self._client
         reader = await self._equipment.connectors.reader(command, client, self._epoch)
         async with AsyncExitStack() as failing:
             failing.push_async_callback(reader.close)
@@ -269,9 +275,9 @@ class Instance:
         """Return how far everything that runs here is."""
         frontiers = {name: Frontier(task.status.position) for name, task in self._tasks.items()}
         for name, command in self._commanded.items():
-            state = None if isinstance(command, RunMaterialization) else self._client.known(command.output.shard)
-            if state is not None:
-                frontiers[name] = state.upper
+            for of, collection in outputs_of(name, command).items():
+                if (state := self._client.known(collection.shard)) is not None:
+                    frontiers[of] = state.upper
         sources = {name: each.status for name, each in self._ingestions.items()}
         notices = {name: list(each.notices) for name, each in sources.items() if each.notices}
         tasks = {name: task.status for name, task in self._tasks.items()}

@@ -8,7 +8,7 @@ Source: craft page "reliability" (3.1).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -114,13 +114,19 @@ class Connectors:
     def check(self, name: str, connector: str, options: object, schema: object) -> None:
         """Accept everything."""
 
+    def connections(self, connector: str) -> Mapping[str, str]:
+        """Return that no connector uses any."""
+        return {}
+
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """Return the reader of ``source``."""
         world = self._world
         upstream = world.upstreams[source.options["upstream"]]
         if not self._simulated:
             return ListReader(upstream)
-        return SimReader(upstream, lambda resume: run_sync(world.observer.may_forget(source.output.shard, resume)))
+        return SimReader(
+            upstream, lambda resume: run_sync(world.observer.may_forget(source.outputs[0].collection.shard, resume))
+        )
 
 
 class World:

@@ -9,7 +9,7 @@ from typing import Any
 
 from strandline.controller.commanded import log_key, spec_of
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import Materialization, View
+from strandline.controller.location.items import Collected, Materialization, View, kind_of
 from strandline.instance import error_half, live
 from strandline.instance.reports import Report
 from strandline.instance.tasks import reached
@@ -36,12 +36,12 @@ async def status(core: Core) -> dict[str, Any]:
     counted = theirs if core.writing is None else core.live()
     collections = {}
     for name, item in catalog.items.items():
-        if isinstance(item, Materialization):
+        if not isinstance(item, Collected):
             continue
         reader = await core.client.reader(item.shard, item.schema, item.name)
         state = None if reader is None else await reader.refresh()
         collections[item.name] = {
-            "kind": type(item).__name__.lower(),
+            "kind": kind_of(item),
             "since": None if state is None else state.since.at,
             "upper": None if state is None else state.upper.at,
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
