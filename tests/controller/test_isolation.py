@@ -118,7 +118,7 @@ def test_an_item_that_could_not_be_opened_is_opened_by_a_later_tick(
     async def start(name: str, command: RunIngestion) -> None:
         if not ready:
             raise Unavailable("upstream does not answer")
-        output = command.output
+        output = command.outputs[0].collection
         await core.client.writer(output.shard, core.require_writing().epoch, schema=output.schema.ddl)
         source(core, "late", opened)
 

@@ -10,6 +10,7 @@ __all__ = [
     "first",
     "formats",
     "joins",
+    "messages",
     "nodes",
     "scalar",
     "schema",

@@ -42,7 +42,7 @@ from strandline.persist.handles.plane import Contents, Engine, Rows
 from strandline.persist.handles.read import contents
 from strandline.persist.shard.evolution import parse_schema
 from strandline.persist.shard.state import ShardState
-from strandline.sources.reader import SourceReader
+from strandline.sources.reader import Records, SourceReader, TakenBack
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard
 from strandline.store.consensus import Versioned
@@ -181,17 +181,22 @@ class _Tide:
     """A `SourceReader` of two messages per probe: one inserts a row, the other withdraws the oldest."""
 
     bounded = False
-    retracts = True
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._brought = 0
 
+    def records(self, table: str) -> Records:
+        return TakenBack()
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        return None
+
     async def upstream_frontier(self) -> Offsets:
         self._brought += 1
         return Offsets({"": self._brought})
 
-    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         frames = []
         for each in slices:
             numbers = range(each.lower[""], each.upper[""])

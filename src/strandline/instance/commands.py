@@ -54,9 +54,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class RunIngestion:
-    """Keep collections equal to what a connector reads of one upstream.
+    """Keep collections equal to what a connector reads.  ``remap`` and ``progress`` are the reader's own shards.
 
-    ``name``: the source's, in messages.  ``remap`` and ``progress`` are the reader's own shards.
+    ``name``: of the source, in messages.  The outputs have tables of different names.
     """
 
     name: str
@@ -103,6 +103,17 @@ class RunMaterialization:
 Command: TypeAlias = RunTable | RunIngestion | RunDataflow | RunMaterialization
 
 
+def outputs_of(command: Command) -> tuple[Collection, ...]:
+    """Return the collections that running ``command`` writes."""
+    match command:
+        case RunTable(output=output) | RunDataflow(output=output):
+            return (output,)
+        case RunIngestion(outputs=outputs):
+            return tuple(each.collection for each in outputs)
+        case RunMaterialization():
+            return ()
+
+
 def inputs_of(command: Command) -> tuple[Collection, ...]:
     """Return the collections that running ``command`` reads; a table is read to change its rows."""
     match command:
@@ -114,14 +125,3 @@ def inputs_of(command: Command) -> tuple[Collection, ...]:
             return (output,)
         case RunIngestion():
             return ()
-
-
-def outputs_of(name: str, command: Command) -> dict[str, Collection]:
-    """Return the collections that running ``command`` writes, by their items' names; ``name`` is its own."""
-    match command:
-        case RunIngestion(outputs=outputs):
-            return {each.collection.name.lower(): each.collection for each in outputs}
-        case RunTable(output=output) | RunDataflow(output=output):
-            return {name: output}
-        case RunMaterialization():
-            return {}

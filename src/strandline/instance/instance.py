@@ -156,7 +156,7 @@ class Instance:
         self._tables[name] = OpenTable(output, writer, await self._reader(output))
 
     async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
-        output, client = command.outputs[0].collection, self._client
+        (output,), client = [each.collection for each in command.outputs], self._client
         reader = await self._equipment.connectors.reader(command, client, self._epoch)
         async with AsyncExitStack() as failing:
             failing.push_async_callback(reader.close)
@@ -274,10 +274,11 @@ class Instance:
     def report(self) -> Report:
         """Return how far everything that runs here is."""
         frontiers = {name: Frontier(task.status.position) for name, task in self._tasks.items()}
-        for name, command in self._commanded.items():
-            for of, collection in outputs_of(name, command).items():
-                if (state := self._client.known(collection.shard)) is not None:
-                    frontiers[of] = state.upper
+        for command in self._commanded.values():
+            for written in outputs_of(command):
+                state = self._client.known(written.shard)
+                if state is not None:
+                    frontiers[written.name.lower()] = state.upper
         sources = {name: each.status for name, each in self._ingestions.items()}
         notices = {name: list(each.notices) for name, each in sources.items() if each.notices}
         tasks = {name: task.status for name, task in self._tasks.items()}

@@ -34,7 +34,7 @@ from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.sources.envelope import Append, Envelope, Retracting
 from strandline.sources.invariants import forgets_only_durable
-from strandline.sources.reader import SourceReader
+from strandline.sources.reader import SourceReader, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 
@@ -93,7 +93,7 @@ class Ingestion:
         self._remap = remap
         self._data = data
         self._engine = engine
-        self._envelope: Envelope = Retracting(schema, engine, data) if reader.retracts else Append()
+        self._envelope: Envelope = Retracting(schema, engine, data) if reader.records("") == TakenBack() else Append()
         self._begun = remap.remap.upper  # times before it may have been read already, by us or by the binding process
         self.status = Status()
 
@@ -228,7 +228,7 @@ class Ingestion:
         return await self._read(slices, lower, upper, locate=True)
 
     async def _read(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool) -> Staged:
-        records = await self._reader.read(slices, locate=locate)
+        records = await self._reader.read(slices, table="", locate=locate)
         rows = await self._envelope.updates(records, slices, lower, located=locate)
         request = self._request(lower, upper)
         return await self._engine.stage(

@@ -7,14 +7,21 @@ is durable.
 Offsets are the reader's own: next message by partition, sequence number of a file, end of a commit in a log.  They
 may have gaps.
 
-Source: design page "sources" (reading is by range).  Contract suite: `strandline.testing.contracts.reader_contract`.
+One upstream may have several collections, *tables*: they share its offsets, and each is read by itself.  A source that
+is one collection has the table "".
+
+A table whose past upstream does not keep begins with a *snapshot*: what it held at some offsets.  Reading from
+`NOTHING_READ` is the snapshot and what came after it; from anywhere else it is by range.
+
+Source: design page "sources" (reading is by range; snapshots).  Contract suite:
+`strandline.testing.contracts.reader_contract`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import Schema
@@ -25,7 +32,33 @@ from strandline.sources.kinds import ConnectionKind, Discovery
 from strandline.sources.reclock import Slice
 from strandline.store.clock import Clock
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from strandline.algebra.messages import MessageFormat, TopicRanges
+
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Every record is the insertion of a row: its diff is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """A record is the insertion of a row, or the withdrawal of one as it was: its diff is 1 or −1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A record is what the row of its key is from now on, or that there is none (columns: `algebra.keyed`)."""
+
+    key: tuple[str, ...]
+
+
+Records: TypeAlias = Plain | TakenBack | Keyed
+"""What the records of a table are; `sources.envelopes` makes updates of them."""
 
 
 class SourceReader(Protocol):
@@ -36,19 +69,29 @@ class SourceReader(Protocol):
         """Whether upstream may really forget what is committed there: then it cannot be read again."""
         ...
 
-    @property
-    def retracts(self) -> bool:
-        """Whether upstream takes records back: the same answer for as long as the source exists."""
+    def records(self, table: str) -> Records:
+        """Return what the rows of `read` are: the same answer for as long as the source exists."""
+        ...
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """Return the offsets of the snapshot that `read` begins the table with; None: all of it can be read by range.
+
+        Opens it upstream, or keeps the one that this reader has open.  It is asked for only while nothing of the table
+        is durable, and must be held until `read` has taken it or the reader is closed; a later reader takes its own.
+        """
         ...
 
     async def upstream_frontier(self) -> Offsets:
         """Ask upstream how far it could be read now.  What lies before the answer never changes."""
         ...
 
-    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
-        """Return exactly these slices' updates (lazy, normalised): columns, ``__time`` = the slice's, ``__diff``.
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
+        """Return exactly these slices' records of ``table`` (lazy, normalised).
 
-        The diff is 1, or −1 for a record that upstream takes back.
+        Their columns are the table's, ``__time`` = the slice's, ``__diff`` = 1, or −1 for a record that upstream takes
+        back; those of `Keyed` records besides.  A slice from `NOTHING_READ` of a table with a snapshot covers the
+        snapshot's offsets; its records are the snapshot and what came after it, all at the slice's time.  If the
+        snapshot was lost meanwhile, it is `Unavailable`.
 
         Messages that cannot be decoded are rows of the err half with diff 1.  With ``locate`` their ``__error`` says
         where each of them is and what is wrong with it, which may take more passes; without, only that they are
@@ -82,20 +125,46 @@ class FileDecoder(Protocol):
         ...
 
 
+class MessageDecoder(Protocol):
+    """Turns messages of a log into records, on the data plane (implemented by the engine).
+
+    Both ways give the same records for the same messages.
+    """
+
+    @property
+    def connector(self) -> bool:
+        """Whether `ranges` can be asked for: the engine has a connector of its own to the log."""
+        ...
+
+    async def messages(self, raw: pa.Table, schema: Schema, form: MessageFormat, *, locate: bool) -> Rows:
+        """Return the records of ``raw``, few messages that are in this process: as `SourceReader.read` says."""
+        ...
+
+    async def ranges(self, topic: TopicRanges, schema: Schema, form: MessageFormat, *, locate: bool) -> Rows:
+        """Return the records of many messages, which the engine itself reads (lazy): as `SourceReader.read` says."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a reader is opened with besides its options.
 
-    ``schema``: of the rows that it returns.  ``engine`` makes rows of Arrow, ``decoder`` of files.  ``progress`` opens
-    the record shard that is its own, under ``epoch``.
+    ``schemas``: of the rows that it returns, by table.  ``engine`` makes rows of Arrow, ``decoder`` of files,
+    ``messages`` of messages.  ``progress`` opens the record shard that is its own, under ``epoch``.
     """
 
     clock: Clock
-    schema: Schema
+    schemas: Mapping[str, Schema]
     engine: Engine
     decoder: FileDecoder
+    messages: MessageDecoder
     epoch: int
     progress: Callable[[], Awaitable[RecordShard]]
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of a source that is one collection."""
+        return self.schemas[""]
 
 
 def any_schema(options: object, schema: Schema) -> None:

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
@@ -88,7 +88,7 @@ def assemble(
             store,
             engine,
             SparkAnalyst(session, functions),
-            Readers(clock, engine, SparkFiles(session)),
+            Readers(clock, engine, SparkFiles(session), cast("Any", None)),  # no reader asks for messages yet
             partial(driver, clock),
             side_by_side,
             SystemProcesses(),

@@ -23,7 +23,7 @@ from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Engine
 from strandline.sources.kinds import ConnectionKind
-from strandline.sources.reader import FileDecoder, ReaderKind, SourceReader, Surroundings
+from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock
 from strandline.sources.readers.files import reader as files
 from strandline.store.clock import Clock
@@ -61,6 +61,7 @@ class Readers:
     clock: Clock
     engine: Engine
     decoder: FileDecoder
+    messages: MessageDecoder
 
     def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema | None) -> None:
         """See `Connectors.check`."""
@@ -98,9 +99,10 @@ class Readers:
         """See `Connectors.reader`."""
         kind = named(READERS, "connector", source.connector)
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
+        schemas = {output.table: output.collection.schema for output in source.outputs}
         progress = partial(client.records, source.progress, epoch)
-        schema = source.outputs[0].collection.schema
-        return await kind.open(options, Surroundings(self.clock, schema, self.engine, self.decoder, epoch, progress))
+        given = Surroundings(self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress)
+        return await kind.open(options, given)
 
 
 def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:

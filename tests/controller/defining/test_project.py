@@ -110,7 +110,7 @@ def test_a_source_its_tables_and_its_connection_are_the_same_in_sql_and_in_yaml(
             sources__s_sql="CREATE SOURCE s (a INT, b STRING) FROM KAFKA (connection = c, topic = t) KEY (a) "
             "KEY FORMAT text FORMAT json INCLUDE offset, KEY AS k ENVELOPE UPSERT;\n"
             "CREATE SOURCE bank FROM POSTGRES (connection = pg)",
-            tables__accounts_sql="CREATE TABLE accounts (`a` INT) FROM SOURCE bank (REFERENCE 'public.a', errors_max 9)",
+            tables__accounts_sql="CREATE TABLE accounts (a INT) FROM SOURCE bank (REFERENCE 'public.a', errors_max 9)",
         )
     )
     yml = statements(

@@ -61,8 +61,10 @@ def at(column: int, line: int = 1) -> Position:
             CreateSource("s", "a INT", "kafka", {"connection": "broker", "topic": "x", "debug": "true", "n": "3"}),
         ),
         (
-            "CREATE SOURCE s (a INT) FROM kafka (topic = t) KEY (a, `b c`) KEY FORMAT Text VALUE FORMAT JSON "
-            "INCLUDE offset, KEY AS k ENVELOPE Upsert KEEP HISTORY FOR '1 day'",
+            (
+                "CREATE SOURCE s (a INT) FROM kafka (topic = t) KEY (a, `b c`) KEY FORMAT Text VALUE FORMAT JSON "
+                "INCLUDE offset, KEY AS k ENVELOPE Upsert KEEP HISTORY FOR '1 day'"
+            ),
             CreateSource(
                 "s",
                 "a INT",
@@ -86,7 +88,10 @@ def at(column: int, line: int = 1) -> Position:
         ("create source if not exists s from clock", CreateSource("s", "", "clock", {}, if_not_exists=True)),
         ("CREATE SOURCE s FROM postgres ()", CreateSource("s", "", "postgres", {})),
         (
-            "CREATE TABLE t (a INT) FROM SOURCE bank (REFERENCE 'public.t', on_error = continue) KEEP HISTORY FOR '2 h'",
+            (
+                "CREATE TABLE t (a INT) FROM SOURCE bank (REFERENCE 'public.t', on_error = continue) "
+                "KEEP HISTORY FOR '2 h'"
+            ),
             CreateSourceTable("t", "a INT", "bank", "public.t", {"on_error": "continue"}, keep_history="2 h"),
         ),
         (

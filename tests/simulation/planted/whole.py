@@ -135,9 +135,9 @@ _rows_of_source = ListReader.read
 
 
 @bug("what cannot be decoded is left out", (ListReader, "read"))
-async def undecodable_left_out(self: ListReader, slices: Any, *, locate: bool) -> Any:
+async def undecodable_left_out(self: ListReader, slices: Any, *, table: str, locate: bool) -> Any:
     """Return the good rows."""
-    found = listed(await _rows_of_source(self, slices, locate=locate))
+    found = listed(await _rows_of_source(self, slices, table=table, locate=locate))
     return Rows(Listed(found.names, tuple(row for row in found.rows if row.get(ERROR) is None)))
 
 
@@ -203,11 +203,11 @@ def meet_of(one: Offsets, other: Offsets) -> Offsets:
 
 
 @bug("what lost messages were is not asked: the rest is taken", (ListReader, "read"))
-async def lost_skipped(self: ListReader, slices: Any, *, locate: bool) -> Any:
+async def lost_skipped(self: ListReader, slices: Any, *, table: str, locate: bool) -> Any:
     """Believe an upstream that has nothing there any longer."""
     forgotten = self.upstream.forgotten
     here = [replace(each, lower=each.lower.join(meet_of(forgotten, each.upper))) for each in slices]
-    return await _rows_of_source(self, here, locate=locate)
+    return await _rows_of_source(self, here, table=table, locate=locate)
 
 
 _start_dataflow = Dataflows.start

@@ -38,6 +38,7 @@ from strandline.materialize.protocol.messages import (
 from strandline.materialize.protocol.task import NOTHING, Binding, Checkpoint, MaterializationSpec
 from strandline.materialize.stores import second_row
 from strandline.persist.handles.plane import Rows
+from strandline.sources.reader import Records
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.blob import Blob
 from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
@@ -124,22 +125,25 @@ class SimReader:
         self._inner = ListReader(upstream)
         self._committed = committed
 
-    @property
-    def retracts(self) -> bool:
-        """See `SourceReader.retracts`."""
-        return self._inner.retracts
+    def records(self, table: str) -> Records:
+        """See `SourceReader.records`."""
+        return self._inner.records(table)
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """See `SourceReader.snapshot`."""
+        return await self._inner.snapshot(table)
 
     async def upstream_frontier(self) -> Offsets:
         """See `SourceReader.upstream_frontier`."""
         return await asked("upstream.frontier", self._inner.upstream_frontier, (), READ)
 
-    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """See `SourceReader.read`."""
 
         async def read(_: object) -> Rows:
-            return await self._inner.read(slices, locate=locate)
+            return await self._inner.read(slices, table=table, locate=locate)
 
-        return await asked("upstream.read", read, ((slices, locate),), READ)
+        return await asked("upstream.read", read, ((slices, table, locate),), READ)
 
     async def commit(self, resume: Offsets) -> None:
         """See `SourceReader.commit`."""

@@ -31,6 +31,7 @@ from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.codec import encode_rollup
 from strandline.sources.ingest import Ingestion, Stalled
+from strandline.sources.reader import Records
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -205,21 +206,28 @@ class _Reader:
     """A `SourceReader` whose every call is an I/O point, but for what opens a source."""
 
     bounded = True
-    retracts = False
 
     def __init__(self, world: SourceWorld) -> None:
         self._world = world
         self._inner = ListReader(world.upstream)
 
+    def records(self, table: str) -> Records:
+        """See `SourceReader.records`."""
+        return self._inner.records(table)
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """See `SourceReader.snapshot`."""
+        return await self._inner.snapshot(table)
+
     async def upstream_frontier(self) -> Offsets:
         """See `SourceReader.upstream_frontier`."""
         return await self._ask("frontier", self._inner.upstream_frontier, (), READ)
 
-    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """See `SourceReader.read`."""
 
         async def read(_: object) -> _Read:
-            rows = await self._inner.read(slices, locate=locate)
+            rows = await self._inner.read(slices, table=table, locate=locate)
             return _Read(repr(listed(rows)), rows)
 
         return (await self._ask("read", read, (tuple(slices),), READ)).rows

@@ -29,7 +29,7 @@ def reader(clock: HandClock) -> ClockReader:
 def read(opened: ClockReader, *slices: Slice) -> Counter[tuple[datetime, int]]:
     """Return by row and time what the slices add up to."""
     found: Counter[tuple[datetime, int]] = Counter()
-    for row in listed(asyncio.run(opened.read(slices, locate=False))).rows:
+    for row in listed(asyncio.run(opened.read(slices, table="", locate=False))).rows:
         found[row["at"], row[TIME]] += row[DIFF]
     return found
 

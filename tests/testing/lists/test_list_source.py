@@ -15,6 +15,8 @@ from strandline.testing.lists.list_source import ListReader, Upstream
 class ListPlace:
     """Two partitions in memory."""
 
+    table = ""
+
     def __init__(self):
         self.engine, self.upstream, self.numbers = ListEngine(MemoryBlob()), Upstream(), count()
 

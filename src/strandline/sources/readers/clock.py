@@ -25,7 +25,7 @@ from strandline.errors import DefinitionError
 from strandline.frontier.gauge import Offsets
 from strandline.options import DURATION_MS, option
 from strandline.persist.handles.plane import Engine, Rows
-from strandline.sources.reader import ReaderKind, Surroundings
+from strandline.sources.reader import ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
 
@@ -51,7 +51,6 @@ class ClockReader:
     """Reads the clock.  See `SourceReader`."""
 
     bounded = False
-    retracts = True
 
     def __init__(self, clock: Clock, engine: Engine, schema: Schema, every_ms: int) -> None:
         self._clock = clock
@@ -60,12 +59,20 @@ class ClockReader:
         self._every_ms = every_ms
         self._reached = NOTHING_READ
 
+    def records(self, table: str) -> Records:
+        """Return that rows are withdrawn: the one that goes, when the next one comes."""
+        return TakenBack()
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """Return None: any time of the clock can be asked for."""
+        return None
+
     async def upstream_frontier(self) -> Offsets:
         """Return the number of whole intervals that are over; a clock that steps back stands still."""
         self._reached = self._reached.join(Offsets({PARTITION: max(0, self._clock.now_ms()) // self._every_ms}))
         return self._reached
 
-    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return for each slice the row that comes, and the withdrawal of the one that goes."""
         frames, negate = [], []
         for each in slices:

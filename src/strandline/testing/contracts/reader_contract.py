@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -24,17 +24,23 @@ from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine
-from strandline.sources.reader import SourceReader
+from strandline.sources.reader import Keyed, SourceReader, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 
 T = TypeVar("T")
 Found: TypeAlias = Counter[tuple[Any, ...]]
+ORDER, GONE, KEPT = "__order", "__gone", "__kept"
+"""The columns that records have besides the table's where they are `Keyed`."""
 
 
 class Place(Protocol):
-    """One upstream, as the suite uses it."""
+    """One upstream, as the suite uses it.
+
+    ``table``: what upstream calls the collection that is read; "" where the source is one collection.
+    """
 
     engine: Engine
+    table: str
 
     async def reader(self) -> SourceReader:
         """Return a reader as a fresh process would open it."""
@@ -56,13 +62,49 @@ class ReaderContract:
         """Run one test's coroutine."""
         return asyncio.run(coroutine)
 
+    async def whole(self, place: Place, reader: SourceReader) -> Slice:
+        """Return all that is there, as a first step takes it: from the snapshot, if there is one."""
+        begun = await reader.snapshot(place.table)
+        ready = await reader.upstream_frontier()
+        return Slice(7, NOTHING_READ, ready if begun is None else ready.join(begun))
+
     async def found(self, place: Place, reader: SourceReader, *slices: Slice, locate: bool = True) -> Found:
-        """Read slices; return how often each row is there, errors and times included."""
-        table = await place.engine.collect(await reader.read(slices, locate=locate))
-        rows = table.to_pylist()
-        assert all(row.pop(DIFF) == 1 for row in rows)
-        there = (((name, repr(value)) for name, value in row.items() if value is not None) for row in rows)
-        return Counter(tuple(sorted(row)) for row in there)
+        """Read slices; return how often each record is there, errors and times included."""
+        found: Found = Counter()
+        for row in await self.records(place, reader, *slices, locate=locate):
+            diff = row.pop(DIFF)
+            row.pop(ORDER, None)  # it says which of two records is newer, within one read
+            found[_said(row)] += diff
+        return +found
+
+    async def records(
+        self, place: Place, reader: SourceReader, *slices: Slice, locate: bool = True
+    ) -> list[dict[str, Any]]:
+        """Read slices; return the records as rows, each as old as its diff allows."""
+        table = await place.engine.collect(await reader.read(slices, table=place.table, locate=locate))
+        rows: list[dict[str, Any]] = table.to_pylist()
+        allowed = {1, -1} if reader.records(place.table) == TakenBack() else {1}
+        assert {row[DIFF] for row in rows} <= allowed
+        return rows
+
+    async def held(self, place: Place, reader: SourceReader, *reads: Sequence[Slice]) -> Found:
+        """Read slices, one read after the other; return what the table holds then, errors included, without times."""
+        kind, newest, found = reader.records(place.table), dict[Any, dict[str, Any]](), Found()
+        for slices in reads:
+            rows = await self.records(place, reader, *slices)
+            for row in sorted(rows, key=lambda row: (row[TIME], row.get(ORDER) or 0)):
+                diff = row.pop(DIFF)
+                del row[TIME]
+                if isinstance(kind, Keyed) and row.get(ERROR) is None:
+                    key = tuple(row[name] for name in kind.key)
+                    row = _merged(newest.pop(key, {}), row)  # noqa: PLW2901 - what it says, with what stays
+                    if not row.pop(GONE):
+                        newest[key] = row
+                else:
+                    found[_said(row)] += diff
+        found.update(map(_said, newest.values()))
+        assert all(count >= 0 for count in found.values())
+        return +found
 
     def test_a_probe_covers_what_is_there_and_never_goes_back(self, place: Place) -> None:
         """Damage: messages are never read, or read at two times."""
@@ -84,14 +126,32 @@ class ReaderContract:
 
         async def body() -> None:
             first = await place.reader()
+            begun = (await self.whole(place, first)).upper
             await place.produce(undecodable=True)
-            whole = Slice(7, NOTHING_READ, await first.upstream_frontier())
-            once = await self.found(place, first, whole)
+            rest = Slice(7, begun, await first.upstream_frontier())
+            once = await self.found(place, first, rest)
             await place.produce()
             await first.upstream_frontier()
             assert once
-            assert await self.found(place, first, whole) == once
-            assert await self.found(place, await place.reader(), whole) == once
+            assert await self.found(place, first, rest) == once
+            assert await self.found(place, await place.reader(), rest) == once
+
+        self.run(body())
+
+    def test_a_table_begins_with_all_that_is_there(self, place: Place) -> None:
+        """Damage: rows that were there before the source was defined are missing, or doubled."""
+
+        async def body() -> None:
+            await place.produce()
+            await place.produce()
+            first, second = await place.reader(), await place.reader()
+            all_of_it = await self.whole(place, first)
+            wanted = await self.held(place, first, [all_of_it])
+            assert wanted
+            assert not [row for row in wanted if ERROR in dict(row)]
+            again = await self.whole(place, second)
+            later = Slice(8, all_of_it.upper, all_of_it.upper.join(again.upper))
+            assert await self.held(place, second, [again]) == await self.held(place, first, [all_of_it], [later])
 
         self.run(body())
 
@@ -100,7 +160,7 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
-            marks = [NOTHING_READ]
+            marks = [(await self.whole(place, reader)).upper]
             for _ in range(3):
                 await place.produce()
                 marks.append(await reader.upstream_frontier())
@@ -111,15 +171,31 @@ class ReaderContract:
 
         self.run(body())
 
+    def test_what_comes_after_the_first_step_continues_it(self, place: Place) -> None:
+        """Damage: a row that changed while the snapshot was taken is lost or doubled."""
+
+        async def body() -> None:
+            reader = await place.reader()
+            await place.produce()
+            first = await self.whole(place, reader)
+            await place.produce()
+            later = Slice(8, first.upper, await reader.upstream_frontier())
+            wanted = await self.held(place, reader, [first], [later])
+            fresh = await place.reader()
+            assert await self.held(place, fresh, [await self.whole(place, fresh)]) == wanted
+
+        self.run(body())
+
     def test_each_slice_has_its_own_time_in_one_read(self, place: Place) -> None:
         """Damage: batching several ticks into a step changes the times of rows."""
 
         async def body() -> None:
             reader = await place.reader()
+            begun = (await self.whole(place, reader)).upper
             await place.produce()
             middle = await reader.upstream_frontier()
             await place.produce(undecodable=True)
-            early, late = Slice(7, NOTHING_READ, middle), Slice(9, middle, await reader.upstream_frontier())
+            early, late = Slice(7, begun, middle), Slice(9, middle, await reader.upstream_frontier())
             both = await self.found(place, reader, early, late)
             assert both == await self.found(place, reader, early) + await self.found(place, reader, late)
             assert {dict(row)[TIME] for row in both} == {"7", "9"}
@@ -131,12 +207,13 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
+            begun = (await self.whole(place, reader)).upper
             await place.produce(undecodable=True)
             await place.produce()
-            whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
+            rest = Slice(7, begun, await reader.upstream_frontier())
             halves = []
             for locate in (False, True):
-                rows = await self.found(place, reader, whole, locate=locate)
+                rows = await self.found(place, reader, rest, locate=locate)
                 errors = {row: n for row, n in rows.items() if ERROR in dict(row)}
                 assert sum(errors.values()) == 1
                 halves.append(Counter({row: n for row, n in rows.items() if row not in errors}))
@@ -150,7 +227,7 @@ class ReaderContract:
         async def body() -> None:
             first = await place.reader()
             await place.produce()
-            durable = await first.upstream_frontier()
+            durable = (await self.whole(place, first)).upper
             await place.produce()
             rest = Slice(7, durable, await first.upstream_frontier())
             wanted = await self.found(place, first, rest)
@@ -169,12 +246,13 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
+            begun = (await self.whole(place, reader)).upper
             await place.produce()
-            whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
-            wanted = await self.found(place, reader, whole)
-            await reader.commit(whole.upper)
+            rest = Slice(7, begun, await reader.upstream_frontier())
+            wanted = await self.found(place, reader, rest)
+            await reader.commit(rest.upper)
             try:
-                assert await self.found(place, reader, whole) == wanted
+                assert await self.found(place, reader, rest) == wanted
             except SourceError:
                 assert reader.bounded
 
@@ -185,11 +263,24 @@ class ReaderContract:
 
         async def body() -> None:
             reader = await place.reader()
+            begun = (await self.whole(place, reader)).upper
             await place.produce()
             announced: Offsets = await reader.upstream_frontier()
             await place.break_promise()
             for each in (reader, await place.reader()):
                 with pytest.raises(SourceError):
-                    await self.found(place, each, Slice(7, NOTHING_READ, announced))
+                    await self.found(place, each, Slice(7, begun, announced))
 
         self.run(body())
+
+
+def _said(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return what a row says, as something to count."""
+    return tuple(sorted((name, repr(value)) for name, value in row.items() if value is not None))
+
+
+def _merged(before: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of ``record``, whose columns that stay as they were are those of the row ``before``."""
+    kept = record.pop(KEPT, None) or ()
+    record.pop(ORDER)
+    return record | {name: before[name] for name in kept}

@@ -17,6 +17,7 @@ from strandline.algebra.undecoded import TAKES_BACK
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
+from strandline.sources.reader import Plain, Records, TakenBack
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.testing.lists.list_engine import updates
 
@@ -68,10 +69,13 @@ class ListReader:
         """Return that upstream deletes messages as soon as it may."""
         return True
 
-    @property
-    def retracts(self) -> bool:
-        """Return whether the upstream retracts."""
-        return self.upstream.retracts
+    def records(self, table: str) -> Records:
+        """See `SourceReader.records`."""
+        return TakenBack() if self.upstream.retracts else Plain()
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """See `SourceReader.snapshot`: partitions are read from their first message."""
+        return None
 
     async def upstream_frontier(self) -> Offsets:
         """See `SourceReader.upstream_frontier`."""
@@ -79,7 +83,7 @@ class ListReader:
             raise Unavailable("the upstream does not answer")
         return self.upstream.frontier
 
-    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """See `SourceReader.read`."""
         if self.upstream.down:
             raise Unavailable("the upstream does not answer")

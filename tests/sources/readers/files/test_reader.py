@@ -56,6 +56,8 @@ class LineDecoder:
 class Directory:
     """A directory, a location, and readers of them."""
 
+    table = ""
+
     def __init__(self, root, **options):
         self.root, self.options, self.pattern = root / "in", {"format": "csv", **options}, ""
         self.root.mkdir()
@@ -103,7 +105,7 @@ def up_to(number):
 
 async def names(reader, number, *, start=0):
     """The files that are read for a range, in the order of the sequence."""
-    rows = listed(await reader.read([Slice(7, up_to(start), up_to(number))], locate=False)).rows
+    rows = listed(await reader.read([Slice(7, up_to(start), up_to(number))], table="", locate=False)).rows
     return list(dict.fromkeys(row["file"] for row in rows))
 
 
@@ -492,7 +494,7 @@ def test_files_that_retract_names_are_withdrawn(tmp_path):
             place.write(name)
         reader = await place.reader()
         assert await reader.upstream_frontier() == up_to(4)
-        rows = listed(await reader.read([Slice(7, up_to(0), up_to(4))], locate=False)).rows
+        rows = listed(await reader.read([Slice(7, up_to(0), up_to(4))], table="", locate=False)).rows
         assert {row["file"]: row[DIFF] for row in rows} == {
             "a.csv": 1,
             "a.retract.csv": -1,

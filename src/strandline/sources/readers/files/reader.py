@@ -38,7 +38,7 @@ from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
-from strandline.sources.reader import FileDecoder, ReaderKind, Surroundings
+from strandline.sources.reader import FileDecoder, Plain, ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.readers.files.folder import Checked, Ends, Folder, Stamp
 from strandline.sources.readers.files.local_folder import LocalFolder
 from strandline.sources.readers.files.options import COMPRESSED, FileOptions, root_and_pattern
@@ -86,10 +86,13 @@ class FileReader:
         """Files may be deleted once they are durable only where the definition says so."""
         return not self._options.retain
 
-    @property
-    def retracts(self) -> bool:
-        """Whether the names of some files say that their rows are taken back."""
-        return bool(self._options.retract)
+    def records(self, table: str) -> Records:
+        """Return that rows are taken back where the names of some files say so."""
+        return TakenBack() if self._options.retract else Plain()
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """Return None: all files are read by their numbers."""
+        return None
 
     async def upstream_frontier(self) -> Offsets:
         """Check the files known, number the new ones that are complete, and return how many there are."""
@@ -109,7 +112,7 @@ class FileReader:
         there = (self._sequence.number_of(name) for name in listed)
         return chain((n for n in there if n is not None and n < first), range(first, len(self._sequence)))
 
-    async def read(self, slices: Sequence[Slice], *, locate: bool) -> Rows:
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the rows of the files of these slices; each is first compared with what was recorded."""
         wanted = [(n, each.time) for each in slices for n in range(each.lower[PARTITION], each.upper[PARTITION])]
         if any(number >= len(self._sequence) for number, _ in wanted):
