@@ -45,6 +45,11 @@ async def tally(engine: Engine, handle: ReadHandle, time: int) -> dict[str, Any]
     return {"rows": found.count, "first": _decoded(found), "since": since}
 
 
+async def count(engine: Engine, handle: ReadHandle, time: int) -> int:
+    """Return how many errors there are at ``time``."""
+    return (await _at(engine, handle, time)).count
+
+
 async def began(engine: Engine, handle: ReadHandle) -> int | None:
     """Return the first time of the stretch of times with errors that lasts until now; None if there are none now."""
     upper = handle.state.upper.at

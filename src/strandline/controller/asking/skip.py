@@ -61,9 +61,10 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
 
 async def _caught_up(core: Core, source: Fed) -> Frontier:
     """Return how far the source is, all that it has bound being durable."""
-    upper = await core.require_writing().instance.catch_up(runs_in(source))
+    name = source.name.lower()
+    upper = await core.require_writing().instance.catch_up(name)
     if upper is None:
-        problem = core.problems.get(runs_in(source), "it is not open")
+        problem = core.problems.get(name) or core.problems.get(runs_in(source)) or "it is not open"
         raise Unavailable(f"source {source.name!r} stands still: {problem}")
     return upper
 
