@@ -7,6 +7,8 @@ An instance is used by one coroutine at a time; it spawns nothing.  What it read
 client, what it knows of upstreams and endpoints through `Connectors` and `Drivers`.  It may be read-only: then sources
 bind nothing, sinks mint nothing and endpoints get nothing, until it is allowed to write.
 
+Long because what runs is started, brought on, reported and ended in one place.
+
 Source: design page "compute" (instances, commands, reconciliation).
 """
 
@@ -206,9 +208,7 @@ class Instance:
 
     async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool) -> None:
         async with self._problems.of(name):
-            command = self._commanded[name]
-            assert isinstance(command, RunIngestion), "it runs as it was commanded"
-            exceeded = await self._budgets.exceeded(command.outputs)
+            exceeded = await self._budgets.exceeded(self._outputs(name))
             if not exceeded:
                 await ingestion.tick(time)
             if step:
@@ -227,9 +227,11 @@ class Instance:
 
     def _item(self, source: str, table: str) -> str:
         """Return the name of the item that an output of ``source`` is."""
+        return next((out.collection.name.lower() for out in self._outputs(source) if out.table == table), source)
+
+    def _outputs(self, source: str) -> tuple[Output, ...]:
         command = self._commanded.get(source)
-        outputs = command.outputs if isinstance(command, RunIngestion) else ()
-        return next((each.collection.name.lower() for each in outputs if each.table == table), source)
+        return command.outputs if isinstance(command, RunIngestion) else ()
 
     def _feeds(self, name: str) -> tuple[Ingestion, str] | None:
         """Return what feeds the item ``name``, and what its upstream calls it; None if no source does."""

@@ -102,7 +102,7 @@ def test_a_source_may_be_written_in_sql_or_in_yaml(tmp_path):
 
 
 def test_a_source_its_tables_and_its_connection_are_the_same_in_sql_and_in_yaml(tmp_path):
-    """Whoever moves a definition from one form to the other would be told that it changed."""
+    """An author who moves a definition from one form to the other would be told that it changed."""
     sql = statements(
         write(
             tmp_path / "sql",
@@ -120,7 +120,7 @@ def test_a_source_its_tables_and_its_connection_are_the_same_in_sql_and_in_yaml(
             sources__s_yml="from: KAFKA\nconnection: c\ncolumns: a INT, b STRING\noptions: {topic: t}\nkey: [a]\n"
             "key_format: text\nformat: JSON\ninclude: {offset: offset, key: k}\nenvelope: upsert",
             sources__bank_yml="from: postgres\noptions: {connection: pg}",
-            tables__accounts_yml="source: bank\nreference: public.a\ncolumns: {a: INT}\noptions: {errors_max: 9}",
+            tables__accounts_yml="source: bank\nreference: public.a\ncolumns: a INT\noptions: {errors_max: 9}",
         )
     )
     secrets = [file.pop("c") for file in (sql, yml)]

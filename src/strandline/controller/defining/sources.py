@@ -169,7 +169,7 @@ def connected(core: Core, catalog: Catalog, source: Source | SharedSource) -> di
             raise DefinitionError(
                 f"source {source.name!r}: option {option!r} is not known to {source.connector}; {takes}"
             )
-        connection = catalog.one(name, Connection, "connection")
+        connection = _connection(catalog, option, name)
         if connection.system != wanted[option]:
             raise DefinitionError(
                 f"option {option!r}: {connection.name!r} is a connection to {connection.system}, and a source of "
@@ -183,6 +183,13 @@ def connected(core: Core, catalog: Catalog, source: Source | SharedSource) -> di
                 )
             given[each] = connection.name
     return catalog.source_options(source)
+
+
+def _connection(catalog: Catalog, option: str, name: str) -> Connection:
+    try:
+        return catalog.one(name, Connection, "connection")
+    except DefinitionError as error:
+        raise DefinitionError(f"option {option!r}: {error.message}") from None
 
 
 def schema_of(core: Core, statement: statements.CreateSource) -> Schema | None:
