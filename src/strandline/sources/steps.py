@@ -4,8 +4,8 @@ A step takes the bindings whose data are not durable yet, reads exactly their me
 their times.  How bindings are grouped into steps does not change a single update (law D).
 
 An output whose upstream keeps no past begins with a snapshot.  Its first step is one slice: all that happened by the
-first time whose binding covers the snapshot, at that time.  Until it is durable nothing of the output is, so whoever
-comes after a crash takes a snapshot of its own, and no snapshot has to outlive the reader that took it.
+first time whose binding covers the snapshot, at that time.  Until it is durable nothing of the output is, so the reader
+that comes after a crash takes a snapshot of its own, and no snapshot has to outlive the reader that took it.
 
 An upstream that does not answer, or broke its promise, stalls the output: its upper stays, nothing wrong is appended.
 `Stalled` is a value, because the other outputs go on.  A newer epoch is an exception: stop.
@@ -147,7 +147,8 @@ class Steps:
             self._begun = max(self._begun, due.upper, key=_progress)
             staged = [await self._stage(due.slices, lower, due.upper, again=due.again)] if due.slices else []
         except (SourceError, Unavailable) as error:
-            self._snapshot = None  # it may be lost: ask again
+            if lower == MINIMUM:
+                self._by_range, self._snapshot = False, None  # it may be lost: ask again
             return self._stall(error)
         return await self._append(staged, lower, due.upper)
 
