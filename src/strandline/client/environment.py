@@ -34,6 +34,7 @@ from strandline.errors import (
     InvalidUsage,
 )
 from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.instance.beginnings import Beginning
 from strandline.materialize.runtime import Status
 
 if TYPE_CHECKING:
@@ -234,6 +235,10 @@ class Environment:
         """Return what this environment has done since it was opened (`controller.asking.progress`)."""
         with self._access.turn:
             return progress(self._core)
+
+    def beginnings(self) -> tuple[Beginning, ...]:
+        """Return what is read or computed for the first time, also while a tick goes on; any thread may ask."""
+        return self._core.beginnings()
 
     def watch(self, call: Callable[[Status], None]) -> None:
         """Have ``call`` made while a tick goes on, after every batch of rows that a materialization reads or sends.

@@ -57,6 +57,7 @@ from strandline.errors import (
 )
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import live
+from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import Collection
 from strandline.instance.instance import Equipment, Instance, unopened
 from strandline.instance.problems import Problems
@@ -328,6 +329,13 @@ class Core:
     def live(self) -> dict[str, int]:
         """Return the live counters of what runs here (`instance/live.py`)."""
         return {} if self.writing is None else self.writing.instance.counters()
+
+    def beginnings(self) -> tuple[Beginning, ...]:
+        """Return what is read or computed here for the first time, from memory alone: any thread may ask."""
+        try:
+            return () if self.writing is None else self.writing.instance.beginnings()
+        except RuntimeError:  # something came or went while it was looked at
+            return ()
 
     def _metrics(self) -> dict[str, int]:
         return {**self.client.metrics.counts(), **live.sendable(self.live())}

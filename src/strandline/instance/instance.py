@@ -22,7 +22,8 @@ from typing import Final
 from strandline.compute.tick import SideBySide, TickReport, tick
 from strandline.errors import ConfigError, FencedError
 from strandline.frontier.antichain import Frontier, as_time, meet
-from strandline.instance import live
+from strandline.instance import beginnings, live
+from strandline.instance.beginnings import Beginning
 from strandline.instance.budget import ErrorBudgets
 from strandline.instance.commands import (
     Collection,
@@ -38,7 +39,7 @@ from strandline.instance.commands import (
 from strandline.instance.connections import Connectors, Drivers
 from strandline.instance.dataflows import Dataflows
 from strandline.instance.problems import Problems
-from strandline.instance.reports import Report, ViewStatus
+from strandline.instance.reports import Report, SourceFigures, ViewStatus
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
 from strandline.instance.tasks import start_task
 from strandline.materialize.runtime import Status, Task, unwatched
@@ -353,7 +354,28 @@ class Instance:
 
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs here (`live.py`)."""
-        return live.counters(self._dataflows, self._tasks)
+        return live.counters(self._dataflows, self._tasks, self.sources(), self.beginnings())
+
+    def sources(self) -> dict[str, SourceFigures]:
+        """Return what was done for each collection that a source feeds, by its item's name."""
+        return {
+            self._item(source, table): SourceFigures(
+                of.read_records, of.reread_records, of.durable_records, of.error_records, status.behind
+            )
+            for source, ingestion in self._ingestions.items()
+            for status in (ingestion.status,)
+            for table, of in status.outputs.items()
+        }
+
+    def beginnings(self) -> tuple[Beginning, ...]:
+        """Return what is read or computed for the first time, from memory alone: any thread may ask."""
+        under_way = self.under_way()
+        sources = [
+            beginning
+            for source, ingestion in self._ingestions.items()
+            for beginning in beginnings.of_source(source, ingestion, self._outputs(source), under_way)
+        ]
+        return (*sources, *beginnings.of_views(self._dataflows, under_way))
 
 
 def unopened(name: str) -> ConfigError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from strandline.algebra.schema import Schema
 
@@ -23,6 +23,24 @@ class ConnectionKind:
 
     name: str
     options: type[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """How far a reader has come with the snapshot of ``table``: rows so far, and about how many there are, if known."""
+
+    table: str
+    rows: int
+    about: int | None = None
+
+
+@runtime_checkable
+class ReportsSnapshots(Protocol):
+    """A reader that can say how far it is; for people alone, so it may be roughly right."""
+
+    def snapshots(self) -> Sequence[SnapshotProgress]:
+        """Return the snapshots that are being read now, from memory; called from any thread."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
