@@ -7,7 +7,7 @@ Source: design pages "sources" and "materialize" (drivers are products).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from strandline.materialize.drivers import duckdb
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Engine
-from strandline.sources.kinds import ConnectionKind
+from strandline.sources.kinds import ConnectionKind, Discovered
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock
 from strandline.sources.readers.files import reader as files
@@ -104,6 +104,35 @@ class Readers:
         progress = partial(client.records, source.progress, epoch)
         given = Surroundings(self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress)
         return await kind.open(options, given)
+
+
+async def discover(connector: str, options: Mapping[str, str]) -> Sequence[Discovered]:
+    """Return what an upstream has to read.
+
+    Raises `DefinitionError` if there is no such connector, it cannot say, or an option is not known; and what the
+    upstream raises.
+    """
+    kind = named(READERS, "connector", connector)
+    if kind.discovery is None:
+        raise DefinitionError(f"{connector} cannot say what there is to read; {', '.join(discovering())} can")
+    given = understood(f"discover {connector}", kind.discovery.options, options, resolve=_resolved)
+    return list(await kind.discovery.find(given))
+
+
+def discovering(system: str | None = None) -> dict[str, str]:
+    """Return the connectors that can say what there is to read, by which option each takes a connection to ``system``.
+
+    None: all of them, whatever they connect by.
+
+    >>> discovering()["files"], discovering("nowhere")
+    ('', {})
+    """
+    found = {}
+    for name, kind in READERS.items():
+        takes = [option for option, each in kind.connections.items() if each.name == system]
+        if kind.discovery is not None and (takes or system is None):
+            found[name] = next(iter(takes), "")
+    return found
 
 
 def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:

@@ -34,8 +34,19 @@ from strandline.persist.handles.plane import Contents, Half, Rows
 from strandline.persist.handles.read import ReadHandle
 
 ERRORS: Final = Schema(
-    (Column("file", "string"), Column("line", "bigint"), Column("reason", "string"), Column("raw", "string"))
+    (
+        Column("file", "string"),
+        Column("line", "bigint"),
+        Column("reason", "string"),
+        Column("raw", "string"),
+        Column("place", "string"),
+        Column("key", "string"),
+    )
 )
+"""What is said of a record that could not be decoded: where it stands in a file, or in what else, and why.
+
+``key``: what it says is the row of, where that is known, as JSON: a later record of this key withdraws the error.
+"""
 
 
 @dataclass(frozen=True)

@@ -99,17 +99,17 @@ class Project:
         """
         match statement:
             case CreateSource() | CreateConnection():
-                return replace(statement, options=_absolute(self.root, statement.options))
+                return replace(statement, options=absolute(self.root, statement.options))
             case CreateMaterialization(endpoint=name) if name in self.endpoints:
                 endpoint = self.endpoints[name]
                 for key in sorted(endpoint.options.keys() & statement.options.keys()):
                     raise DefinitionError(
                         f"materialization {statement.name!r}: endpoint {name!r} has option {key!r} already"
                     )
-                options = _absolute(self.root, {**endpoint.options, **statement.options})
+                options = absolute(self.root, {**endpoint.options, **statement.options})
                 return replace(statement, endpoint=endpoint.driver, options=options)
             case CreateMaterialization():
-                return replace(statement, options=_absolute(self.root, statement.options))
+                return replace(statement, options=absolute(self.root, statement.options))
             case _:
                 return statement
 
@@ -210,8 +210,8 @@ def _settings(root: Path) -> Project:
     return Project(
         root,
         _location(root, resolve_reference(settings.location, base=root)),
-        None if settings.consensus is None else _absolute(root, {"": settings.consensus})[""],
-        {**config, "spark": words(settings.spark), "storage": _absolute(root, texts(settings.storage))},
+        None if settings.consensus is None else absolute(root, {"": settings.consensus})[""],
+        {**config, "spark": words(settings.spark), "storage": absolute(root, texts(settings.storage))},
         settings.tick_ms,
         endpoints,
     )
@@ -284,7 +284,7 @@ def _read(path: Path) -> str:
         raise DefinitionError(f"it is not text in UTF-8 (byte {error.start + 1})") from error
 
 
-def _absolute(root: Path, options: Mapping[str, str]) -> dict[str, str]:
+def absolute(root: Path, options: Mapping[str, str]) -> dict[str, str]:
     """Return ``options`` with ``path``, and files that hold secrets, as seen from the project."""
     seen = dict(options)
     for key, value in options.items():
