@@ -57,7 +57,6 @@ _WHOLE: Final = "-?[0-9]{1,30}"
 _PLAIN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _WHOLE),
     **dict.fromkeys(("float", "double"), "-?[0-9]+(?:[.][0-9]*)?(?:e[+-][0-9]{1,4})?"),
-    "decimal": "-?[0-9]+(?:[.][0-9]+)?",
     "date": _DAY,
     "timestamp": f"{_SHOWN}[+]00",
     "timestamp_ntz": _SHOWN,
@@ -65,7 +64,7 @@ _PLAIN: Final[Mapping[str, str]] = {
 """The texts of each type that are cast at once."""
 _INTEGER: Final = compiled(_WHOLE)
 _REAL: Final = compiled(_PLAIN["double"])
-_NUMBER: Final = compiled(_PLAIN["decimal"])
+_NUMBER: Final = compiled("-?[0-9]+(?:[.][0-9]+)?")
 _DATE: Final = compiled(f"({_YEAR})-([0-9]{{2}})-([0-9]{{2}})")
 _TIME: Final = compiled(
     f"({_DAY}) ([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}})(?:[.]([0-9]{{1,6}}))?"
@@ -123,15 +122,20 @@ def _at_once(texts: pa.Array, kind: Type, target: pa.DataType) -> pa.Array:
         if found.null_count != texts.null_count:
             raise _OneByOne
         return found.cast(pa.bool_())
-    plain = "decimal" if isinstance(kind, Decimal) else kind.name if isinstance(kind, Atom) else ""
     strings = texts.cast(pa.string())
-    if plain == "string":
+    if kind == Atom("string"):
         return strings
-    pattern = _PLAIN.get(plain)
+    pattern = _fitting(kind) if isinstance(kind, Decimal) else _PLAIN.get(kind.name) if isinstance(kind, Atom) else None
     if pattern is None or pc.all(pc.match_substring_regex(strings, f"^(?:{pattern})$")).as_py() is False:
         raise _OneByOne
     cast = strings.cast(target)
     return _finite(cast) if pa.types.is_floating(target) else cast
+
+
+def _fitting(kind: Decimal) -> str:
+    """Return the pattern of numbers that need no rescaling: Arrow's overflows silently."""
+    whole = f"[0-9]{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
+    return f"-?{whole}" + (f"(?:[.][0-9]{{1,{kind.scale}}})?" if kind.scale else "")
 
 
 def _finite(floats: pa.Array) -> pa.Array:
@@ -233,7 +237,10 @@ def _clock(text: str) -> datetime:
     if found[6] is None:
         return shown
     ahead = timedelta(hours=int(found[7]), minutes=int(found[8] or 0), seconds=int(found[9] or 0))
-    return shown - ahead if found[6] == "+" else shown + ahead
+    try:
+        return shown - ahead if found[6] == "+" else shown + ahead
+    except OverflowError:
+        raise ValueError("it is no time of the years 1 to 9999") from None
 
 
 def _instant(text: str) -> datetime:
