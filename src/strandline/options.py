@@ -240,6 +240,12 @@ def _character(text: str) -> str:
     return character
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("it must be a number, 0 or more")
+    return int(text)
+
+
 def _milliseconds(text: str) -> int:
     """Return a duration in milliseconds; a bare number is seconds.
 
@@ -258,6 +264,8 @@ PLACE: Final = Kind(_text, {"minLength": 1}, may_refer=True)
 ANY_TEXT: Final = Kind(str, {})
 """A text that may be empty."""
 FLAG: Final = Kind(_flag, {"enum": ["true", "false"]})
+COUNT: Final = Kind(_count, {"pattern": r"^\d+$"})
+"""A whole number, 0 or more."""
 CHARACTER: Final = Kind(_character, {"minLength": 1})
 DURATION_MS: Final = Kind(_milliseconds, {"pattern": r"^\d+(\.\d+)?\s*(ms|s|m)?$"})
 """A duration in milliseconds."""

@@ -25,12 +25,13 @@ from strandline.persist.handles.plane import Engine
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock
 from strandline.sources.readers.files import reader as files
+from strandline.sources.readers.webhook import reader as webhook
 from strandline.store.clock import Clock
 from strandline.wiring.locations import KINDS as LOCATIONS
 
 K = TypeVar("K")
 
-READERS: Final[Mapping[str, ReaderKind[Any]]] = {kind.name: kind for kind in (files.KIND, clock.KIND)}
+READERS: Final[Mapping[str, ReaderKind[Any]]] = {kind.name: kind for kind in (files.KIND, clock.KIND, webhook.KIND)}
 DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {kind.name: kind for kind in (duckdb.KIND,)}
 
 _resolved = partial(resolve_reference, base=Path())

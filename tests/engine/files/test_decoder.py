@@ -501,7 +501,7 @@ class Place:
     async def reader(self, client=None):
         sequence = await FileSequence.open(await (client or self.client()).records("files", 1), 1)
         options = FileOptions(path=str(self.root), format=self.encoding, settle=0)
-        folder = LocalFolder(*root_and_pattern(options.path))
+        folder = LocalFolder(*root_and_pattern(options.path), self.clock)
         return FileReader(self.clock, folder, sequence, self.files, PAIR, options)
 
     async def ingestion(self):

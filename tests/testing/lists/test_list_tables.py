@@ -20,6 +20,7 @@ class TablesPlace:
     def __init__(self, *, keyed):
         self.engine, self.upstream, self.numbers = ListEngine(MemoryBlob()), Tables(keyed=keyed), count()
         self.upstream.produce("0", Change("t", -1, -1))
+        self.upstream.begin_log()
 
     async def reader(self):
         return TablesReader(self.upstream)

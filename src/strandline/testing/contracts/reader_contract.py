@@ -35,8 +35,8 @@ Found: TypeAlias = Counter[tuple[Any, ...]]
 class Place(Protocol):
     """One upstream, as the suite uses it.
 
-    ``table``: what upstream calls the collection that is read; "" where the source is one collection.  If it begins with
-    a snapshot, something is in it already.
+    ``table``: what upstream calls the collection that is read; "" where the source is one collection.  A table that
+    begins with a snapshot has a row already.
     """
 
     engine: Engine

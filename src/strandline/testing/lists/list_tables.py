@@ -2,7 +2,7 @@
 
 What a table held at some offsets can be asked for only of a snapshot that was taken just then; a snapshot ends with its
 reader.  What was committed is gone.  A partition is one of several logs, each in an order of its own; a transaction
-stands at one offset of one of them.  Every record that is read is counted (``delivered``).
+stands at one offset of one of them.  How often each was read is counted (``delivered``).
 
 Rows are ``key``, ``value``.  With `TakenBack` records a change inserts a row or withdraws it as it was; with `Keyed`
 ones it says what its key has from then on (value None: no row), and each key keeps to one partition.
@@ -48,7 +48,7 @@ class Tables:
     """The upstream, which survives every crash of a reader.
 
     ``announced``: how far a probe sees each partition; what lies beyond is there and not announced yet.
-    ``forgotten``: what was committed.  ``connection``: snapshots of older ones are lost.
+    ``forgotten``: what was committed, or was before the log.  ``connection``: snapshots of older ones are lost.
     """
 
     keyed: bool = False
@@ -64,6 +64,10 @@ class Tables:
         self.partitions.setdefault(partition, []).append(changes)
         if announce:
             self.announce(partition)
+
+    def begin_log(self) -> None:
+        """Keep nothing of what is there but the rows that it comes to: the log begins here."""
+        self.forgotten = self.end()
 
     def announce(self, partition: str) -> None:
         """Let probes see all of a partition."""
@@ -135,8 +139,8 @@ class TablesReader:
                 lower = self._begin(table, each, found)
             for partition, end in each.upper.entries:
                 self._refuse_missing(partition, lower[partition], end)
-            for partition, offset, change in self.upstream.between(table, lower, each.upper):
-                self.upstream.delivered[table, partition, offset] += 1
+            self._deliver(table, lower, each.upper)
+            for _, offset, change in self.upstream.between(table, lower, each.upper):
                 found.append(self._record(change, offset + 1, each.time))
         return Rows(Listed((*SCHEMA.names, TIME, DIFF, *((ORDER, GONE) if self.upstream.keyed else ())), tuple(found)))
 
@@ -167,15 +171,20 @@ class TablesReader:
     def _begin(self, table: str, whole: Slice, found: list[dict[str, Any]]) -> Offsets:
         """Add the rows of the snapshot to what is ``found``; return where it stands."""
         if table not in self._snapshots:
-            raise Unavailable(f"the snapshot of {table!r} was lost")
+            if self.upstream.forgotten != NOTHING_READ:
+                raise Unavailable(f"the snapshot of {table!r} was lost")
+            return NOTHING_READ  # the log holds all that ever was
         at, rows = self._snapshots[table]
         if not at <= whole.upper:
             raise SourceError(f"the snapshot of {table!r} stands at {at.entries}, beyond {whole.upper.entries}")
         for (key, value), count in rows.items():
             found += [self._record(Change(table, key, value), 0, whole.time)] * count
-        for partition, offset, _ in self.upstream.between(table, NOTHING_READ, at):
-            self.upstream.delivered[table, partition, offset] += 1
+        self._deliver(table, NOTHING_READ, at)
         return at
+
+    def _deliver(self, table: str, lower: Offsets, upper: Offsets) -> None:
+        places = {(table, partition, offset) for partition, offset, _ in self.upstream.between(table, lower, upper)}
+        self.upstream.delivered.update(places)
 
     def _refuse_missing(self, partition: str, start: int, end: int) -> None:
         there = len(self.upstream.partitions.get(partition, ()))

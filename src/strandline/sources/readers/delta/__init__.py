@@ -1,0 +1,1 @@
+"""The Delta Lake reader: a table's snapshot, then the changes of each version."""

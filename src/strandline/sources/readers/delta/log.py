@@ -1,0 +1,155 @@
+"""A commit of a Delta table's log, and what several commits change in all.
+
+A commit is a file of JSON lines, one action each.  It changes rows by files: those that it adds come, those that it
+removes go, unless it says that they change no data (OPTIMIZE, which writes the same rows into other files).  Where the
+table has a change data feed, a commit that rewrites files also names files of *changes*; then these alone are what it
+changes.
+
+Source: the Delta transaction log protocol (PROTOCOL.md): "Actions", "Change data files", "Reader requirements".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+
+CHANGE: Final = "_change_type"
+"""The column of a file of changes that says what became of a row."""
+COMES: Final = frozenset({"insert", "update_postimage"})
+GOES: Final = frozenset({"delete", "update_preimage"})
+
+
+class Vector(msgspec.Struct, frozen=True, rename="camel"):
+    """Where the set of a file's deleted rows is stored."""
+
+    storage_type: str
+    path_or_inline_dv: str
+    size_in_bytes: int
+    cardinality: int
+    offset: int | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """What a table is from a version on."""
+
+    id: str
+    schema_string: str
+    partition_columns: list[str] = msgspec.field(default_factory=list)
+    configuration: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Protocol(msgspec.Struct, frozen=True, rename="camel"):
+    """What a reader must be able to do from a version on."""
+
+    min_reader_version: int
+    reader_features: list[str] | None = None
+
+
+class _File(msgspec.Struct, frozen=True, rename="camel"):
+    path: str
+    data_change: bool = True
+    size: int | None = None
+    partition_values: dict[str, str | None] | None = None
+    deletion_vector: Vector | None = None
+
+
+class _Action(msgspec.Struct, frozen=True, rename="camel"):
+    add: _File | None = None
+    remove: _File | None = None
+    cdc: _File | None = None
+    meta_data: Metadata | None = None
+    protocol: Protocol | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file with rows of the table.
+
+    ``path`` is relative to the table, or a URI.  ``partition``: the values of the partition columns as text; None where
+    the log does not say.  ``size`` in bytes, None likewise.
+    """
+
+    path: str
+    size: int | None
+    partition: Mapping[str, str | None] | None = field(hash=False)
+    vector: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version: the files that come and go, or its files of changes, and what it makes of the table."""
+
+    version: int
+    added: tuple[DataFile, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+    changes: tuple[DataFile, ...] = ()
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Rows of a file that come (diff 1) or go (diff −1) with ``version``.
+
+    ``changes``: it is a file of changes, of which only the rows count that come, or those that go.
+    """
+
+    version: int
+    diff: int
+    file: DataFile
+    changes: bool = False
+
+
+_decoder = msgspec.json.Decoder(_Action)
+
+
+def parse(version: int, data: bytes) -> Commit:
+    """Return the commit that a file of the log holds.
+
+    Raises `ValueError` if that is not what it holds.
+
+    >>> parse(3, b'{"remove":{"path":"a%20b","dataChange":true}}').removed[0].path
+    'a b'
+    """
+    added, removed, changes = list[DataFile](), list[DataFile](), list[DataFile]()
+    metadata: Metadata | None = None
+    protocol: Protocol | None = None
+    for line in filter(None, data.splitlines()):
+        try:
+            action = _decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise ValueError(str(error)) from None
+        if action.add is not None and action.add.data_change:
+            added.append(_file(action.add))
+        if action.remove is not None and action.remove.data_change:
+            removed.append(_file(action.remove))
+        if action.cdc is not None:
+            changes.append(_file(action.cdc))
+        metadata = action.meta_data or metadata
+        protocol = action.protocol or protocol
+    return Commit(version, tuple(added), tuple(removed), tuple(changes), metadata, protocol)
+
+
+def _file(given: _File) -> DataFile:
+    return DataFile(unquote(given.path), given.size, given.partition_values, given.deletion_vector)
+
+
+def effects(commits: Iterable[Commit]) -> Iterator[Effect]:
+    """Yield what ``commits``, in order, change in all: a file that comes and goes among them does neither."""
+    net: dict[tuple[str, Vector | None], tuple[int, Effect]] = {}
+    for commit in commits:
+        if commit.changes:
+            yield from (Effect(commit.version, diff, file, changes=True) for file in commit.changes for diff in (1, -1))
+            continue
+        for diff, files in ((1, commit.added), (-1, commit.removed)):
+            for file in files:
+                key = (file.path, file.vector)
+                before, _ = net.get(key, (0, None))
+                net[key] = (before + diff, Effect(commit.version, diff, file))
+    for diff, effect in net.values():
+        # Twice, where changes withdrew the rows between two additions of the file (RESTORE).
+        yield from [replace(effect, diff=1 if diff > 0 else -1)] * abs(diff)

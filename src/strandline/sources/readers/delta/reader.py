@@ -1,0 +1,234 @@
+"""The Delta reader: what a table holds when the source begins, then what each version changes.
+
+Offset n means: versions before n.  The first slice is the table as it was at its newest version; any later one is what
+the versions in it change: their files of changes where the table has a change data feed, else the rows of the files
+that they add, and of those that they remove.  Files that change no data (OPTIMIZE) are not looked at.  So the
+collection is at every time what the table was at some version.
+
+Rows go through deltalake and Arrow, in bounded memory, since Delta has no jar for this Spark.  Large files whose
+columns lie in them as they are declared are read by the data plane itself, as Parquet.
+
+What stops the source, each with a `SourceError`: a version or a file that is no longer there (log retention, VACUUM);
+another table in its place (its id is noted when the source begins); a version that drops a declared column, gives it a
+type that the declared one does not hold, or needs what `columns.FEATURES` does not name.  The versions before that are
+read.  Columns that are added are ignored.
+
+Source: design page "sources" (delta); the Delta transaction log protocol (PROTOCOL.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from strandline.algebra.schema import Schema
+from strandline.errors import SourceError
+from strandline.frontier.gauge import Offsets
+from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.records import RecordShard
+from strandline.sources.reader import FileDecoder, ReaderKind, Records, Surroundings, TakenBack
+from strandline.sources.readers.delta.columns import Columns, columns_of, refusal
+from strandline.sources.readers.delta.log import COMES, GOES, Commit, Effect, Metadata, Protocol, effects
+from strandline.sources.readers.delta.options import DeltaOptions
+from strandline.sources.readers.delta.table import Snapshot, Stamp, StoredTable
+from strandline.sources.readers.delta.vectors import VECTORS, Mask, Masks
+from strandline.sources.readers.recorded import note
+from strandline.sources.readers.tabular.stored import StoredFile, TableRows
+from strandline.sources.reclock import NOTHING_READ, Slice
+
+PARTITION: Final = ""
+"""All of a table is one partition: its versions are its order."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Which table the source reads."""
+
+    id: str
+
+
+class DeltaReader:
+    """Reads one table.  See `SourceReader`."""
+
+    bounded = True
+
+    def __init__(
+        self,
+        table: StoredTable,
+        engine: Engine,
+        decoder: FileDecoder,
+        schema: Schema,
+        shard: RecordShard,
+        epoch: int,
+    ) -> None:
+        self._table = table
+        self._schema = schema
+        self._shard = shard
+        self._epoch = epoch
+        self._rows = TableRows(engine, decoder, schema, table.name)
+        self._durable = NOTHING_READ
+        self._next = 0  # the version that is not announced yet; 0: none was asked for
+        self._stamp: Stamp | None = None  # of the last one that is
+        self._metadata: Metadata | None = None  # as of it
+        self._since = 0  # the version that it is from, or a later one
+        self._refused: SourceError | None = None  # why the next version cannot be read
+
+    def records(self, table: str) -> Records:
+        """Versions take rows back."""
+        return TakenBack()
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """The newest version: what it held can be asked for again until upstream forgets it."""
+        return await self.upstream_frontier()
+
+    async def upstream_frontier(self) -> Offsets:
+        """Return which versions there are, up to one that cannot be read."""
+        await self._assure()
+        await asyncio.to_thread(self._follow)
+        if self._refused is not None and self._next <= self._durable[PARTITION]:
+            raise self._refused
+        return Offsets({PARTITION: self._next})
+
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
+        """Return the snapshot, or what versions changed, of each slice."""
+        await self._assure()
+        files = await asyncio.to_thread(lambda: [file for each in slices for file in self._files(each)])
+        return await self._rows.read(files, slices[-1].upper if slices else NOTHING_READ, locate=locate)
+
+    async def commit(self, resume: Offsets) -> None:
+        """Remember what is durable: its rows are not held any longer.  Delta itself decides what it forgets."""
+        self._durable = self._durable.join(resume)
+        self._rows.release(resume)
+
+    def likely_small(self, slices: Sequence[Slice]) -> bool:
+        """Whether the files that were last read are small."""
+        return self._rows.small
+
+    def notices(self) -> tuple[str, ...]:
+        """Say which version cannot be read, before the source stands still at it."""
+        return () if self._refused is None else (str(self._refused),)
+
+    async def close(self) -> None:
+        """Forget the rows that were read."""
+        self._rows.close()
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+    async def _assure(self) -> None:
+        """Make sure that the table is the one that the source began with, as far as it is announced."""
+        if self._next and await asyncio.to_thread(self._table.stamp, self._next - 1) == self._stamp is not None:
+            return
+        newest = await asyncio.to_thread(self._table.newest)
+        known = await note(self._shard, self._epoch, Known(newest.metadata.id))
+        if known.id != newest.metadata.id:
+            raise SourceError(
+                f"{self._table.name} is another table: its id was {known.id} and is {newest.metadata.id}; "
+                "it was dropped and created again: define the source anew"
+            )
+        if newest.version + 1 < max(self._next, self._durable[PARTITION]):
+            raise SourceError(
+                f"{self._table.name} went back: version {max(self._next, self._durable[PARTITION]) - 1} was read, and "
+                f"its newest one is {newest.version}; define the source anew"
+            )
+        if not self._next:
+            await asyncio.to_thread(self._begin, newest)
+        else:
+            self._stamp = await asyncio.to_thread(self._table.stamp, self._next - 1)
+
+    def _begin(self, newest: Snapshot) -> None:
+        """Begin to follow the log: behind what is durable, or at the newest version."""
+        behind = self._durable[PARTITION]
+        if behind and behind <= newest.version and self._table.stamp(behind) is None:
+            raise self._table.forgotten(behind)
+        self._columns(newest.version, newest.metadata, newest.protocol)
+        self._stamp = self._table.stamp(newest.version)
+        self._metadata, self._since, self._next = newest.metadata, newest.version, newest.version + 1
+
+    def _follow(self) -> None:
+        """Go on to the versions that there are now, up to one that cannot be read."""
+        while self._refused is None and (stamp := self._table.stamp(self._next)) is not None:
+            commit = self._commit(self._next)
+            try:
+                self._check(commit)
+            except SourceError as error:
+                self._refused = error
+                return
+            if commit.metadata is not None:
+                self._metadata, self._since = commit.metadata, commit.version
+            self._stamp, self._next = stamp, self._next + 1
+
+    def _check(self, commit: Commit) -> None:
+        """Raise `SourceError` if a version makes of the table what this reader cannot read."""
+        if commit.metadata is not None and self._metadata is not None and commit.metadata.id != self._metadata.id:
+            raise SourceError(
+                f"{self._table.name} became another table at version {commit.version}: its id was "
+                f"{self._metadata.id} and is {commit.metadata.id}; define the source anew"
+            )
+        if commit.metadata is not None or commit.protocol is not None:
+            self._columns(commit.version, commit.metadata or self._metadata, commit.protocol)
+
+    def _columns(self, version: int, metadata: Metadata | None, protocol: Protocol | None) -> Columns:
+        assert metadata is not None, "a table has metadata from its first version on"
+        why = refusal(protocol) if protocol is not None else ""
+        try:
+            if not why:
+                return columns_of(self._schema, metadata)
+        except ValueError as error:
+            why = str(error)
+        raise SourceError(f"{self._table.name} cannot be read at version {version}: {why}; define the source anew")
+
+    def _commit(self, version: int) -> Commit:
+        commit = self._table.commit(version)
+        if commit is None:
+            raise self._table.forgotten(version)
+        return commit
+
+    # --- the files of a slice ----------------------------------------------------------------------------------------
+    def _files(self, each: Slice) -> Iterator[StoredFile]:
+        first, last = each.lower[PARTITION], each.upper[PARTITION] - 1
+        if first > last:
+            return
+        if first:
+            yield from self._changed(first, last, each.time)
+            return
+        found = self._table.at(last)
+        columns = self._columns(last, found.metadata, found.protocol)
+        masks = self._table.masks(last) if VECTORS in (found.protocol.reader_features or ()) else {}
+        for file in found.files:
+            yield self._stored(Effect(last, 1, file), columns, each.time, keep=masks.get(file.path))
+
+    def _changed(self, first: int, last: int, time: int) -> Iterator[StoredFile]:
+        """Yield what the versions from ``first`` to ``last`` change in all."""
+        commits = [self._commit(version) for version in range(first, last + 1)]
+        known = self._since <= last < self._next
+        metadata = self._metadata if known and self._metadata is not None else self._table.at(last).metadata
+        for commit in commits:
+            if commit.metadata is not None or commit.protocol is not None:
+                self._columns(commit.version, commit.metadata or metadata, commit.protocol)
+        columns = self._columns(last, metadata, None)
+        masks = Masks(self._table)
+        for effect, keep in masks.resolved(effects(commits)):
+            partitioned = bool(metadata.partition_columns) and effect.file.partition is None
+            yield self._stored(self._table.completed(effect) if partitioned else effect, columns, time, keep=keep)
+
+    def _stored(self, effect: Effect, columns: Columns, time: int, *, keep: Mask | None) -> StoredFile:
+        file, of = effect.file, (COMES if effect.diff > 0 else GOES) if effect.changes else frozenset[str]()
+        plain = not (of or keep is not None or columns.mapped or file.partition)
+        return StoredFile(
+            time,
+            effect.diff,
+            file.path,
+            file.size or 0,
+            lambda: self._table.tables(file, columns, effect.version, keep=keep, changes=of),
+            self._table.local_path(file) if plain else None,
+        )
+
+
+async def _open(options: DeltaOptions, given: Surroundings) -> DeltaReader:
+    return DeltaReader(
+        StoredTable(options), given.engine, given.decoder, given.schema, await given.progress(), given.epoch
+    )
+
+
+KIND: Final = ReaderKind("delta", DeltaOptions, _open)

@@ -1,0 +1,198 @@
+"""The generators' reader: events happen at a rate, and what an event does to each table is a function of its number.
+
+An offset is a number of events.  The time at which the source was first opened is noted in its record shard; from then
+on, each interval of the environment's clock brings as many events as the options say, also while nothing runs.  A
+generator (`Load`) says which rows an event brings, from its number and the options alone.  So a slice says all of what
+is to be read, reading repeats by construction, and upstream cannot break a promise.
+
+Source: design page "sources" (load generators).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from strandline.algebra.schema import Column, Schema
+from strandline.errors import DefinitionError
+from strandline.frontier.gauge import Offsets
+from strandline.options import COUNT, DURATION_MS, option
+from strandline.persist.handles.plane import Engine, Rows
+from strandline.sources.reader import Plain, ReaderKind, Records, Surroundings, TakenBack
+from strandline.sources.readers.recorded import note
+from strandline.sources.readers.tabular.gathered import Gathering, Piece
+from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.clock import Clock
+
+O = TypeVar("O", bound="LoadOptions")  # noqa: E741 - the options of a generator
+
+PARTITION: Final = "0"
+EVENTS_MADE: Final = 65_536
+"""So many events' rows are made at a time."""
+SMALL_EVENTS_MAX: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How fast events come, how many, and which."""
+
+    every: int = option(DURATION_MS, "The interval between events.", default="1s")
+    batch: int = option(COUNT, "How many events come together after each interval.", default="1")
+    events: int | None = option(COUNT, "No more events than so many; without it they never end.", default=None)
+    seed: int = option(COUNT, "Another seed makes other rows; the same one makes the same.", default="0")
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` if nothing would ever come."""
+        for name in ("every", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1" + " ms" * (name == "every"))
+
+
+class Load(Protocol):
+    """What the events of a generator do."""
+
+    @property
+    def tables(self) -> Mapping[str, Schema]:
+        """Each table's columns.  A generator that is one collection has the table ``""``."""
+        ...
+
+    @property
+    def kept(self) -> int | None:
+        """How many events later an event's rows are withdrawn again; None: never."""
+        ...
+
+    def rows(self, table: str, first: int, last: int, begun_ms: int) -> pa.Table:
+        """Return the rows that the events from ``first`` on and before ``last`` insert into ``table``.
+
+        A function of the numbers of these events, the options, and ``begun_ms``, when the source began.
+        """
+        ...
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """When the source was first opened, on the environment's clock."""
+
+    at_ms: int
+
+
+class LoadReader:
+    """Reads a generator.  See `SourceReader`."""
+
+    bounded = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        engine: Engine,
+        schemas: Mapping[str, Schema],
+        load: Load,
+        options: LoadOptions,
+        begun_ms: int,
+    ) -> None:
+        self._clock = clock
+        self._schemas = schemas
+        self._load = load
+        self._options = options
+        self._begun_ms = begun_ms
+        self._reached = NOTHING_READ
+        self._gathered = {table: Gathering(engine) for table in schemas}
+
+    def records(self, table: str) -> Records:
+        """Insertions only, unless rows leave again."""
+        return Plain() if self._load.kept is None else TakenBack()
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """Every event can be read by range."""
+        return None
+
+    async def upstream_frontier(self) -> Offsets:
+        """Return how many events have happened; a clock that steps back stands still."""
+        since_ms = self._clock.now_ms() - self._begun_ms
+        happened = max(0, since_ms // self._options.every) * self._options.batch
+        if self._options.events is not None:
+            happened = min(happened, self._options.events)
+        self._reached = self._reached.join(Offsets({PARTITION: happened}))
+        return self._reached
+
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
+        """Return for each slice the rows of its events, and the withdrawal of those that have their day."""
+        pieces = [piece for each in slices for piece in self._pieces(each, table)]
+        return await self._gathered[table].rows(self._schemas[table], pieces, slices[-1].upper)
+
+    def _pieces(self, each: Slice, table: str) -> Iterator[Piece]:
+        first, last = each.lower[PARTITION], each.upper[PARTITION]
+        kept, schema = self._load.kept, self._schemas[table]
+
+        def made(lower: int, upper: int) -> Iterator[pa.Table]:
+            for start in range(lower, upper, EVENTS_MADE):
+                found = self._load.rows(table, start, min(upper, start + EVENTS_MADE), self._begun_ms)
+                yield found.rename_columns(list(schema.names)) if not table else _chosen(found, schema)
+
+        # An event that both comes and leaves within the slice does neither.
+        if kept is None:
+            yield Piece(each.time, 1, lambda: made(first, last))
+        else:
+            yield Piece(each.time, 1, lambda: made(max(first, last - kept), last))
+            yield Piece(each.time, -1, lambda: made(max(0, first - kept), min(first, max(0, last - kept))))
+
+    async def commit(self, resume: Offsets) -> None:
+        """Remember how far the clock was: it does not go back behind what is durable."""
+        self._reached = self._reached.join(resume)
+        for each in self._gathered.values():
+            each.release(resume)
+
+    def likely_small(self, slices: Sequence[Slice]) -> bool:
+        """Whether these are few events."""
+        return sum(each.upper.messages_since(each.lower) for each in slices) <= SMALL_EVENTS_MAX
+
+    def notices(self) -> tuple[str, ...]:
+        """See `SourceReader.notices`."""
+        return ()
+
+    async def close(self) -> None:
+        """Forget the rows that were made."""
+        for each in self._gathered.values():
+            each.close()
+
+
+def _chosen(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Return the declared columns of what an event brings, found by name without case."""
+    there = {name.lower(): name for name in rows.column_names}
+    return rows.select([there[name.lower()] for name in schema.names]).rename_columns(list(schema.names))
+
+
+def check_table(load: Load, system: str, reference: str, schema: Schema) -> None:
+    """Raise `DefinitionError` unless ``schema`` is some columns of the table ``reference``, with their types."""
+    if reference not in load.tables:
+        raise DefinitionError(f"{system} has no table {reference!r}; it has {', '.join(sorted(load.tables))}")
+    there = {column.name.lower(): column for column in load.tables[reference]}
+    if not reference:  # one collection, whose one column may have any name
+        only = next(iter(there.values()))
+        there = {schema.names[0].lower(): Column(schema.names[0], only.type)}
+    for column in schema:
+        known = there.get(column.name.lower())
+        if known is None or known.type != column.type:
+            raise DefinitionError(
+                f"column {column.name!r} {column.type}: "
+                f"{system}{reference and f' table {reference!r}'} has ({load.tables[reference].ddl})"
+            )
+
+
+def kind_of(name: str, options: type[O], load_of: Callable[[O], Load]) -> ReaderKind[O]:
+    """Return the entry of a generator for the registry."""
+
+    async def open_it(given: O, around: Surroundings) -> LoadReader:
+        load = load_of(given)
+        for table, schema in around.schemas.items():
+            check_table(load, name, table, schema)
+        begun = await note(await around.progress(), around.epoch, Begun(max(0, around.clock.now_ms())))
+        return LoadReader(around.clock, around.engine, around.schemas, load, given, begun.at_ms)
+
+    def check(given: O, schema: Schema) -> None:
+        check_table(load_of(given), name, "", schema)
+
+    return ReaderKind(name, options, open_it, check)

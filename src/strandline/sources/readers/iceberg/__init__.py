@@ -1,0 +1,1 @@
+"""The Iceberg reader: a table's snapshot, then the changes of each further one."""

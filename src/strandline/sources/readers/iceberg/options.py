@@ -1,0 +1,88 @@
+"""The options of an Iceberg source.
+
+    CREATE SOURCE sales (id BIGINT, amount DECIMAL(10,2)) FROM ICEBERG (
+        catalog = 'rest', uri = 'https://catalog', credential = 'env:CATALOG', table = 'shop.sales')
+
+Source: design page "sources" (iceberg).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from strandline.options import PLACE, TEXT, one_of, option
+from strandline.store.secret import Secret
+
+
+class CatalogKind(Enum):
+    """Who knows which metadata file of a table is the newest."""
+
+    REST = "rest"
+    SQL = "sql"
+    GLUE = "glue"
+    HIVE = "hive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class IcebergOptions:
+    """Which table, and how to reach it.  It has no ``repr``: some are secrets."""
+
+    path: str | None = option(
+        TEXT,
+        "The table's directory, if a `metadata/version-hint.text` there says what is newest; or one metadata file.",
+        default=None,
+    )
+    catalog: CatalogKind | None = option(
+        one_of(CatalogKind), "Instead of `path`: the kind of its catalog.", default=None
+    )
+    table: str | None = option(TEXT, "The table in the catalog, as `namespace.name`.", default=None)
+    branch: str = option(TEXT, "Which branch of the table is followed.", default="main")
+    uri: str | None = option(PLACE, "The catalog's URI.", default=None)
+    warehouse: str | None = option(PLACE, "The catalog's warehouse.", default=None)
+    credential: str | None = option(PLACE, "REST: `client:secret`, by reference.", default=None)
+    token: str | None = option(PLACE, "REST: a token instead, by reference.", default=None)
+    endpoint: str | None = option(PLACE, "S3: the URL of a server of one's own.", default=None)
+    region: str | None = option(PLACE, "S3: the bucket's region.", default=None)
+    access_key_id: str | None = option(PLACE, "S3: which key signs requests.", default=None)
+    secret_access_key: str | None = option(PLACE, "S3: the key itself, by reference.", default=None)
+    session_token: str | None = option(PLACE, "S3: the token of a key that ends, by reference.", default=None)
+    account_name: str | None = option(PLACE, "Azure: the storage account.", default=None)
+    account_key: str | None = option(PLACE, "Azure: its key, by reference.", default=None)
+    sas_token: str | None = option(PLACE, "Azure: a token that signs requests, by reference.", default=None)
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` unless they name one table."""
+        if (self.path is None) == (self.catalog is None):
+            raise ValueError("give either path or catalog: they say where the table is")
+        if (self.catalog is None) != (self.table is None):
+            raise ValueError("catalog and table go together: which table of which catalog")
+
+    @property
+    def name(self) -> str:
+        """What messages call the table."""
+        return f"Iceberg table {self.path or self.table!r}"
+
+    @property
+    def properties(self) -> Mapping[str, Secret]:
+        """What the catalog and the object store need, by pyiceberg's names."""
+        given = {theirs: getattr(self, ours) for ours, theirs in _PROPERTIES.items()}
+        return {name: Secret(text) for name, text in given.items() if text is not None}
+
+
+_PROPERTIES: Final = {
+    "uri": "uri",
+    "warehouse": "warehouse",
+    "credential": "credential",
+    "token": "token",
+    "endpoint": "s3.endpoint",
+    "region": "s3.region",
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "account_name": "adls.account-name",
+    "account_key": "adls.account-key",
+    "sas_token": "adls.sas-token",
+}

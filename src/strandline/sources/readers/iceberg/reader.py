@@ -1,0 +1,245 @@
+"""The Iceberg reader: what a table holds when the source begins, then what each further snapshot changes.
+
+An offset is a sequence number: it covers the snapshots of the branch up to that number.  The first slice is the newest
+snapshot; any later one is what the snapshots in it change.  A snapshot without delete files says in its own manifests
+which data files come and go; their rows come and go.  Where there are delete files (position deletes, deletion
+vectors), what the snapshot before it held and what it holds are compared, file by file.  Snapshots that only rearrange
+files (operation ``replace``) are not looked at.  So the collection is at every time what the branch was at some
+snapshot.
+
+A branch that is set back to an older snapshot stops the source until there is a newer one, which is then compared with
+what was read.
+
+Rows go through pyiceberg and Arrow, one data file after the other, since Iceberg has no jar for this Spark.  Large
+files whose columns lie in them as they are declared are read by the data plane itself, as Parquet.
+
+What stops the source, each with a `SourceError`: a snapshot that is expired before it was read, or a file that is gone;
+another table in its place; a declared column that is dropped, even if one of its name is added again (table and
+columns are noted by their ids when the source begins), or has a type that the declared one does not hold; equality
+deletes, and whatever else pyiceberg does not read.  Columns that are added are ignored.
+
+Source: design page "sources" (iceberg); the Iceberg table specification.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from pyiceberg.table.snapshots import Snapshot
+
+from strandline.algebra.schema import Schema
+from strandline.errors import SourceError
+from strandline.frontier.gauge import Offsets
+from strandline.persist.handles.plane import Engine, Rows
+from strandline.persist.handles.records import RecordShard
+from strandline.sources.reader import FileDecoder, ReaderKind, Records, Surroundings, TakenBack
+from strandline.sources.readers.iceberg.options import IcebergOptions
+from strandline.sources.readers.iceberg.table import Columns, Portion, StoredTable
+from strandline.sources.readers.recorded import note
+from strandline.sources.readers.tabular.stored import StoredFile, TableRows
+from strandline.sources.reclock import NOTHING_READ, Slice
+
+PARTITION: Final = ""
+"""A branch is one partition: its snapshots are its order."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """Which table the source reads, and which of its columns."""
+
+    id: str
+    columns: dict[str, int]
+
+
+class IcebergReader:
+    """Reads one branch of a table.  See `SourceReader`."""
+
+    bounded = True
+
+    def __init__(
+        self,
+        table: StoredTable,
+        engine: Engine,
+        decoder: FileDecoder,
+        schema: Schema,
+        shard: RecordShard,
+        epoch: int,
+    ) -> None:
+        self._table = table
+        self._schema = schema
+        self._shard = shard
+        self._epoch = epoch
+        self._rows = TableRows(engine, decoder, schema, table.name)
+        self._durable = 0
+        self._reached = 0
+        self._seen: dict[int, tuple[int, int | None]] = {}  # number and parent of snapshots, as they were first seen
+
+    def records(self, table: str) -> Records:
+        """Snapshots take rows back."""
+        return TakenBack()
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """The newest snapshot: it can be asked for again until upstream expires it."""
+        return await self.upstream_frontier()
+
+    async def upstream_frontier(self) -> Offsets:
+        """Return the sequence number of the branch's newest snapshot."""
+        await self._load()
+        head = self._table.head()
+        number = _number(head) if head is not None else 0
+        if number < max(self._reached, self._durable):
+            raise SourceError(
+                f"{self._table.name} went back: its snapshot {max(self._reached, self._durable)} was read, and its "
+                f"newest one is {number}; the source goes on with a newer one"
+            )
+        if self._durable and self._durable != number and not self._reached:
+            self._chain(self._durable, number)
+        if head is not None:
+            self._reached = number
+            for (
+                own,
+                each,
+            ) in self._table.snapshots().items():  # who expires snapshots may forget whose parents they were
+                if _number(each) >= self._durable:
+                    self._seen.setdefault(own, (_number(each), each.parent_snapshot_id))
+        return Offsets({PARTITION: number})
+
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
+        """Return the snapshot, or what snapshots changed, of each slice."""
+        columns = await self._load()
+        files = await asyncio.to_thread(lambda: [file for each in slices for file in self._files(each, columns)])
+        return await self._rows.read(files, slices[-1].upper if slices else NOTHING_READ, locate=locate)
+
+    async def commit(self, resume: Offsets) -> None:
+        """Remember what is durable: its rows are not held any longer.  Iceberg itself decides what expires."""
+        self._durable = max(self._durable, resume[PARTITION])
+        self._seen = {own: told for own, told in self._seen.items() if told[0] >= self._durable}
+        self._rows.release(resume)
+
+    def likely_small(self, slices: Sequence[Slice]) -> bool:
+        """Whether the files that were last read are small."""
+        return self._rows.small
+
+    def notices(self) -> tuple[str, ...]:
+        """See `SourceReader.notices`."""
+        return ()
+
+    async def close(self) -> None:
+        """Forget the rows that were read."""
+        self._rows.close()
+
+    async def _load(self) -> Columns:
+        """Ask for the newest metadata, and make sure that table and columns are those that the source began with."""
+        await asyncio.to_thread(self._table.load)
+        columns = self._table.columns(self._schema)
+        known = await note(self._shard, self._epoch, Known(self._table.id, dict(columns.ids)))
+        if known.id != self._table.id:
+            raise SourceError(
+                f"{self._table.name} is another table: its id was {known.id} and is {self._table.id}; it was dropped "
+                "and created again: define the source anew"
+            )
+        for name, was in known.columns.items():
+            if columns.ids.get(name) != was:
+                raise SourceError(
+                    f"{self._table.name}: column `{name}` is another one than when the source began: it was dropped "
+                    "and added again; define the source anew"
+                )
+        return columns
+
+    def _files(self, each: Slice, columns: Columns) -> Iterator[StoredFile]:
+        lower, upper = each.lower[PARTITION], each.upper[PARTITION]
+        if lower == upper:
+            return
+        if lower:
+            changed = self._changed(lower, upper)
+        else:
+            changed = [(1, portion) for portion in self._table.held(self._numbered(upper))]
+        for diff, portion in changed:
+            file = portion.task.file
+            yield StoredFile(
+                each.time,
+                diff,
+                file.file_path,
+                file.file_size_in_bytes,
+                lambda portion=portion: self._table.tables(portion, columns),  # type: ignore[misc]
+                None if portion.task.delete_files else self._table.local_path(file),
+                columns.ids,
+            )
+
+    def _changed(self, lower: int, upper: int) -> list[tuple[int, Portion]]:
+        """Return the portions that come and go from one snapshot to a later one: those that do both do neither."""
+        chain = self._chain(lower, upper)
+        if chain is None:
+            return self._compared(self._numbered(lower), self._numbered(upper))
+        there, found = self._table.snapshots(), list[tuple[int, Portion]]()
+        for snapshot in chain:
+            step = self._table.step(snapshot)
+            if step is None:
+                before = there.get(snapshot.parent_snapshot_id or 0)
+                if before is None:
+                    raise self._expired(lower)
+                step = self._compared(before, snapshot)
+            found += step
+        return _net(found)
+
+    def _compared(self, before: Snapshot, after: Snapshot) -> list[tuple[int, Portion]]:
+        held = [(-1, portion) for portion in self._table.held(before)]
+        return _net(held + [(1, portion) for portion in self._table.held(after)])
+
+    def _chain(self, lower: int, upper: int) -> list[Snapshot] | None:
+        """Return the snapshots after ``lower`` up to ``upper``, oldest first; None if one is no ancestor of the other.
+
+        Raises `SourceError` if one of them is expired.
+        """
+        there = self._table.snapshots()
+        found: list[Snapshot] = []
+        at = self._numbered(upper)
+        while _number(at) > lower:
+            found.append(at)
+            _, parent = self._seen.get(at.snapshot_id, (0, at.parent_snapshot_id))
+            if parent is not None and self._seen.get(parent, (0, None))[0] == lower:
+                return found[::-1]  # though it may be expired meanwhile: nothing of it is needed
+            if parent not in there:
+                break
+            at = there[parent]
+        if _number(at) == lower:
+            return found[::-1]
+        self._numbered(lower)  # the two can be compared as long as it is there
+        return None
+
+    def _numbered(self, number: int) -> Snapshot:
+        for each in self._table.snapshots().values():
+            if _number(each) == number:
+                return each
+        raise self._expired(number)
+
+    def _expired(self, number: int) -> SourceError:
+        numbers = sorted(map(_number, self._table.snapshots().values()))
+        return SourceError(
+            f"{self._table.name}: the snapshot with sequence number {number} is expired, and what came after it was "
+            f"not read; there are {', '.join(map(str, numbers)) or 'none'}: define the source anew, and let snapshots "
+            "expire later"
+        )
+
+
+def _number(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
+
+
+def _net(steps: Sequence[tuple[int, Portion]]) -> list[tuple[int, Portion]]:
+    counts: dict[tuple[str, frozenset[str]], tuple[int, Portion]] = {}
+    for diff, portion in steps:
+        before, _ = counts.get(portion.key, (0, portion))
+        counts[portion.key] = (before + diff, portion)
+    return [(1 if n > 0 else -1, portion) for n, portion in counts.values() for _ in range(abs(n))]
+
+
+async def _open(options: IcebergOptions, given: Surroundings) -> IcebergReader:
+    return IcebergReader(
+        StoredTable(options), given.engine, given.decoder, given.schema, await given.progress(), given.epoch
+    )
+
+
+KIND: Final = ReaderKind("iceberg", IcebergOptions, _open)

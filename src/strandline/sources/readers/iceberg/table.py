@@ -1,0 +1,206 @@
+"""One Iceberg table as it is stored: its snapshots, the files of each, and their rows.  Every call blocks.
+
+Source: the Iceberg table specification ("Snapshots", "Manifests", "Scan planning"); pyiceberg's documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pydantic import ValidationError
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import (
+    NoSuchIcebergTableError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    RESTError,
+)
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.table import FileScanTask, StaticTable, Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from strandline.algebra.schema import Schema
+from strandline.errors import SourceError, Unavailable, first_line
+from strandline.sources.readers.iceberg.options import IcebergOptions
+from strandline.sources.readers.tabular.declared import located
+from strandline.store.secret import revealed
+
+FORMAT_MIN: Final = 2
+"""Format 1 has no sequence numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The rows of a data file that its delete files leave: equal keys are equal rows."""
+
+    task: FileScanTask
+
+    @property
+    def key(self) -> tuple[str, frozenset[str]]:
+        """The file, and its delete files."""
+        return self.task.file.file_path, frozenset(each.file_path for each in self.task.delete_files)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The declared columns in the table: for each, its name there, and the id that names it in every file."""
+
+    names: Mapping[str, str]
+    ids: Mapping[str, int]
+
+
+class StoredTable:
+    """A table at a place, as it was when it was last loaded.  See the module."""
+
+    def __init__(self, options: IcebergOptions) -> None:
+        self._options = options
+        self._table: Table | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self._options.name
+
+    @property
+    def id(self) -> str:
+        """The table's own id."""
+        return str(self._loaded.metadata.table_uuid)
+
+    def load(self) -> None:
+        """Ask for the newest metadata.
+
+        Raises `SourceError` if there is no such table, or this reader does not understand it.
+        """
+        with self._asked():
+            self._table = self._newest()
+        version = self._table.metadata.format_version
+        if version < FORMAT_MIN:
+            raise SourceError(
+                f"{self.name} has format version {version}, which has no sequence numbers: upgrade it to {FORMAT_MIN}"
+            )
+
+    def head(self) -> Snapshot | None:
+        """Return the newest snapshot of the branch; None where the table has none yet.
+
+        Raises `SourceError` if there is no such branch.
+        """
+        metadata, branch = self._loaded.metadata, self._options.branch
+        ref = metadata.refs.get(branch)
+        if ref is None and metadata.snapshots and branch != "main":
+            raise SourceError(f"{self.name} has no branch {branch!r}; it has {', '.join(sorted(metadata.refs))}")
+        return None if ref is None else metadata.snapshot_by_id(ref.snapshot_id)
+
+    def snapshots(self) -> dict[int, Snapshot]:
+        """Return the snapshots that are not expired, by their ids."""
+        return {each.snapshot_id: each for each in self._loaded.metadata.snapshots}
+
+    def columns(self, schema: Schema) -> Columns:
+        """Return where the declared columns are.  Raises `SourceError` if they cannot be read from the table."""
+        there = self._loaded.schema()
+        try:
+            names = located(schema, schema_to_pyarrow(there, include_field_ids=False))
+        except ValueError as error:
+            raise SourceError(f"{self.name} cannot be read: {error}; define the source anew") from error
+        return Columns(names, {name: there.find_field(own).field_id for name, own in names.items()})
+
+    def held(self, snapshot: Snapshot) -> list[Portion]:
+        """Return what ``snapshot`` holds."""
+        with self._asked():
+            tasks = self._loaded.scan(snapshot_id=snapshot.snapshot_id).plan_files()
+            return [Portion(task) for task in tasks]
+
+    def step(self, snapshot: Snapshot) -> list[tuple[int, Portion]] | None:
+        """Return the portions that come (1) and go (−1) with ``snapshot``, by its own manifests alone.
+
+        None: delete files are there, so the manifests alone do not say it.
+        """
+        if snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE:
+            return []
+        found = []
+        with self._asked():
+            manifests = snapshot.manifests(self._loaded.io)
+            if any(each.content == ManifestContent.DELETES for each in manifests):
+                return None
+            for manifest in manifests:
+                if manifest.added_snapshot_id != snapshot.snapshot_id:
+                    continue
+                for entry in manifest.fetch_manifest_entry(self._loaded.io, discard_deleted=False):
+                    if entry.snapshot_id == snapshot.snapshot_id and entry.status != ManifestEntryStatus.EXISTING:
+                        diff = 1 if entry.status == ManifestEntryStatus.ADDED else -1
+                        found.append((diff, Portion(FileScanTask(entry.data_file))))
+        return found
+
+    def tables(self, portion: Portion, columns: Columns) -> Iterator[pa.Table]:
+        """Yield the rows of ``portion`` as tables of the declared columns.
+
+        Warns: pyiceberg decodes a file as a whole.  Raises `SourceError` if the file is gone or is not what it was.
+        """
+        file = portion.task.file
+        table = self._loaded
+        names = list(columns.names.values())
+        try:
+            with self._asked():
+                scan = ArrowScan(table.metadata, table.io, table.schema().select(*names), AlwaysTrue())
+                for batch in scan.to_record_batches([portion.task]):
+                    rows = pa.Table.from_batches([batch])
+                    yield rows.select(names).rename_columns(list(columns.names))
+        except FileNotFoundError:
+            raise SourceError(
+                f"{self.name}: file {file.file_path!r} is gone before it was durable here: define the source anew, "
+                "and let snapshots expire later"
+            ) from None
+        except pa.ArrowException as error:
+            raise SourceError(f"{self.name}: file {file.file_path!r} cannot be read: {first_line(error)}") from error
+
+    def local_path(self, file: DataFile) -> Path | None:
+        """Return the path of a Parquet file on this machine, or None."""
+        parts = urlsplit(file.file_path)
+        if str(file.file_format).upper().rpartition(".")[2] != "PARQUET" or parts.scheme not in {"", "file"}:
+            return None
+        return Path(unquote(parts.path) if parts.scheme else file.file_path)
+
+    @property
+    def _loaded(self) -> Table:
+        assert self._table is not None, "a table is loaded before anything of it is asked for"
+        return self._table
+
+    def _newest(self) -> Table:
+        properties = revealed(self._options.properties)
+        if self._options.path is not None:
+            return StaticTable.from_metadata(self._options.path, properties)
+        assert self._options.catalog is not None
+        assert self._options.table is not None
+        catalog = load_catalog("strandline", type=self._options.catalog.value, **properties)
+        return catalog.load_table(self._options.table)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Say what an answer that is none means; `FileNotFoundError` of a data file is left to the caller."""
+        try:
+            yield
+        except (NoSuchTableError, NoSuchIcebergTableError, NoSuchNamespaceError) as error:
+            raise SourceError(f"{self.name} does not exist: create it, or correct the source's options") from error
+        except FileNotFoundError as error:
+            if self._table is not None:
+                raise
+            raise SourceError(
+                f"{self.name} does not exist, or no metadata/version-hint.text says which metadata is the newest: "
+                f"correct the path, or name the catalog ({first_line(error)})"
+            ) from error
+        except (NotInstalledError, ValidationError, NotImplementedError) as error:
+            raise SourceError(f"{self.name} cannot be read by pyiceberg: {first_line(error)}") from error
+        except (RESTError, OSError) as error:
+            raise Unavailable(f"{self.name} does not answer: {first_line(error)}") from error
+        except pa.ArrowException:
+            raise
+        except ValueError as error:  # what pyiceberg does not support, equality deletes above all
+            raise SourceError(f"{self.name} cannot be read by pyiceberg: {first_line(error)}") from error
