@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from msgspec import structs
 
 from postgres_server import PostgresServer
 from strandline.algebra.keyed import GONE, KEPT, ORDER
@@ -60,7 +61,7 @@ class Place:
 
     async def reader(self):
         client = PersistClient(HandClock(), CountingIds(f"p{next(PROCESSES)}"), self.blob, self.consensus)
-        shard = await client.records("ledger", 1)
+        shard = await client.records(f"ledger-{self.database.name}", 1)
         options = understood("s", PostgresOptions, {**self.database.options, "publication": "p", **self.more})
         slot = slot_of(options, shard.shard)
         server = PsycopgServer(options, options.publication, slot)
@@ -507,6 +508,18 @@ def test_a_slot_that_is_dropped_or_lost_is_a_definite_error(place):
     asyncio.run(body())
 
 
+def test_a_slot_that_is_another_sources_is_refused(place):
+    """Damage: two sources move one slot, and each loses what the other was told."""
+
+    async def body():
+        place.more = {"slot": "theirs"}
+        place.database.run("SELECT pg_create_logical_replication_slot('theirs', 'pgoutput')")
+        async with refused("is there already, and is not this source's"):
+            await (await place.reader()).upstream_frontier()
+
+    asyncio.run(body())
+
+
 def test_a_slot_that_another_session_has_is_asked_for_again(place, monkeypatch):
     """Damage: a moment's contention stops the source."""
     monkeypatch.setattr(psycopg_server, "LOCK_SECONDS_MAX", 0.2)
@@ -705,6 +718,7 @@ def test_changes_of_a_table_upstream_have_their_stated_outcomes(full):
         reader = await full.reader()
         first = await begin(full, reader)
         await rows(full, reader, first)
+        await reader.commit(first.upper)
         run("ALTER TABLE t ADD COLUMN w int DEFAULT 5", "INSERT INTO t VALUES (1, '1', 'a', 7)")
         second = await after(reader, first.upper)
         (added,) = await rows(full, reader, second)
@@ -719,7 +733,6 @@ def test_changes_of_a_table_upstream_have_their_stated_outcomes(full):
             ("ALTER TABLE t REPLICA IDENTITY DEFAULT", "replica identity is not FULL"),
         ):
             place = await after(reader, third.upper)
-            session = full.database.session()
             run("BEGIN", statement, "UPDATE t SET n = '5' WHERE id = 0", "COMMIT")
             async with refused(why):
                 await rows(full, reader, await after(reader, place.upper))
@@ -728,7 +741,6 @@ def test_changes_of_a_table_upstream_have_their_stated_outcomes(full):
                 "ALTER TABLE t RENAME COLUMN old_v TO v" if "RENAME" in statement else "SELECT 1",
                 "ALTER TABLE t ALTER v TYPE text USING 'a'",
             )
-            session.close()
             third = await after(reader, place.upper)
         run("TRUNCATE t")
         last = await after(reader, third.upper)
@@ -759,9 +771,9 @@ def test_what_the_publication_leaves_out_is_left_out_of_the_snapshot(place):
         first = {table: await begin(place, reader, table) for table in place.schemas}
         assert [r["id"] for r in await rows(place, reader, first["public.t"])] == [5]
         assert [r["id"] for r in await rows(place, reader, first["public.part"], table="public.part")] == [1, 11]
-        place.database.run("UPDATE t SET id = id + 2", "UPDATE part SET id = 19 WHERE id = 1")
+        place.database.run("UPDATE t SET id = id + 10", "UPDATE part SET id = 19 WHERE id = 1")
         changed = await rows(place, reader, await after(reader, first["public.t"].upper))
-        assert [(row["id"], row[GONE]) for row in changed] == [(5, False), (5, True), (7, False)]
+        assert [(row["id"], row[GONE]) for row in changed] == [(10, False), (13, False), (5, True), (15, False)]
         moved = await rows(place, reader, await after(reader, first["public.part"].upper), table="public.part")
         assert [(row["id"], row[GONE]) for row in moved] == [(1, True), (19, False)]
 
@@ -775,7 +787,7 @@ def test_another_server_at_the_same_address_is_refused(place):
         reader = await place.reader()
         await reader.upstream_frontier()
         note = reader._ledger.slot
-        await reader._ledger.write(reader_module.SlotNote(note.name, "1", note.database))
+        await reader._ledger.write(structs.replace(note, system="1"))
         async with refused("another database answers"):
             await reader.upstream_frontier()
 

@@ -255,8 +255,36 @@ def test_a_slot_of_another_kind_or_lost_is_refused(place):
             (SlotStanding("pgoutput", "d", 5, "its log was removed"), "is lost: its log was removed"),
         ):
             place.database.slot = slot
+            await (await place.ledger()).write(SlotNote("s", "1", "d", made=True))
             with pytest.raises(SourceError, match=why):
                 await (await place.reader()).upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_slot_that_was_made_and_not_noted_is_adopted_and_a_strangers_is_not(place):
+    """Damage: a crash between making the slot and noting it leaves a slot that nobody reads, and holds the log."""
+
+    async def body():
+        place.database.slot = SlotStanding("pgoutput", "d", 5)
+        with pytest.raises(SourceError, match="is there already"):
+            await (await place.reader()).upstream_frontier()
+        place.database.slot = None
+        create = ListServer.create_slot
+
+        async def dies(server):
+            await create(server)
+            raise KeyboardInterrupt
+
+        reader = await place.reader()
+        reader.server.create_slot = lambda: dies(reader.server)
+        with pytest.raises(KeyboardInterrupt):
+            await reader.upstream_frontier()
+        confirmed = place.database.slot.confirmed
+        await place.produce()
+        second = await place.reader()
+        await second.upstream_frontier()
+        assert place.database.slot.confirmed == confirmed
 
     asyncio.run(body())
 
@@ -284,7 +312,7 @@ def test_two_ledgers_agree_and_the_newest_note_counts(place):
 
     async def body():
         first, second = await place.ledger(), await place.ledger()
-        slot, note = SlotNote("s", "1", "d"), TableNote("t", ("id",), ())
+        slot, note = SlotNote("s", "1", "d", made=True), TableNote("t", ("id",), ())
         await first.write(slot)
         await second.write(note)
         await second.write(slot)

@@ -32,6 +32,7 @@ async def opened(
     new = {table: schema for table, schema in schemas.items() if table not in ledger.tables}
     if new:
         standing = await server.standing()
+        await ledger.refresh()
         slot.check(standing, map(table_name, new), ledger.slot, name, options.publication)
         there = await server.tables()
         for table, schema in new.items():

@@ -21,11 +21,12 @@ from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 
 
 class SlotNote(msgspec.Struct, frozen=True, tag="slot"):
-    """The slot ``name`` was made on the cluster ``system``, in ``database``."""
+    """The slot ``name`` is ours, on the cluster ``system``, in ``database``; ``made``: it was there."""
 
     name: str
     system: str
     database: str
+    made: bool
 
 
 class ColumnNote(msgspec.Struct, frozen=True, array_like=True):

@@ -12,6 +12,7 @@ Source: design page "sources" (whole transactions at one time; drops and counts 
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +91,7 @@ class Log:
         self.lower = self.upper = position
         self.dropped = 0
         """How many transactions came that lie before `lower`: the slot had stepped back."""
-        self.messages = 0
-        """How many messages the last whole peek had."""
+        self._sizes = deque[tuple[int, int]]()  # of each transaction: where it commits, how many messages it has
         self._chunks: dict[str, list[_Chunk]] = {reading.reference: [] for reading in readings}
         self._stops: dict[str, list[tuple[int, str]]] = {reading.reference: [] for reading in readings}
         self._bytes = 0
@@ -108,6 +108,8 @@ class Log:
         self._layouts: dict[int, tuple[Reading, Layout | str]] = {}
         self._commit: int | None = None
         self._skips = False
+        self._count = 0
+        self._known = len(self._sizes)
         self._ends = self.upper
 
     def take(self, messages: Sequence[bytes]) -> None:
@@ -116,15 +118,19 @@ class Log:
             kind = data[0] if data else 0
             if self._skips and kind not in {_COMMIT, _RELATION}:
                 continue
+            self._count += 1
             match parse(data):
                 case Begin(commit_lsn):
                     self._commit = commit_lsn
                     self._skips = commit_lsn < self.upper
+                    self._count = 1
                     self.dropped += commit_lsn < self.lower
                 case Commit(commit_lsn, end_lsn):
                     if commit_lsn != self._commit:
                         raise DamagedMessage(f"the commit {lsn_text(commit_lsn)} is not that of its transaction")
                     self._ends = max(self._ends, end_lsn)
+                    if not self._skips:
+                        self._sizes.append((commit_lsn, self._count))
                     self._commit, self._skips = None, False
                 case Relation() as relation:
                     self._described(relation)
@@ -147,6 +153,8 @@ class Log:
             for chunk in self._chunks[reference][chunks:]:
                 self._forget(chunk)
             del self._chunks[reference][chunks:], self._stops[reference][stops:]
+        while len(self._sizes) > self._known:
+            self._sizes.pop()
         self.begin()
 
     def _described(self, relation: Relation) -> None:
@@ -238,6 +246,11 @@ class Log:
                 table = table.filter(pc.and_(pc.greater_equal(at, lower), pc.less(at, upper)))
             yield table
 
+    @property
+    def messages(self) -> int:
+        """How many messages a peek begins with that are known."""
+        return sum(size for _, size in self._sizes)
+
     def count(self, lower: int, upper: int) -> int:
         """Return about how many changes there are in a range, of all tables."""
         every = (chunk for chunks in self._chunks.values() for chunk in chunks)
@@ -251,6 +264,8 @@ class Log:
                 self._forget(chunk)
             del chunks[: len(gone)]
             self._stops[reference] = [stop for stop in self._stops[reference] if stop[0] >= position]
+        while self._sizes and self._sizes[0][0] < position:
+            self._sizes.popleft()
         self.lower = max(self.lower, min(position, self.upper))
 
     def _forget(self, chunk: _Chunk) -> None:

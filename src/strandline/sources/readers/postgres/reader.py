@@ -26,6 +26,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from strandline.algebra.schema import TIME
 from strandline.errors import SourceError, Unavailable
@@ -167,6 +168,8 @@ class PostgresReader:
     async def _standing(self) -> Standing:
         """Ask how upstream stands; make the slot if it was never made."""
         standing = await self._server.standing()
+        if self._ledger.slot is None or not self._ledger.slot.made:
+            await self._ledger.refresh()  # after the server was asked: a slot of ours that it has is noted by now
         slot.check(
             standing,
             [reading.table for reading in self._readings.values()],
@@ -174,15 +177,24 @@ class PostgresReader:
             self._slot,
             self._publication,
         )
-        if standing.slot is None or self._ledger.slot is None:
-            if standing.slot is None:
-                await self._server.create_slot()
-                standing = await self._server.standing()
-                slot.check(standing, [], None, self._slot, self._publication)
-            await self._ledger.write(SlotNote(self._slot, standing.system, standing.database))
+        if self._ledger.slot is None or not self._ledger.slot.made:
+            standing = await self._made(standing)
         assert standing.slot is not None
         self._confirmed = standing.slot.confirmed
         self._notices = slot.notices(standing)
+        return standing
+
+    async def _made(self, standing: Standing) -> Standing:
+        """Make the slot, and note it before and after: one that is there and was not noted is another's."""
+        note = SlotNote(self._slot, standing.system, standing.database, made=False)
+        await self._ledger.write(note)
+        if standing.slot is None:
+            await self._server.create_slot()
+            standing = await self._server.standing()
+            slot.check(standing, [], note, self._slot, self._publication)
+        if standing.slot is None:
+            raise Unavailable(f"replication slot {self._slot!r} was made and is gone; it is made again")
+        await self._ledger.write(structs.replace(note, made=True))
         return standing
 
     async def _gather(self, upto: int, changes: int | None) -> None:
@@ -198,10 +210,8 @@ class PostgresReader:
             count = await self._peek(upto, limit)
             if limit is None or count < limit:
                 self._log.finish(upto)
-                self._log.messages = 0
                 return
             self._log.finish(None)
-            self._log.messages = count
             if self._log.upper > known:
                 return
             limit *= 2

@@ -61,9 +61,14 @@ def _check_publication(standing: Standing, tables: Iterable[tuple[str, str]], pu
 def _check_slot(standing: Standing, made: SlotNote | None, slot: str) -> None:
     there = standing.slot
     if there is None:
-        if made is not None:
+        if made is not None and made.made:
             raise SourceError(f"replication slot {slot!r} was dropped: the changes that it kept are gone; {_ANEW}")
         return
+    if made is None:
+        raise SourceError(
+            f"replication slot {slot!r} is there already, and is not this source's: name another, or drop it "
+            f"(SELECT pg_drop_replication_slot('{slot}'))"
+        )
     if (there.plugin, there.database) != (PLUGIN, standing.database):
         raise SourceError(
             f"replication slot {slot!r} is not one for {PLUGIN} in database {standing.database!r}: name another"

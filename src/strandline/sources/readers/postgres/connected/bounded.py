@@ -5,6 +5,7 @@ Source: libpq's connection parameters; PostgreSQL's manual, "PostgreSQL Error Co
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -31,6 +32,15 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that waits for a silent server at most ``seconds_max``."""
 
     seconds_max = SECONDS_MAX
+
+    @property
+    def ended(self) -> bool:
+        """Whether an idle connection is of no use any more: the server has something to say, which is farewell."""
+        if self.closed:
+            return True
+        watched = select.poll()
+        watched.register(self.fileno(), select.POLLIN)
+        return bool(watched.poll(0))
 
     def wait(self, gen: PQGen[T], interval: float = WAIT_SECONDS, timeout: float | None = None) -> T:
         """Run one exchange with the server; psycopg calls this for every statement."""

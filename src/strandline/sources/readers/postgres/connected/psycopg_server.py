@@ -215,8 +215,8 @@ class PsycopgServer:
         connection.seconds_max = SECONDS_MAX
 
     def _connected(self) -> BoundedConnection:
-        if self._connection is not None and self._connection.closed:
-            self._connection = None
+        if self._connection is not None and self._connection.ended:
+            self._drop()
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
