@@ -44,6 +44,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
 from strandline.sources.reader import FileDecoder, Plain, ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.readers.files.complete import Completeness
+from strandline.sources.readers.files.discovery import DISCOVERY
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
 from strandline.sources.readers.files.local_folder import LocalFolder
 from strandline.sources.readers.files.object_folder import ObjectFolder
@@ -259,4 +260,4 @@ async def _folder(options: FileOptions, given: Surroundings) -> Folder:
     return ObjectFolder(ObjectLocation(url, options.storage), pattern, f"s3a{url.removeprefix(S3)}")
 
 
-KIND: Final = ReaderKind("files", FileOptions, _open)
+KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY)
