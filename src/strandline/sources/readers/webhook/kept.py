@@ -59,7 +59,8 @@ def encode(kept: Kept) -> bytes:
 
 def decode(data: bytes) -> Kept:
     """Return what a record's data say.  Raises `msgspec.MsgspecError`."""
-    return _decoder.decode(data)
+    found: Kept = _decoder.decode(data)
+    return found
 
 
 def size(messages: Sequence[bytes]) -> int:
