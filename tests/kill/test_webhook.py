@@ -1,6 +1,6 @@
 """A process that ingests a webhook is killed with SIGKILL again and again: what it acknowledged is there, once.
 
-Senders send again, with the same key, until they are told that a request is kept.  A message that was sent without an
+Senders send again, with the same key, until they learn that a request is kept.  A message that was sent without an
 acknowledgement, and never again, may be there or not; but never twice.
 """
 
@@ -118,7 +118,7 @@ async def ended(root: Path, port: int) -> Counter[int]:
 
 
 def test_every_acknowledged_message_is_there_once(tmp_path: Path) -> None:
-    """Damage: a message whose sender was told that it is kept is lost in a crash, or counts twice."""
+    """Damage: a message whose sender knows that it is kept is lost in a crash, or counts twice."""
     (tmp_path / "blob").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlparse
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from strandline.errors import ConfigError
@@ -157,7 +156,7 @@ def reach(session: SparkSession, location: ObjectLocation) -> None:
             session.conf.set(name, value)
         jvm: Any = session._jvm  # noqa: SLF001 - PySpark has no name for what is on the class path
         jvm.java.lang.Class.forName(S3A_CLASS, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    except (PySparkException, Py4JError) as error:
+    except Exception as error:  # PySpark's, or py4j's of a class that is not there
         raise ConfigError(
             f"Spark cannot read {location.url}: it has no S3A; start it with "
             f"spark.jars.packages={','.join(PACKAGES)} in the configuration's `spark`"

@@ -182,7 +182,7 @@ def test_durable_objects_leave(s3_server):
     asyncio.run(body(bucket, ["_done/a.csv", "_done/b/c.csv"]))
 
 
-def test_a_bucket_that_is_not_there_is_told_and_no_secret_is(s3_server):
+def test_a_bucket_that_is_not_there_is_named_and_no_secret_is(s3_server):
     """Damage: a mistyped bucket is an empty source; or a log holds a key."""
     bucket = Bucket(s3_server)
     bucket.location = ObjectLocation("s3://no-such-bucket/x", s3_server.storage)

@@ -63,7 +63,7 @@ def test_a_key_is_one_message_set(monkeypatch):
     run_sync(body())
 
 
-def test_content_is_told_apart_where_messages_are_cut_elsewhere():
+def test_content_differs_where_messages_are_cut_elsewhere():
     """Damage: another request is answered as if it were stored."""
 
     async def body():
@@ -305,7 +305,7 @@ def test_a_crash_at_any_call_of_a_store_loses_and_doubles_nothing(after):
     run_sync(body())
 
 
-def test_another_shards_records_are_told():
+def test_another_shards_records_are_refused():
     """Damage: an inbox over a wrong shard is empty, and offsets begin anew."""
 
     async def body():

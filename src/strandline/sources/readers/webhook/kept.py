@@ -69,7 +69,7 @@ def size(messages: Sequence[bytes]) -> int:
 
 
 def content(messages: Sequence[bytes]) -> int:
-    """Return a hash of messages, by which they are told from others, also where they are cut elsewhere."""
+    """Return a hash of messages, and of where they are cut."""
     found = xxhash.xxh64()
     for each in messages:
         found.update(len(each).to_bytes(8, "big"))
