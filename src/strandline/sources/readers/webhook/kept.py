@@ -58,7 +58,7 @@ def encode(kept: Kept) -> bytes:
 
 
 def decode(data: bytes) -> Kept:
-    """Return what a record's data say.  Raises `msgspec.MsgspecError`."""
+    """Return what a record's data say.  Raises ``msgspec.MsgspecError``."""
     found: Kept = _decoder.decode(data)
     return found
 
