@@ -81,6 +81,7 @@ TIED = {
     "kafka": CLIENTS,
     "confluent_kafka": CLIENTS,
     "deltalake": CLIENTS,
+    "pyiceberg": CLIENTS,
 }
 
 

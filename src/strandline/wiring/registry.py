@@ -24,13 +24,28 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Engine
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock
+from strandline.sources.readers.delta import kind as delta
 from strandline.sources.readers.files import reader as files
+from strandline.sources.readers.generators import auction, bank, counter, tpch
+from strandline.sources.readers.iceberg import kind as iceberg
 from strandline.store.clock import Clock
 from strandline.wiring.locations import KINDS as LOCATIONS
 
 K = TypeVar("K")
 
-READERS: Final[Mapping[str, ReaderKind[Any]]] = {kind.name: kind for kind in (files.KIND, clock.KIND)}
+READERS: Final[Mapping[str, ReaderKind[Any]]] = {
+    kind.name: kind
+    for kind in (
+        files.KIND,
+        clock.KIND,
+        delta.KIND,
+        iceberg.KIND,
+        counter.KIND,
+        auction.KIND,
+        bank.KIND,
+        tpch.KIND,
+    )
+}
 DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {kind.name: kind for kind in (duckdb.KIND,)}
 
 _resolved = partial(resolve_reference, base=Path())
