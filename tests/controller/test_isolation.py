@@ -19,7 +19,8 @@ from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import RunIngestion
 from strandline.persist.handles.register import Register
 from strandline.persist.together.transactions import SHARD
-from strandline.sources.ingest import Ingestion, Status
+from strandline.sources.ingest import Ingestion
+from strandline.sources.status import Status
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -37,6 +38,8 @@ class Failing:
     error: Exception | None = None
     ticks: int = 0
     status: Status = field(default_factory=Status)
+    tables = ("",)
+    bound = upper = Frontier(0)
 
     async def tick(self, time: int) -> None:
         """See `Ingestion.tick`."""
@@ -44,7 +47,7 @@ class Failing:
         if self.error is not None:
             raise self.error
 
-    async def catch_up(self) -> None:
+    async def catch_up(self, table: str) -> None:
         """See `Ingestion.catch_up`."""
 
 

@@ -19,9 +19,11 @@ from strandline.persist.handles.plane import Half
 from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import RecordShard
 from strandline.sources import spec
-from strandline.sources.ingest import Advanced, Idle, Ingestion, Stalled
+from strandline.sources.ingest import Ingestion
 from strandline.sources.reclock import NOTHING_READ, Remap
 from strandline.sources.remap import RemapShard
+from strandline.sources.resume import PERIOD_MS, ResumptionFrontier
+from strandline.sources.steps import Advanced, Idle, OutputShard, Stalled
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
@@ -66,14 +68,15 @@ class World:
     """A location, an upstream, and the incarnations of one ingestion."""
 
     def __init__(self):
-        self.blob, self.consensus, self.upstream = MemoryBlob(), MemoryConsensus(), Upstream()
+        self.clock, self.upstream = HandClock(), Upstream()
+        self.blob, self.consensus = MemoryBlob(), MemoryConsensus()
         self.opened = 0
 
     def client(self, fuse=None):
         self.opened += 1
         fuse = fuse or Fuse()
         ids = CountingIds(f"p{self.opened}")
-        return PersistClient(HandClock(), ids, fuse.guard(self.blob), fuse.guard(self.consensus))
+        return PersistClient(self.clock, ids, fuse.guard(self.blob), fuse.guard(self.consensus))
 
     async def open(self, *, epoch=1, fuse=None, kind=Ingestion):
         fuse = fuse or Fuse()
@@ -81,7 +84,8 @@ class World:
         remap = await RemapShard.open(await client.records("remap", epoch), epoch)
         data = await client.writer("data", epoch, schema=SCHEMA.ddl)
         reader, engine = ListReader(self.upstream), ListEngine(fuse.guard(self.blob))
-        ingestion = await kind.open(SCHEMA, fuse.guard(reader), remap, data, engine)
+        output = OutputShard("", SCHEMA, data)
+        ingestion = await kind.open(self.clock, engine, fuse.guard(reader), remap, [output])
         ingestion.reader, ingestion.engine = reader, engine
         return ingestion
 
@@ -210,6 +214,7 @@ def test_the_predecessor_of_the_durable_upper_is_committed_upstream():
         assert world.upstream.forgotten == NOTHING_READ
         world.upstream.produce("0", 1, 2)
         await ingestion.tick(1000)
+        world.clock.now += PERIOD_MS
         await ingestion.step()
         assert world.upstream.forgotten == Offsets({"0": 2}) == ingestion.status.resume
         world.upstream.produce("0", 3)
@@ -322,11 +327,12 @@ def test_two_instances_of_one_epoch_write_each_message_once():
         await first.tick(1000)
         await second.tick(1000)
         await first.tick(1500)
-        staged = await second._stage(
+        steps = second._steps[""]
+        staged = await steps._stage(
             second._remap.remap.slices(Frontier(0), Frontier(1001)), Frontier(0), Frontier(1001), again=False
         )
         await first.catch_up()
-        assert await second._append([staged], Frontier(0), Frontier(1001)) == Advanced(Frontier(1501))
+        assert await steps._append([staged], Frontier(0), Frontier(1001)) == Advanced(Frontier(1501))
         world.upstream.produce("0", 3)
         await second.tick(2000)
         await second.catch_up()
@@ -380,6 +386,7 @@ async def work(world, ingestion, script):
             world.upstream.produce(partition, *values)
             world.produced += 1
         await ingestion.tick(1000 * (number + 1))
+        world.clock.now += PERIOD_MS
         if number % 2:
             await ingestion.catch_up()
 
@@ -427,12 +434,20 @@ def test_a_crash_at_any_io_loses_and_doubles_nothing(script, after):
         asyncio.run(one(at))
 
 
-class ResumesOneTooFar(Ingestion):
-    """Planted: tells upstream of the durable upper's own binding instead of its predecessor's."""
+class OneTooFar(ResumptionFrontier):
+    """Tells upstream of the durable upper's own binding instead of its predecessor's."""
 
-    async def _release_upstream(self):
-        if not self.upper.empty:
-            await self._reader.commit(self._remap.remap.offsets_at(self.upper.at + 999))
+    async def _advance(self):
+        await self._durable()
+        await self._reader.commit(self._remap.remap.offsets_at(self._meet().at + 999))
+
+
+class ResumesOneTooFar(Ingestion):
+    """Planted: lets upstream forget what is bound and not durable."""
+
+    def __init__(self, clock, engine, reader, remap, outputs):
+        super().__init__(clock, engine, reader, remap, outputs)
+        self._resumption = OneTooFar(clock, reader, remap, [each.data for each in outputs])
 
 
 class DataFirst(Ingestion):
@@ -587,7 +602,7 @@ def test_how_ticks_are_grouped_into_steps_changes_no_error_that_leaves(ticks, da
 
 async def held(ingestion):
     """The errors that the source holds now, as rows."""
-    state = ingestion._data.state
+    state = ingestion._steps[""]._data.state
     wanted = contents(state, SCHEMA, 0, state.upper.at, advance=0, half=Half.ERR)
     return await ingestion.engine.read(wanted)
 

@@ -24,6 +24,7 @@ from strandline.instance import live
 from strandline.instance.commands import (
     Collection,
     Command,
+    Output,
     RunDataflow,
     RunIngestion,
     RunMaterialization,
@@ -43,8 +44,9 @@ from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions
-from strandline.sources.ingest import Ingestion, Stalled
+from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
+from strandline.sources.steps import OutputShard, Stalled
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Instance:
     # ---- what runs -----------------------------------------------------------------------------------------------
 
     def runs(self, name: str) -> bool:
-        """Return whether the item ``name`` is open here."""
-        return name in self._open
+        """Return whether the item ``name`` is open here, or fed by a source that is."""
+        return name in self._open or self._feeds(name) is not None
 
     def allow_writes(self) -> None:
         """Let what runs here write from the next tick on: sinks append what they owe."""
@@ -151,14 +153,20 @@ class Instance:
         self._tables[name] = OpenTable(output, writer, await self._reader(output))
 
     async def _start_ingestion(self, name: str, command: RunIngestion) -> None:
-        (output,), client = [each.collection for each in command.outputs], self._client
+        client, engine = self._client, self._equipment.engine
         reader = await self._equipment.connectors.reader(command, client, self._epoch)
         async with AsyncExitStack() as failing:
             failing.push_async_callback(reader.close)
             remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
-            data = await client.writer(output.shard, self._epoch, schema=output.schema.ddl)
-            self._ingestions[name] = await Ingestion.open(output.schema, reader, remap, data, self._equipment.engine)
+            outputs = [await self._output(each) for each in command.outputs]
+            self._ingestions[name] = await Ingestion.open(client.clock, engine, reader, remap, outputs)
             failing.pop_all()
+
+    async def _output(self, output: Output) -> OutputShard:
+        fed, client = output.collection, self._client
+        new = await client.reader(fed.shard, fed.schema, fed.name) is None
+        data = await client.writer(fed.shard, self._epoch, schema=fed.schema.ddl)
+        return OutputShard(output.table, fed.schema, data, new)
 
     async def _start_task(self, name: str, command: RunMaterialization) -> None:
         readers = [await self._reader(each) for each in command.inputs]
@@ -193,8 +201,32 @@ class Instance:
         async with self._problems.of(name):
             await ingestion.tick(time)
             if step:
-                await ingestion.catch_up()
+                await self._equipment.together([self._step(name, ingestion, table) for table in ingestion.tables])
             self._problems.note(name, ingestion.status.stalled)
+
+    async def _step(self, source: str, ingestion: Ingestion, table: str) -> None:
+        """Let an output catch up: one that is an item of its own has problems of its own."""
+        name = self._item(source, table)
+        if name == source:
+            await ingestion.catch_up(table)
+            return
+        async with self._problems.of(name):
+            await ingestion.catch_up(table)
+            self._problems.note(name, ingestion.status.outputs[table].stalled)
+
+    def _item(self, source: str, table: str) -> str:
+        """Return the name of the item that an output of ``source`` is."""
+        command = self._commanded.get(source)
+        outputs = command.outputs if isinstance(command, RunIngestion) else ()
+        return next((each.collection.name.lower() for each in outputs if each.table == table), source)
+
+    def _feeds(self, name: str) -> tuple[Ingestion, str] | None:
+        """Return what feeds the item ``name``, and what its upstream calls it; None if no source does."""
+        for source, ingestion in self._ingestions.items():
+            for table in ingestion.tables:
+                if self._item(source, table) == name:
+                    return ingestion, table
+        return None
 
     async def _seal(self, time: int) -> None:
         async with self._problems.of(TRANSACTIONS):
@@ -233,21 +265,25 @@ class Instance:
                 self._problems.note(name, task.status.waits)
 
     async def catch_up(self, source: str) -> Frontier | None:
-        """Make durable all that ``source`` has bound; return how far it is then, or None if it is not open.
+        """Make durable all that is bound of a source's collection; return how far it is, or None if it is not open.
 
         Raises `SourceError` or `Unavailable` if it stands still.
         """
-        ingestion = self._ingestions.get(source)
-        if ingestion is None:
+        found = self._feeds(source)
+        if found is None:
             return None
-        outcome = await ingestion.catch_up()
+        ingestion, table = found
+        outcome = await ingestion.catch_up(table)
         if isinstance(outcome, Stalled):
             raise outcome.error
-        return ingestion.upper
+        return ingestion.upper_of(table)
 
     async def dismiss(self, source: str, errors: Rows, time: int) -> None:
-        """Withdraw errors of ``source`` at ``time``, once it has caught up; see `Ingestion.dismiss`."""
-        await self._ingestions[source].dismiss(errors, time)
+        """Withdraw errors of a source's collection at ``time``, once it has caught up; see `Ingestion.dismiss`."""
+        found = self._feeds(source)
+        assert found is not None, f"{source!r} caught up a moment ago"
+        ingestion, table = found
+        await ingestion.dismiss(errors, time, table)
 
     async def commit(self, changes: Sequence[Change | Statement], times: Times, token: str | None) -> int:
         """Commit changes of tables at one of ``times`` and return it; see `tables.commit`."""
@@ -273,7 +309,10 @@ class Instance:
             for written in outputs_of(command):
                 state = self._client.known(written.shard)
                 if state is not None:
-                    frontiers[written.name] = state.upper
+                    frontiers[written.name.lower()] = state.upper
+        frontiers |= {  # a source that is no collection itself is as far as all that it feeds
+            name: meet((each.bound, each.upper)) for name, each in self._ingestions.items() if name not in frontiers
+        }
         sources = {name: each.status for name, each in self._ingestions.items()}
         notices = {name: list(each.notices) for name, each in sources.items() if each.notices}
         tasks = {name: task.status for name, task in self._tasks.items()}

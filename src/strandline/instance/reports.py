@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from strandline.frontier.antichain import Frontier
 from strandline.materialize.runtime import Status as TaskStatus
-from strandline.sources.ingest import Status as SourceStatus
+from strandline.sources.status import Status as SourceStatus
 
 
 @dataclass(frozen=True, slots=True)

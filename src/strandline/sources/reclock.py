@@ -130,6 +130,16 @@ class Remap:
         after = self._after(time)
         return self._shared[after - 1].offsets if after else NOTHING_READ
 
+    def first_covering(self, offsets: Offsets) -> Binding | None:
+        """Return the first binding that covers all that is before ``offsets``; None if none does yet.
+
+        >>> remap = Remap().mint(1000, Offsets({"0": 3})).mint(2000, Offsets({"0": 5}))
+        >>> [b and b.time for b in map(remap.first_covering, (Offsets({"0": n}) for n in (3, 4, 6)))]
+        [1000, 2000, None]
+        """
+        at = bisect_left(self._shared, True, hi=self._count, key=lambda binding: offsets <= binding.offsets)
+        return self._shared[at] if at < self._count else None
+
     def frontier_of(self, offsets: Offsets) -> Frontier:
         """Return the times not complete when what is before ``offsets`` is here: from the first that needs more.
 

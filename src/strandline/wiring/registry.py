@@ -28,6 +28,7 @@ from strandline.sources.readers.delta import kind as delta
 from strandline.sources.readers.files import reader as files
 from strandline.sources.readers.generators import auction, bank, counter, tpch
 from strandline.sources.readers.iceberg import kind as iceberg
+from strandline.sources.readers.webhook import reader as webhook
 from strandline.store.clock import Clock
 from strandline.wiring.locations import KINDS as LOCATIONS
 
@@ -38,6 +39,7 @@ READERS: Final[Mapping[str, ReaderKind[Any]]] = {
     for kind in (
         files.KIND,
         clock.KIND,
+        webhook.KIND,
         delta.KIND,
         iceberg.KIND,
         counter.KIND,

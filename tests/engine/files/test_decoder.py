@@ -35,6 +35,7 @@ from strandline.sources.readers.files.options import FileOptions, root_and_patte
 from strandline.sources.readers.files.reader import FileReader
 from strandline.sources.readers.files.sequence import FileSequence
 from strandline.sources.remap import RemapShard
+from strandline.sources.steps import OutputShard
 from strandline.store.blob_kinds.file import FileBlob
 from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
@@ -500,14 +501,15 @@ class Place:
     async def reader(self, client=None):
         sequence = await FileSequence.open(await (client or self.client()).records("files", 1), 1)
         options = FileOptions(path=str(self.root), format=self.encoding, settle=0)
-        folder = LocalFolder(*root_and_pattern(options.path))
+        folder = LocalFolder(*root_and_pattern(options.path), self.clock)
         return FileReader(self.clock, folder, sequence, self.files, PAIR, options)
 
     async def ingestion(self):
         client = self.client()
         remap = await RemapShard.open(await client.records("remap", 1), 1)
         data = await client.writer("data", 1, schema=PAIR.ddl)
-        return await Ingestion.open(PAIR, await self.reader(client), remap, data, self.engine)
+        reader, output = await self.reader(client), OutputShard("", PAIR, data)
+        return await Ingestion.open(self.clock, self.engine, reader, remap, [output])
 
     def write(self, name, text):
         (self.root / name).write_text(text)

@@ -5,14 +5,15 @@ Trap: as in `planted.bugs`, these know private names on purpose.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from planted.bugs import Bug, registrar
 from strandline.compute.sink import actor as sinking
 from strandline.compute.sink.actor import Sink
 from strandline.frontier.antichain import MINIMUM, Frontier
-from strandline.sources.ingest import Ingestion
-from strandline.sources.reclock import Remap
+from strandline.sources.reclock import Remap, Slice
+from strandline.sources.resume import ResumptionFrontier
 
 SINK_BUGS: Final[list[Bug]] = []
 SOURCE_BUGS: Final[list[Bug]] = []
@@ -55,13 +56,17 @@ def presumption_kept(self: Sink, outcome: Any, upper: Frontier, *, read: Frontie
     _moved(self, outcome, upper, read=upper)
 
 
-@source_bug("what is bound is committed upstream, durable or not", (Ingestion, "_release_upstream"))
-async def bound_let_go(self: Ingestion) -> None:
+@source_bug("what is bound is committed upstream, durable or not", (ResumptionFrontier, "_advance"))
+async def bound_let_go(self: ResumptionFrontier) -> None:
     """Commit at the newest binding."""
     await self._reader.commit(self._remap.remap.frontier)
 
 
-@source_bug("what was read before is forgotten one binding too late", (Remap, "resume"))
-def resumed_one_binding_on(self: Remap, uppers: Any) -> Any:
-    """Take the newest binding for the one before the durable upper."""
-    return self.frontier
+_slices = Remap.slices
+
+
+@source_bug("a step begins one binding too late", (Remap, "slices"))
+def begun_one_binding_on(self: Remap, lower: Frontier, upper: Frontier) -> tuple[Slice, ...]:
+    """Take the first binding for the one before it."""
+    found = _slices(self, lower, upper)
+    return (replace(found[0], lower=found[0].upper), *found[1:]) if found else found

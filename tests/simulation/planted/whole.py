@@ -44,9 +44,10 @@ from strandline.persist.handles.plane import Rows
 from strandline.persist.handles.read import contents
 from strandline.persist.together.transactions import Transactions
 from strandline.sources import reclock
-from strandline.sources.ingest import Advanced, Ingestion, Stepped
+from strandline.sources.ingest import Ingestion
 from strandline.sources.reclock import Remap, Slice
 from strandline.sources.remap import RemapShard
+from strandline.sources.steps import Advanced, Stepped, Steps
 from strandline.testing.lists.list_engine import Listed, listed
 from strandline.testing.lists.list_source import ListReader
 from worlds.outside import StagedSession
@@ -95,19 +96,19 @@ async def binding_not_durable(self: RemapShard, time: int, offsets: Any) -> Rema
     return self._remap
 
 
-_append_data = Ingestion._append
+_append_data = Steps._append
 BATCH_LATE_MS: Final = 1_000
 
 
-@bug("data that were lost on the way count as appended", (Ingestion, "_append"))
-async def batch_forgotten(self: Ingestion, staged: Any, lower: Frontier, upper: Frontier) -> Stepped:
+@bug("data that were lost on the way count as appended", (Steps, "_append"))
+async def batch_forgotten(self: Steps, staged: Any, lower: Frontier, upper: Frontier) -> Stepped:
     """Append the empty batch where it comes late."""
     soon = as_time(upper) - as_time(lower) < BATCH_LATE_MS
     return await _append_data(self, staged if soon else [], lower, upper)
 
 
-@bug("what is behind another step's upper is appended behind it", (Ingestion, "step"))
-async def appended_from_memory(self: Ingestion) -> Stepped:
+@bug("what is behind another step's upper is appended behind it", (Steps, "step"))
+async def appended_from_memory(self: Steps) -> Stepped:
     """Read and append from the upper that was seen when the source was opened."""
     first = self.__dict__.setdefault("_first", self._data.state.upper)
     upper = self._remap.remap.upper
@@ -122,11 +123,11 @@ async def appended_from_memory(self: Ingestion) -> Stepped:
     return await self._append(staged if slices else [], lower, upper)
 
 
-_step_source = Ingestion.step
+_step_source = Steps.step
 
 
-@bug("errors are staged without their position, so that none can be taken back", (Ingestion, "_stage"))
-async def errors_unlocated(self: Ingestion, slices: Any, lower: Frontier, upper: Frontier, *, again: bool) -> Any:
+@bug("errors are staged without their position, so that none can be taken back", (Steps, "_stage"))
+async def errors_unlocated(self: Steps, slices: Any, lower: Frontier, upper: Frontier, *, again: bool) -> Any:
     """Read once."""
     return await self._read(slices, lower, upper, locate=False)
 

@@ -30,10 +30,12 @@ from strandline.persist.handles.records import RecordShard
 from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.codec import encode_rollup
-from strandline.sources.ingest import Ingestion, Stalled
+from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Records
 from strandline.sources.reclock import Slice
 from strandline.sources.remap import RemapShard
+from strandline.sources.resume import PERIOD_MS
+from strandline.sources.steps import OutputShard, Stalled
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
@@ -106,7 +108,8 @@ class SourceWorld(Room[Seat]):
         seat.remap = await RemapShard.open(await seat.client.records(REMAP, epoch), epoch)
         seat.data = await seat.client.writer(DATA, epoch, schema=MESSAGES.ddl)
         reader, engine = _Reader(self), ListEngine(seat.client.blob)
-        seat.ingestion = await Ingestion.open(MESSAGES, reader, seat.remap, seat.data, engine)
+        output = OutputShard("", MESSAGES, seat.data)
+        seat.ingestion = await Ingestion.open(_Leaping(), engine, reader, seat.remap, [output])
 
     def memory(self, seat: Seat) -> Hashable:
         """Return the newest states that it knows, its bindings, and what it may have read before."""
@@ -118,7 +121,7 @@ class SourceWorld(Room[Seat]):
             return *states, seat.hold.since.at
         shard = seat.remap._shard
         bound = repr(seat.remap.remap), encode_rollup("", shard.state), tuple(shard._writer._idle)
-        return *states, *bound, seat.ingestion._begun.at
+        return *states, *bound, seat.ingestion._steps[""]._begun.at
 
     def facts(self) -> Hashable:
         """Return what is upstream, and what was forgotten there."""
@@ -258,6 +261,15 @@ class _Reader:
         if not self._world.begun:
             return await call(*arguments)
         return await asked(f"upstream.{what}", call, arguments, fates)
+
+
+class _Leaping(HandClock):
+    """A clock by which upstream is due to be told whenever that is looked at."""
+
+    def now_ms(self) -> int:
+        """Return a time that is a period later than the last."""
+        self.now += PERIOD_MS
+        return self.now
 
 
 @cache

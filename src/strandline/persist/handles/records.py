@@ -19,6 +19,7 @@ import xxhash
 from strandline.errors import CorruptionError, InvalidUsage, StoreError
 from strandline.frontier.antichain import MINIMUM, TIME_MAX, Frontier
 from strandline.persist.handles.plane import Contents, StageRequest
+from strandline.persist.handles.since import SinceHandle
 from strandline.persist.handles.write import WriteHandle
 from strandline.persist.shard.batch import (
     INLINE_PART_BYTES_MAX,
@@ -85,6 +86,7 @@ class RecordShard:
         self._machine = machine
         self._writer = writer
         self._blob = blob
+        self._hold: SinceHandle | None = None
 
     @property
     def shard(self) -> str:
@@ -134,6 +136,17 @@ class RecordShard:
         if isinstance(outcome, UpperMismatch):
             await discard_records(self._blob, staged)
         return outcome
+
+    async def release(self, reader: str, since: Frontier) -> None:
+        """Let all times before ``since`` be added up, so that a merge drops what was withdrawn there.
+
+        ``reader`` is a critical reader of this shard and of this owner alone.  Raises `FencedError` if a newer epoch
+        has it.
+        """
+        if self._hold is None:
+            self._hold = SinceHandle(self._machine, reader, self._writer.epoch)
+            await self._hold.register()
+        await self._hold.downgrade(since)
 
     async def contents(
         self, state: ShardState | None = None, *, after: Frontier = MINIMUM, lower: Frontier = MINIMUM

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pytest
 
+from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
@@ -29,14 +30,13 @@ from strandline.sources.reclock import NOTHING_READ, Slice
 
 T = TypeVar("T")
 Found: TypeAlias = Counter[tuple[Any, ...]]
-ORDER, GONE, KEPT = "__order", "__gone", "__kept"
-"""The columns that records have besides the table's where they are `Keyed`."""
 
 
 class Place(Protocol):
     """One upstream, as the suite uses it.
 
-    ``table``: what upstream calls the collection that is read; "" where the source is one collection.
+    ``table``: what upstream calls the collection that is read; "" where the source is one collection.  A table that
+    begins with a snapshot has a row already.
     """
 
     engine: Engine
@@ -69,18 +69,17 @@ class ReaderContract:
         return Slice(7, NOTHING_READ, ready if begun is None else ready.join(begun))
 
     async def found(self, place: Place, reader: SourceReader, *slices: Slice, locate: bool = True) -> Found:
-        """Read slices; return how often each record is there, errors and times included."""
+        """Read slices; return how often each record is there, errors, times and diffs included."""
         found: Found = Counter()
         for row in await self.records(place, reader, *slices, locate=locate):
-            diff = row.pop(DIFF)
             row.pop(ORDER, None)  # it says which of two records is newer, within one read
-            found[_said(row)] += diff
-        return +found
+            found[_said(row)] += 1
+        return found
 
     async def records(
         self, place: Place, reader: SourceReader, *slices: Slice, locate: bool = True
     ) -> list[dict[str, Any]]:
-        """Read slices; return the records as rows, each as old as its diff allows."""
+        """Read slices; return the records as rows."""
         table = await place.engine.collect(await reader.read(slices, table=place.table, locate=locate))
         rows: list[dict[str, Any]] = table.to_pylist()
         allowed = {1, -1} if reader.records(place.table) == TakenBack() else {1}
@@ -95,12 +94,13 @@ class ReaderContract:
             for row in sorted(rows, key=lambda row: (row[TIME], row.get(ORDER) or 0)):
                 diff = row.pop(DIFF)
                 del row[TIME]
-                if isinstance(kind, Keyed) and row.get(ERROR) is None:
+                if isinstance(kind, Keyed) and row[GONE] is not None:
                     key = tuple(row[name] for name in kind.key)
                     row = _merged(newest.pop(key, {}), row)  # noqa: PLW2901 - what it says, with what stays
                     if not row.pop(GONE):
                         newest[key] = row
                 else:
+                    row.pop(GONE, None)
                     found[_said(row)] += diff
         found.update(map(_said, newest.values()))
         assert all(count >= 0 for count in found.values())
@@ -282,5 +282,5 @@ def _said(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def _merged(before: Mapping[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     """Return the row of ``record``, whose columns that stay as they were are those of the row ``before``."""
     kept = record.pop(KEPT, None) or ()
-    record.pop(ORDER)
+    record.pop(ORDER, None)
     return record | {name: before[name] for name in kept}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections import Counter
@@ -24,7 +25,7 @@ from strandline.persist.handles.records import consolidate
 from strandline.persist.shard.trace import FAN
 from strandline.sources.readers.files import local_folder
 from strandline.sources.readers.files.local_folder import LocalFolder, content_check
-from strandline.sources.readers.files.options import FileOptions, root_and_pattern
+from strandline.sources.readers.files.options import FileOptions, OnDurable, root_and_pattern
 from strandline.sources.readers.files.reader import NOTICES_MAX, PARTITION, FileReader
 from strandline.sources.readers.files.sequence import FileSequence, FileVersion
 from strandline.sources.reclock import NOTHING_READ, Slice
@@ -71,7 +72,7 @@ class Directory:
 
     async def reader(self, epoch=1):
         options = understood("s", FileOptions, {"path": f"{self.root}{self.pattern}", **self.options})
-        folder = LocalFolder(*root_and_pattern(options.path))
+        folder = LocalFolder(*root_and_pattern(options.path), self.clock)
         return FileReader(self.clock, folder, await self.sequence(epoch), LineDecoder(), SCHEMA, options)
 
     async def produce(self, *, undecodable=False):
@@ -588,15 +589,16 @@ def test_a_file_that_was_numbered_while_the_sequence_was_read_has_one_number(tmp
 class Remembered:
     """A folder in memory, and readers of it that need neither files nor an event loop."""
 
-    def __init__(self, place):
-        self.place, self.folder = place, MemoryFolder()
+    def __init__(self, place, **options):
+        self.place, self.folder, self.options = place, MemoryFolder(), options
 
     def write(self, name, text, *, age_ms=60_000):
         self.folder.write(name, text.encode(), mtime_ms=self.place.clock.now - age_ms)
 
     async def reader(self):
-        options = FileOptions(path="/in", format=Encoding.CSV)
-        return FileReader(self.place.clock, self.folder, await self.place.sequence(), LineDecoder(), SCHEMA, options)
+        options = FileOptions(path="/in", format=Encoding.CSV, **self.options)
+        folder, sequence = self.folder.again(), await self.place.sequence()
+        return FileReader(self.place.clock, folder, sequence, LineDecoder(), SCHEMA, options)
 
 
 def test_a_probe_opens_what_is_new_or_touched_and_nothing_else(place):
@@ -684,3 +686,173 @@ def test_no_call_on_the_file_system_runs_on_the_event_loop(place, monkeypatch):
     asyncio.run(body())
     assert {name for name, _ in used} == {"_stamp", "_ends", "content_check"}
     assert not [name for name, on_loop in used if on_loop]
+
+
+def test_a_quiet_probe_costs_the_same_however_many_files_were_taken(place, monkeypatch):
+    """Damage: each tick of a source is slower for ever, with every file that was ever taken."""
+
+    async def cost(files):
+        remembered = Remembered(Directory.__new__(Directory))
+        vars(remembered.place).update(vars(place), consensus=MemoryConsensus(), blob=MemoryBlob())
+        reader, sequence = await remembered.reader(), None
+        for number in range(files):
+            remembered.write(f"{number}.csv", "1\n")
+        await reader.upstream_frontier()
+        await reader.upstream_frontier()
+        remembered.folder.looked.clear()
+        remembered.folder.opened.clear()
+        sequence, asked = reader._sequence, Counter()
+        inner = type(sequence).__getitem__
+        monkeypatch.setattr(type(sequence), "__getitem__", lambda s, n: asked.update(["asked"]) or inner(s, n))
+        assert await reader.upstream_frontier() == up_to(files)
+        monkeypatch.undo()
+        return len(remembered.folder.looked), len(remembered.folder.opened), asked["asked"]
+
+    assert run_sync(cost(20_000)) == run_sync(cost(2_000)) == (MemoryFolder.looks, 0, 2 * MemoryFolder.looks)
+
+
+def test_a_file_that_is_written_in_place_is_noticed_when_its_turn_comes(place, monkeypatch):
+    """Damage: of many files a changed one is never noticed; or it is forgotten once it was."""
+    monkeypatch.setattr(MemoryFolder, "looks", 10)
+    remembered = Remembered(place)
+
+    async def body():
+        reader = await remembered.reader()
+        for number in range(95):
+            remembered.write(f"{number:03}.csv", "1\n")
+        await reader.upstream_frontier()
+        data, stamp = remembered.folder.files["050.csv"]
+        remembered.folder.files["050.csv"] = (b"22\n", stamp._replace(size=3))
+        probes = 0
+        with pytest.raises(SourceError, match="'050.csv' changed"):
+            while probes <= 10:
+                await reader.upstream_frontier()
+                probes += 1
+        assert probes >= 4, "nothing else shows it"
+        for _ in range(2):
+            with pytest.raises(SourceError, match="'050.csv' changed"):
+                await reader.upstream_frontier()
+        remembered.folder.files["050.csv"] = (data, stamp)
+        assert await reader.upstream_frontier() == up_to(95)
+
+    run_sync(body())
+
+
+def test_a_file_that_was_gone_when_the_process_began_is_noticed(place):
+    """Damage: a file that was deleted between two processes is never missed."""
+    remembered = Remembered(place)
+
+    async def body():
+        reader = await remembered.reader()
+        for name in ("a.csv", "b.csv"):
+            remembered.write(name, "1\n")
+        await reader.upstream_frontier()
+        del remembered.folder.files["a.csv"]
+        again = await remembered.reader()
+        await again.commit(up_to(2))
+        with pytest.raises(SourceError, match="'a.csv' vanished after"):
+            await again.upstream_frontier()
+
+    run_sync(body())
+
+
+@pytest.mark.parametrize(
+    "policy", [{"on_durable": OnDurable.DELETE}, {"on_durable": OnDurable.ARCHIVE, "archive": "/old"}]
+)
+def test_what_is_durable_leaves_and_nothing_else(place, policy):
+    """Law R4.  Damage: a file that was not durable is gone; or a directory grows for ever."""
+    remembered = Remembered(place, **policy)
+    archive = policy.get("archive", "")
+
+    async def body():
+        reader = await remembered.reader()
+        assert reader.bounded
+        for name in ("a.csv", "b.csv", "c.csv"):
+            remembered.write(name, "1\n")
+        await reader.upstream_frontier()
+        await reader.commit(NOTHING_READ)
+        assert remembered.folder.left == []
+        for _ in range(2):
+            await reader.commit(up_to(2))
+            assert remembered.folder.left == [("a.csv", archive), ("b.csv", archive)]
+            assert await reader.upstream_frontier() == up_to(3)
+        assert await names(reader, 3, start=2) == ["c.csv"]
+        remembered.write("a.csv", "1\n")
+        assert await reader.upstream_frontier() == up_to(3), "what comes back as it was is the same file"
+        await reader.commit(up_to(2))
+        assert remembered.folder.left[2:] == [("a.csv", archive)]
+        remembered.write("b.csv", "2\n")
+        await reader.commit(up_to(2))
+        with pytest.raises(SourceError, match="'b.csv' changed after it was made durable"):
+            await reader.upstream_frontier()
+        await reader.commit(up_to(2))
+        assert "b.csv" in remembered.folder.files, "what is not as it was stays"
+
+    with_files = LineDecoder.decode
+    try:
+        LineDecoder.decode = _of_names
+        run_sync(body())
+    finally:
+        LineDecoder.decode = with_files
+
+
+async def _of_names(_, files, schema, form, *, locate):
+    return updates(schema, [{"file": file.name, "n": 1, TIME: file.time, DIFF: file.diff} for file in files])
+
+
+def test_a_crash_between_a_file_leaving_and_anything_else_is_harmless(tmp_path):
+    """Damage: after a crash the archive lacks a file, or the source stands still because one is gone."""
+
+    async def body(other_file_system):
+        root = tmp_path / str(other_file_system)
+        root.mkdir()
+        place = Directory(root, on_durable="archive", archive=str(root / "old"))
+        reader = await place.reader()
+        for name in ("a.csv", "sub/b.csv"):
+            place.write(name, f"{len(name)}\n")
+        await reader.upstream_frontier()
+        await reader.commit(up_to(1))
+        assert (root / "old/a.csv").read_text() == "5\n"
+        assert not (place.root / "a.csv").exists()
+        place.write("a.csv", "5\n")  # it was copied, and not yet removed
+        (root / "old/a.csv.copying").write_text("torn")
+        again = await place.reader()
+        await again.commit(up_to(1))
+        assert await again.upstream_frontier() == up_to(2)
+        await again.commit(up_to(2))
+        assert not (place.root / "a.csv").exists()
+        assert not (place.root / "sub/b.csv").exists()
+        assert (root / "old/a.csv").read_text() == "5\n"
+        assert (root / "old/sub/b.csv").read_text() == "9\n"
+        assert again.notices() == ()
+
+    def refused(self, target):
+        if self.name.endswith(".copying"):
+            return replace(self, target)
+        raise OSError(errno.EXDEV, "another file system")
+
+    asyncio.run(body(False))
+    replace = Path.replace
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", refused)
+        asyncio.run(body(True))
+
+
+def test_what_cannot_leave_is_told_and_tried_again(tmp_path):
+    """Damage: a directory grows for ever and nobody knows; or a source stands still for a file that is durable."""
+
+    async def body():
+        (tmp_path / "old").write_text("no directory")
+        place = Directory(tmp_path, on_durable="archive", archive=str(tmp_path / "old"))
+        reader = await place.reader()
+        place.write("a.csv")
+        await reader.upstream_frontier()
+        await reader.commit(up_to(1))
+        assert reader.notices()[0].startswith("file 'a.csv' is durable and cannot be archived: ")
+        assert await reader.upstream_frontier() == up_to(1)
+        (tmp_path / "old").unlink()
+        await reader.commit(up_to(1))
+        assert reader.notices() == ()
+        assert (tmp_path / "old/a.csv").exists()
+
+    asyncio.run(body())

@@ -1,14 +1,14 @@
-"""What the files reader asks of a file system: listings, and the bytes of a few files, all off its caller's loop.
+"""What the files reader asks of a place with files: what changed there, and the bytes of a few, all off its loop.
 
-A listing holds each file's *stamp*.  A file whose stamp is as before is the same file and is not opened again, so a
-probe opens what is new or was touched, and nothing else.
+A listing says what came and went since the last one, so that files that were taken long ago cost nothing.  A file's
+*stamp* shows without opening it whether it was replaced: one whose stamp is as before is the same file.
 
 Source: design page "sources" (files).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 END_BYTES: Final = 4
@@ -21,6 +21,13 @@ class Stamp(NamedTuple):
     size: int
     mtime_ns: int
     inode: int
+
+
+class Listing(NamedTuple):
+    """What changed since the listing before: names that came, or are another file's now, in order; names that went."""
+
+    came: Sequence[str]
+    gone: Sequence[str]
 
 
 class Ends(NamedTuple):
@@ -49,15 +56,25 @@ class Folder(Protocol):
         """The directory, as the engine finds it."""
         ...
 
-    async def list(self) -> dict[str, Stamp]:
-        """Return the regular files of the pattern, in order of name.
+    @property
+    def looks(self) -> int:
+        """How many known files a probe looks at, in turn: those whose change no listing shows."""
+        ...
+
+    @property
+    def whole(self) -> bool:
+        """Whether a file that can be seen is complete, because it appears at once."""
+        ...
+
+    async def changes(self) -> Listing:
+        """Return what changed since the last call that returned; at the first, all files came.
 
         Raises `NotADirectoryError` if there is no such directory, another `OSError` if it cannot be read.
         """
         ...
 
     async def look(self, names: Sequence[str]) -> dict[str, Stamp]:
-        """Return the stamps of those of ``names`` that are there."""
+        """Return the stamps of those of ``names`` that are there as regular files."""
         ...
 
     async def ends(self, sizes: Mapping[str, int]) -> dict[str, Ends | OSError]:
@@ -65,5 +82,12 @@ class Folder(Protocol):
         ...
 
     async def check(self, sizes: Mapping[str, int]) -> dict[str, Checked | OSError]:
-        """Return the CRC32C of each file, and its stamp afterwards."""
+        """Return a checksum of each file's content, and its stamp afterwards."""
+        ...
+
+    async def remove(self, names: Iterable[str], archive: str) -> dict[str, OSError | None]:
+        """Delete files, or, unless ``archive`` is empty, move them there under their names; None: it is done.
+
+        A file that is not there is done.  Moved again, a file takes the place of the one that was moved before.
+        """
         ...

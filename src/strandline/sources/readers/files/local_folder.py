@@ -1,22 +1,37 @@
 """A folder of this machine: each call is one hop into a thread, however many files it is about.
 
+A directory's modification time moves when an entry comes, goes or is replaced.  So a directory is read again only if
+its time is another one than when it was last read, and a quiet listing costs a call for each directory.  Times have a
+grain, and what happens twice in one grain shows once: a directory is read again until `TRUST_MS` after it was first
+seen with a time.
+
+What a listing cannot show is a file that is written in place; that is what a probe looks at files for.
+
 Source: design page "sources" (files).
 """
 
 from __future__ import annotations
 
 import asyncio
-import glob
-from collections.abc import Callable, Mapping, Sequence
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import google_crc32c
 
-from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Stamp
+from strandline.sources.readers.files.folder import END_BYTES, Checked, Ends, Listing, Stamp
+from strandline.sources.readers.files.glob import Glob, States
+from strandline.sources.readers.files.leaving import leave
+from strandline.store.clock import Clock
 
 T = TypeVar("T")
 
+LOOKS: Final = 1_000
+TRUST_MS: Final = 2_500
+"""The coarsest file systems count modification times in two seconds."""
 CHECK_WHOLE_BYTES_MAX: Final = 64 << 20
 """A file up to this size is summed whole; of a larger one only both ends, so that this costs no pass over it."""
 CHECK_END_BYTES: Final = 4 << 20
@@ -25,21 +40,41 @@ assert 2 * CHECK_END_BYTES <= CHECK_WHOLE_BYTES_MAX
 assert CHECK_END_BYTES % _CHUNK_BYTES == 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """A directory as it was read: its identity and time, since when it is known so, its files by inode, what is below.
+
+    ``trusted``: it was read long enough after it got its time.
+    """
+
+    stamp: tuple[int, int, int]
+    since_ms: int
+    trusted: bool
+    files: Mapping[str, int]
+    below: Mapping[str, States]
+
+
 class LocalFolder:
     """The `Folder` of the files below ``root`` that match the glob ``pattern``."""
 
-    def __init__(self, root: Path, pattern: str) -> None:
+    looks = LOOKS
+    whole = False
+
+    def __init__(self, root: Path, pattern: str, clock: Clock) -> None:
         self._root = root
-        self._pattern = pattern
+        self._glob = Glob(pattern)
+        self._clock = clock
+        self._seen: dict[str, _Directory] = {}
 
     @property
     def root(self) -> str:
         """See `Folder.root`."""
         return str(self._root)
 
-    async def list(self) -> dict[str, Stamp]:
-        """See `Folder.list`."""
-        return await asyncio.to_thread(self._list)
+    async def changes(self) -> Listing:
+        """See `Folder.changes`."""
+        self._seen, listing = await asyncio.to_thread(self._changes, self._seen)
+        return listing
 
     async def look(self, names: Sequence[str]) -> dict[str, Stamp]:
         """See `Folder.look`."""
@@ -53,11 +88,61 @@ class LocalFolder:
         """See `Folder.check`."""
         return await asyncio.to_thread(self._each, _checked, sizes)
 
-    def _list(self) -> dict[str, Stamp]:
+    async def remove(self, names: Iterable[str], archive: str) -> dict[str, OSError | None]:
+        """See `Folder.remove`."""
+        return await asyncio.to_thread(leave, self._root, names, Path(archive).absolute() if archive else None)
+
+    def _changes(self, before: Mapping[str, _Directory]) -> tuple[dict[str, _Directory], Listing]:
         if not self._root.is_dir():
             raise NotADirectoryError(str(self._root))
-        found = set(glob.iglob(self._pattern, root_dir=self._root, recursive=True))  # noqa: PTH207 - names relative to root
-        return self._look(sorted(found))
+        seen: dict[str, _Directory] = {}
+        came, gone = list[str](), list[str]()
+        waiting: list[tuple[str, States, frozenset[tuple[int, int]]]] = [("", self._glob.start, frozenset())]
+        while waiting:
+            name, states, above = waiting.pop()
+            found = self._directory(name, states, before.get(name))
+            if found is None or found.stamp[1:] in above:
+                continue  # it went meanwhile, or a link leads back to where it is
+            seen[name] = found
+            known = before[name].files if name in before else {}
+            if found.files is not known:
+                came += [each for each, inode in found.files.items() if known.get(each) != inode]
+                gone += [each for each in known if each not in found.files]
+            waiting += [(each, those, above | {found.stamp[1:]}) for each, those in found.below.items()]
+        gone += [each for name, lost in before.items() if name not in seen for each in lost.files]
+        return seen, Listing(sorted(came), gone)
+
+    def _directory(self, name: str, states: States, known: _Directory | None) -> _Directory | None:
+        """Return a directory as it is, without reading it if it is as ``known``; None if there is none."""
+        now_ms, path = self._clock.now_ms(), self._root / name
+        try:
+            found = path.stat()
+            stamp = (found.st_mtime_ns, found.st_dev, found.st_ino)
+            if known is not None and known.stamp == stamp:
+                if known.trusted:
+                    return known
+                since_ms = min(known.since_ms, now_ms)
+            else:
+                since_ms = now_ms
+            read = _Directory(stamp, since_ms, now_ms - since_ms >= TRUST_MS, *self._read(name, states))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if known is not None and (known.files, known.below) == (read.files, read.below):
+            return replace(known, stamp=stamp, since_ms=since_ms, trusted=read.trusted)
+        return read
+
+    def _read(self, name: str, states: States) -> tuple[dict[str, int], dict[str, States]]:
+        """Return the files of a directory that match, and the directories that may hold others."""
+        files, below = dict[str, int](), dict[str, States]()
+        prefix = f"{name}/" if name else ""
+        matches = self._glob.matcher(states)
+        with os.scandir(self._root / name) as entries:
+            for entry in entries:
+                if matches(entry.name) and entry.is_file():
+                    files[prefix + entry.name] = entry.inode()
+                elif (inside := self._glob.below(states, entry.name)) and entry.is_dir():
+                    below[prefix + entry.name] = inside
+        return files, below
 
     def _look(self, names: Sequence[str]) -> dict[str, Stamp]:
         seen = ((name, _stamp(self._root / name)) for name in names)
@@ -103,7 +188,7 @@ def _ends(path: Path, size: int) -> Ends:
 def _stamp(path: Path) -> Stamp | None:
     """Return the file's stamp, or None if no regular file is there."""
     try:
-        found = path.stat() if path.is_file() else None
-    except FileNotFoundError:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return None if found is None else Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
+    return Stamp(found.st_size, found.st_mtime_ns, found.st_ino) if stat.S_ISREG(found.st_mode) else None

@@ -8,6 +8,7 @@ Source: design page "sources" (files).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -26,6 +27,16 @@ COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy")
 _OF_CSV: Final = ("header", "delimiter", "quote", "escape", "nulls")
 _OF_TEXT: Final = ("timestamp_format", "date_format", "multiline")
 _WILD: Final = "*?["
+UNSEEN: Final = (".", "_")
+"""What begins so, or stands below such a name, is no file of a source."""
+
+
+class OnDurable(Enum):
+    """What becomes of a file once it is durable."""
+
+    KEEP = "keep"
+    ARCHIVE = "archive"
+    DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +58,12 @@ class FileOptions:
         default="1s",
     )
     retain: bool = option(FLAG, "`false`: a file that is durable here may be deleted.", default="true")
+    on_durable: OnDurable = option(
+        one_of(OnDurable),
+        "What becomes of a file that is durable here: it stays, is moved to `archive`, or is deleted.",
+        default="keep",
+    )
+    archive: str | None = option(TEXT, "The directory that files are moved to, under their names.", default=None)
     retract: str = option(
         ANY_TEXT,
         "A glob: the rows of files with such a name (not path) are taken back instead of added. Empty: of no file.",
@@ -71,10 +88,29 @@ class FileOptions:
         scheme, separator, _ = self.path.partition("://")
         if separator and scheme != "file":
             raise ValueError(f"path is {self.path!r}: only local directories can be watched, not {scheme}")
+        self._check_archive()
         refused = () if encoding is Encoding.CSV else _OF_CSV if encoding.text else (*_OF_CSV, *_OF_TEXT)
         for name in refused:
             if getattr(self, name) is not None:
                 raise ValueError(f"option {name!r} does not go with format {encoding.value!r}")
+
+    def _check_archive(self) -> None:
+        if (self.on_durable is OnDurable.ARCHIVE) is not (self.archive is not None):
+            raise ValueError("on_durable = 'archive' and archive go together")
+        if self.archive is None:
+            return
+        root, archive = root_and_pattern(self.path)[0], Path(self.archive.removeprefix("file://")).absolute()
+        if archive == root or root in archive.parents:
+            below = archive.relative_to(root).parts
+            if not any(part.startswith(UNSEEN) for part in below):
+                raise ValueError(
+                    f"archive is {self.archive!r}, where files are looked for: what leaves would come back"
+                )
+
+    @property
+    def stays(self) -> bool:
+        """Whether a file that is durable must stay where it is."""
+        return self.retain and self.on_durable is OnDurable.KEEP
 
     @property
     def encoding(self) -> Encoding:

@@ -33,9 +33,14 @@ class FileVersion(msgspec.Struct, frozen=True, array_like=True):
     mtime_ns: int
     check: int
 
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """What a `Stamp` has of it."""
+        return self.size, self.mtime_ns
+
     def __str__(self) -> str:
         modified = datetime.fromtimestamp(self.mtime_ns / 1e9, UTC).isoformat(timespec="milliseconds")
-        return f"{self.size} bytes, modified {modified}, CRC32C {self.check:08x}"
+        return f"{self.size} bytes, modified {modified}, checksum {self.check:08x}"
 
 
 _encoder = msgspec.json.Encoder()

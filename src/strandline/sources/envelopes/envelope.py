@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from strandline.algebra.schema import Schema
-from strandline.frontier.antichain import Frontier, as_time
-from strandline.persist.handles.plane import Engine, Half, Rows
-from strandline.persist.handles.read import contents, erring
+from strandline.frontier.antichain import Frontier
+from strandline.persist.handles.plane import Rows
 from strandline.persist.shard.state import ShardState
 from strandline.sources.reclock import Slice
 
@@ -35,16 +33,6 @@ class Envelope(Protocol):
         ...
 
 
-class Append:
-    """Every record is an update as it is."""
-
-    by_binding = False
-
-    async def updates(self, rows: Rows, slices: Sequence[Slice], lower: Frontier, *, located: bool) -> Rows:
-        """See `Envelope.updates`."""
-        return rows
-
-
 class HeldState(Protocol):
     """Where the source's shard is seen: its writer's handle."""
 
@@ -52,25 +40,3 @@ class HeldState(Protocol):
     def state(self) -> ShardState:
         """The newest state known."""
         ...
-
-
-class Retracting:
-    """Upstream takes records back: one that could not be decoded cancels with the error that it left.
-
-    Its text is part of a located error alone, so a step without errors is left as it is.
-    """
-
-    by_binding = True
-
-    def __init__(self, schema: Schema, engine: Engine, held: HeldState) -> None:
-        self._schema = schema
-        self._engine = engine
-        self._held = held
-
-    async def updates(self, rows: Rows, slices: Sequence[Slice], lower: Frontier, *, located: bool) -> Rows:
-        """See `Envelope.updates`."""
-        if not located:
-            return rows
-        (only,) = slices
-        held = contents(self._held.state, self._schema, 0, as_time(lower), advance=only.time, half=Half.ERR)
-        return await self._engine.cancel(rows, await self._engine.read(erring(held)), time=only.time)

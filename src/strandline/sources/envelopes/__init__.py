@@ -1,0 +1,1 @@
+"""Envelopes: what turns the records of a step into the updates that are staged."""

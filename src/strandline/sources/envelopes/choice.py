@@ -1,0 +1,24 @@
+"""Which envelope a table's records take.
+
+Source: design page "sources" (envelopes).
+"""
+
+from __future__ import annotations
+
+from strandline.algebra.schema import Schema
+from strandline.persist.handles.plane import Engine
+from strandline.sources.envelopes.append import Append
+from strandline.sources.envelopes.envelope import Envelope, HeldState
+from strandline.sources.envelopes.taken_back import Retracting
+from strandline.sources.reader import Keyed, Plain, Records, TakenBack
+
+
+def envelope_of(records: Records, schema: Schema, engine: Engine, held: HeldState) -> Envelope:
+    """Return the envelope of ``records``, of ``schema``, whose updates so far are ``held``."""
+    match records:
+        case Plain():
+            return Append()
+        case TakenBack():
+            return Retracting(schema, engine, held)
+        case Keyed():
+            raise NotImplementedError("records of keys have no envelope yet")

@@ -1,0 +1,1 @@
+"""Webhook: HTTP push as a source."""

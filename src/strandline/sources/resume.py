@@ -1,0 +1,107 @@
+"""Resumption: what upstream may forget, and where a restart goes on.
+
+The *timestamp resumption frontier* is the meet of the uppers of all shards of a source: of every output and of the
+remap.  Inverted through the remap it is the *offset resumption frontier*: the binding of its predecessor, so all that
+it covers is durable in each output.  It is computed from uppers that were read just now, at the start and about each
+second after that: reading them is metadata only.  A restart computes it again, from the uppers and never from what
+upstream remembers; so a commit upstream may be late or never come.
+
+An output that has nothing yet holds all of it back: upstream keeps what the output's first step will need.
+
+Source: design page "sources" (resumption; restart: fresh uppers, never cached).  Law R4 is asserted before each commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from strandline.errors import CorruptionError, SourceError, Unavailable
+from strandline.frontier.antichain import MINIMUM, Frontier, meet
+from strandline.persist.handles.write import WriteHandle
+from strandline.sources.invariants import forgets_only_durable
+from strandline.sources.reader import SourceReader
+from strandline.sources.reclock import NOTHING_READ
+from strandline.sources.remap import RemapShard
+from strandline.store.clock import Clock
+
+PERIOD_MS: Final = 1_000
+"""How often it learns what it may forget."""
+
+
+class ResumptionFrontier:
+    """The resumption frontier of one source, as last computed."""
+
+    def __init__(self, clock: Clock, reader: SourceReader, remap: RemapShard, data: Sequence[WriteHandle]) -> None:
+        self._clock = clock
+        self._reader = reader
+        self._remap = remap
+        self._data = data
+        self._told_ms: int | None = None
+        self._telling = False
+        self.offsets = NOTHING_READ
+        """What upstream was last told."""
+        self.problem = ""
+        """Why it could not be told, else empty."""
+
+    async def follow(self) -> None:
+        """`advance` if `PERIOD_MS` have passed since the last time, or the clock was set back."""
+        rested = self._told_ms is None or not 0 <= self._clock.now_ms() - self._told_ms < PERIOD_MS
+        if rested and not self._telling:  # outputs that step side by side come here while upstream is being told
+            await self.advance()
+
+    async def advance(self) -> None:
+        """Read the uppers, and let upstream forget what all outputs have.
+
+        Raises `CorruptionError` if the shards do not fit each other: one of them is not what was committed.
+        """
+        self._told_ms, self._telling = self._clock.now_ms(), True
+        try:
+            await self._advance()
+        finally:
+            self._telling = False
+
+    async def _advance(self) -> None:
+        durable = await self._durable()
+        remap = self._remap.remap
+        resume = remap.resume([durable])
+        assert forgets_only_durable(resume, remap, durable), f"law R4: {resume} is not durable at {durable}"
+        try:
+            await self._reader.commit(resume)
+        except (SourceError, Unavailable) as error:
+            self.problem = str(error)
+            return
+        self.offsets, self.problem = resume, ""
+        self._remap.compact(durable)
+
+    def forget(self) -> None:
+        """Let the remap forget, in memory, the times of what is known to be durable: no I/O."""
+        self._remap.compact(self._meet())
+
+    async def _durable(self) -> Frontier:
+        """Return the timestamp resumption frontier."""
+        for data in self._data:
+            await data.refresh()  # before the remap, so that the remap cannot seem to be behind
+        since = (await self._remap.refresh()).since
+        for data in self._data:
+            if MINIMUM < data.state.upper <= since:  # another instance went on, and forgot, between the two
+                await data.refresh()
+            self._check(data.shard, data.state.upper)
+        return self._meet()
+
+    def _meet(self) -> Frontier:
+        return meet([self._remap.remap.upper, *(data.state.upper for data in self._data)])
+
+    def _check(self, shard: str, upper: Frontier) -> None:
+        """Refuse shards that cannot have come to be: since ≤ upper − 1, and what is durable was bound before."""
+        remap = self._remap.remap
+        if not upper <= remap.upper:
+            what = f"is bound up to {remap.upper} only"
+        elif MINIMUM < upper <= remap.since:
+            what = f"is compacted to {remap.since} already"
+        else:
+            return
+        raise CorruptionError(
+            f"shard {shard!r} is durable up to {upper} and its remap {self._remap.shard!r} {what}; "
+            "one of them was restored from another moment"
+        )

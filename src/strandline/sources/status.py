@@ -1,0 +1,76 @@
+"""What an ingestion did and how it stands, as values.
+
+Counts are of one incarnation.  *Reread* records are those that may have been read before: bounded input reliance says
+that these are few, and none of them durable, and this is where that is seen.
+
+Source: design page "sources" (resumption; details that cost others years: what users ask first).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.frontier.gauge import Offsets
+from strandline.sources.reclock import NOTHING_READ
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStatus:
+    """One output of a source.
+
+    ``read_records``: rows that were staged, of both halves.  ``reread_records``: those of them at times whose reading
+    may have begun before (bound before this incarnation opened, or in a step of its own that came to nothing).
+    ``error_records``: rows of the err half that were made durable.  ``snapshotting``: its first step, from a snapshot
+    of upstream, is not durable yet.  ``upper``: what is durable, as last seen.  ``stalled``: why the last step came to
+    nothing, else empty.
+    """
+
+    read_records: int = 0
+    reread_records: int = 0
+    durable_records: int = 0
+    error_records: int = 0
+    steps: int = 0
+    snapshotting: bool = False
+    upper: Frontier = MINIMUM
+    stalled: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A source: its outputs by table, what is bound, and what upstream may forget.
+
+    ``stalled``: why the last tick or step came to nothing, or upstream could not be told what it may forget.
+    """
+
+    outputs: Mapping[str, OutputStatus] = field(default_factory=dict)
+    bound: Frontier = MINIMUM
+    resume: Offsets = NOTHING_READ
+    stalled: str = ""
+    notices: tuple[str, ...] = ()
+
+    @property
+    def read_records(self) -> int:
+        """Of all outputs."""
+        return sum(each.read_records for each in self.outputs.values())
+
+    @property
+    def reread_records(self) -> int:
+        """Of all outputs."""
+        return sum(each.reread_records for each in self.outputs.values())
+
+    @property
+    def durable_records(self) -> int:
+        """Of all outputs."""
+        return sum(each.durable_records for each in self.outputs.values())
+
+    @property
+    def error_records(self) -> int:
+        """Of all outputs."""
+        return sum(each.error_records for each in self.outputs.values())
+
+    @property
+    def steps(self) -> int:
+        """Of all outputs."""
+        return sum(each.steps for each in self.outputs.values())
