@@ -89,6 +89,7 @@ TIED = {
     "kafka": CLIENTS,
     "confluent_kafka": CLIENTS,
     "deltalake": CLIENTS,
+    "pyiceberg": CLIENTS,
 }
 
 
