@@ -322,8 +322,9 @@ class Instance:
         return Report(frontiers, notices, sources, views, tasks, steps)
 
     def needed(self) -> dict[str, Frontier]:
-        """Return, by shard, the time from which on the stages that run here must be able to read it."""
-        found: dict[str, Frontier] = {}
+        """Return, by shard, the time from which on what runs here must be able to read it."""
+        commands = {name: each for name, each in self._commanded.items() if isinstance(each, RunIngestion)}
+        found = {commands[name].remap: each.needed for name, each in self._ingestions.items() if name in commands}
         for run in self._dataflows.runs:
             needed = run.needed
             for shard in (*run.reads, run.sink.writer.shard):
@@ -340,7 +341,12 @@ class Instance:
 
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs here (`live.py`)."""
-        return live.counters(self._dataflows, self._tasks)
+        fed = {
+            self._item(name, table): each
+            for name, ingestion in self._ingestions.items()
+            for table, each in ingestion.status.outputs.items()
+        }
+        return live.counters(self._dataflows, self._tasks, fed)
 
 
 def unopened(name: str) -> ConfigError:

@@ -1,7 +1,8 @@
-"""Live counters: what only the process that writes knows of sinks and endpoints, by name, for `status` anywhere.
+"""Live counters: what only the process that writes knows of sources, sinks and endpoints, by name, for `status`.
 
-They are plain numbers, named ``sink/<view>/<field of Counters>``, ``moving/<materialization>/<field of Moving>``, and
-``step/<stage>/<field of Done>``, for the last step of a stage; what is no number there is part of the name.
+They are plain numbers, named ``source/<collection>/<field of OutputStatus>``, ``sink/<view>/<field of Counters>``,
+``moving/<materialization>/<field of Moving>``, and ``step/<stage>/<field of Done>``, for the last step of a stage; what
+is no number there is part of the name.
 The process that writes reads its own; another one asks it over the push connection, together with persist's counters.
 
 Source: design pages "environment" (status) and "compute" (sink).
@@ -18,22 +19,33 @@ from strandline.compute.lookups import Access
 from strandline.compute.step import Done
 from strandline.instance.dataflows import Dataflows
 from strandline.materialize.runtime import Task
+from strandline.sources.status import OutputStatus
 
+SOURCE: Final = "source"
 SINK: Final = "sink"
 MOVING: Final = "moving"
 STEP: Final = "step"
 SENT_BYTES_MAX: Final = 32 * 1024
 """The limit for the names of counters that are sent to other processes: all of them travel in one frame."""
 
-_LIVE: Final = (f"{SINK}/", f"{MOVING}/", f"{STEP}/")
+_LIVE: Final = (f"{SOURCE}/", f"{SINK}/", f"{MOVING}/", f"{STEP}/")
+_FED: Final = ("read_records", "reread_records", "durable_records", "error_records", "steps", "snapshotting")
 
 
-def counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> dict[str, int]:
-    """Return what the sinks of each view (its internal stages' too) did here, and each last step and transaction."""
-    return dict(_counters(dataflows, tasks))
+def counters(dataflows: Dataflows, tasks: Mapping[str, Task], fed: Mapping[str, OutputStatus]) -> dict[str, int]:
+    """Return what was done here: by sources, by the sinks of each view (its internal stages' too), and last of all.
+
+    ``fed``: by the names of the collections that sources feed.  Of stages it is the last step, of tasks the transaction
+    that goes on.
+    """
+    return dict(_counters(dataflows, tasks, fed))
 
 
-def _counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> Iterator[tuple[str, int]]:
+def _counters(
+    dataflows: Dataflows, tasks: Mapping[str, Task], fed: Mapping[str, OutputStatus]
+) -> Iterator[tuple[str, int]]:
+    for name, status in fed.items():
+        yield from ((f"{SOURCE}/{name}/{field}", int(getattr(status, field))) for field in _FED)
     for name, task in tasks.items():
         yield from ((f"{MOVING}/{name}/{field}", count) for field, count in asdict(task.status.moving).items())
     for view in dataflows.views:
