@@ -128,7 +128,7 @@ def test_an_upstream_that_does_not_answer_is_told_later():
         await frontier.advance()
         assert (frontier.problem, frontier.offsets) == ("the upstream does not answer", NOTHING_READ)
         place.upstream.down = False
-        await frontier.advance()
+        await frontier.follow()  # at once, and not a second later
         assert (frontier.problem, frontier.offsets) == ("", Offsets({"p": 4}))
 
     run(body)
