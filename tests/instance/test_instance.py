@@ -204,7 +204,7 @@ def test_each_collection_that_a_source_feeds_is_known_by_its_name() -> None:
         "public.owners": 1,
     }
     counters = instance.counters()
-    assert (counters["source/accounts/read_records"], counters["source/owners/snapshotting"]) == (1, 0)
+    assert (counters["source/accounts/read_records"], counters["source/owners/reread_records"]) == (1, 0)
     assert [instance.runs(name) for name in ("bank", "accounts", "owners", "cards")] == [True, True, True, False]
     assert run_sync(instance.catch_up("owners")) == Frontier(time + 1)
     assert run_sync(instance.catch_up("cards")) is None
