@@ -17,8 +17,8 @@ from strandline.instance.commands import Collection, Command, Output, RunDataflo
 from strandline.instance.instance import Equipment, Instance
 from strandline.instance.problems import Problems
 from strandline.testing.lists.list_engine import listed
-from strandline.testing.lists.list_tables import SCHEMA, Change, Tables, TablesReader
 from strandline.testing.simulation.kernel import run_sync
+from strandline.testing.upstreams.list_tables import SCHEMA, Change, Tables, TablesReader
 
 
 def open_core(place: Place) -> Core:
