@@ -115,11 +115,10 @@ class SparkFiles:
         """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""
         declared = {c.name.lower(): c.type for c in schema}
         fields = [f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names]
-        ddl = ", ".join([*fields, f"{CORRUPT} string"])
         if form.encoding is Encoding.JSON and not form.multiline:
-            decoded = json_lines.decoded(self._session, layout.files, ddl, form)
+            decoded = json_lines.decoded(self._session, layout.files, ", ".join(fields), form)
         else:
-            reader = self._session.read.schema(ddl).options(**decoding(form))
+            reader = self._session.read.schema(", ".join([*fields, f"{CORRUPT} string"])).options(**decoding(form))
             decoded = load(reader, form.encoding.value, layout.files)
         read = self._dated(decoded, layout.files)
         if not locate:
