@@ -27,6 +27,7 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.messages.decoder import SparkMessages
+from strandline.engine.session import kafka_jars
 from strandline.engine.session.functions import Functions
 from strandline.engine.session.start import adopt, build
 from strandline.engine.spark import SparkEngine
@@ -72,7 +73,7 @@ def assemble(
         blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
-        wanted = where.spark_settings(config.spark)
+        wanted = kafka_jars.jars(where.spark_settings(config.spark), config.kafka_jars)
         session = build(wanted) if spark is None else adopt(spark, wanted)
         if spark is None:
             opened.callback(session.stop)
