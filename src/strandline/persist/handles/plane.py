@@ -4,6 +4,8 @@ Python decides, the JVM moves rows: a caller may pass `Rows` on but never look i
 Spark.  Plain data describes what is stored (`Contents` to read, `Staged` once written), so one process can make a
 request and another can serve it.
 
+Long because the calls of the one way to Spark are declared in one place.
+
 Source: design pages "persist" (handles, stage) and "the house planned" (where things meet).
 """
 
