@@ -307,8 +307,8 @@ class Engine(Merger, Protocol):
         """Return the updates that keyed ``records`` make (lazy; equal ones of both signs may remain).
 
         They are exact at every time: of each key and time the last record counts (`algebra.keyed`), what was there
-        before it goes, and what it says comes.  ``held``: the rows that were there before all records, added up, of
-        these keys and perhaps others; ``errors``: the err half likewise.  There is ``__error`` if there may be errors.
+        before it goes, and what it says comes.  ``held``: the updates before all records, of these keys and perhaps
+        others; ``errors``: those of the err half.  There is ``__error`` if there may be errors.
         """
         ...
 
