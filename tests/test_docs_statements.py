@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,12 +14,58 @@ import strandline
 from strandline.client import Transaction
 from strandline.controller.language import statements, unsupported
 from strandline.errors import DefinitionError
+from strandline.options import PLACE, TEXT, option
+from strandline.sources.kinds import ConnectionKind
+from strandline.sources.reader import ReaderKind, SourceReader
+from strandline.testing.lists.list_kinds import TablesReader
+from strandline.testing.lists.list_source import Upstream
+from strandline.wiring import registry
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "statements.md").read_text()
 EXAMPLES = "\n".join(re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """How a server of the page is reached."""
+
+    servers: str | None = option(TEXT, "Brokers.", default=None)
+    host: str | None = option(TEXT, "A host.", default=None)
+    user: str | None = option(TEXT, "A user.", default=None)
+    password: str | None = option(PLACE, "A password.", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Server):
+    """What the page says of sources."""
+
+    topic: str | None = option(TEXT, "A topic.", default=None)
+    publication: str | None = option(TEXT, "A publication.", default=None)
+    format: str | None = option(TEXT, "An encoding.", default=None)
+    key: str | None = option(TEXT, "Columns.", default=None)
+    key_format: str | None = option(TEXT, "An encoding.", default=None)
+    envelope: str | None = option(TEXT, "An envelope.", default=None)
+    include_timestamp: str | None = option(TEXT, "A column.", default=None)
+    include_offset: str | None = option(TEXT, "A column.", default=None)
+
+
+@pytest.fixture
+def upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an upstream in memory, which stays empty, be read in the place of each server; what is there is checked."""
+
+    async def nothing(*_: object) -> SourceReader:
+        return TablesReader(Upstream())
+
+    for name, tables in (("kafka", False), ("postgres", True)):
+        made = ReaderKind(name, Read, nothing, connections={"connection": ConnectionKind(name, Server)}, tables=tables)
+        there = registry.READERS.get(name)
+        monkeypatch.setitem(cast("Any", registry.READERS), name, replace(there, open=nothing) if there else made)
+        if there is None:
+            monkeypatch.setitem(cast("Any", registry.CONNECTIONS), name, ConnectionKind(name, Server))
+
+
 @pytest.mark.spark
+@pytest.mark.usefixtures("upstreams")
 def test_the_examples_of_the_page_run_as_they_stand(spark: SparkSession, tmp_path: Path) -> None:
     """Else a reader copies a statement that is refused, or does something else."""
     script = EXAMPLES.replace("/tmp/visits/", f"{tmp_path}/").replace(":memory:", f"{tmp_path}/dashboard.duckdb")
@@ -38,6 +86,8 @@ def test_the_examples_of_the_page_run_as_they_stand(spark: SparkSession, tmp_pat
                 case statement:
                     (transaction or env).execute(statement)
         assert env.verify("sales").ok
+        assert env.collection("clicks").schema.names == ("user_id", "page", "clicked_at", "offset")
+        assert env.status()["problems"] == {}
         customers = [(1, "Leiden"), (3, "Bern")]
         assert answers == [[("Bern", 1), ("Leiden", 1)], [(1,)], [("Bern",)], [(1,), (2,)], customers]
         assert [(row["id"], int(row["amount"])) for row in env.query("SELECT * FROM orders").collect()] == [(7, 5)]
