@@ -66,9 +66,17 @@ def upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("upstreams")
-def test_the_examples_of_the_page_run_as_they_stand(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_examples_of_the_page_run_as_they_stand(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a reader copies a statement that is refused, or does something else."""
-    script = EXAMPLES.replace("/tmp/visits/", f"{tmp_path}/").replace(":memory:", f"{tmp_path}/dashboard.duckdb")
+    monkeypatch.setenv("KAFKA_PASSWORD", "canary-4711")
+    (tmp_path / "pg").write_text("canary-4711")
+    script = (
+        EXAMPLES.replace("/run/secrets", str(tmp_path))
+        .replace("/tmp/visits/", f"{tmp_path}/")
+        .replace(":memory:", f"{tmp_path}/dashboard.duckdb")
+    )
     answers = []
     with strandline.open("memory://", spark=spark) as env:
         transaction: Transaction | None = None

@@ -222,6 +222,17 @@ def test_a_table_that_comes_or_goes_leaves_the_others_as_they_are(place: Place) 
     assert (core.all_problems(), core.catalog.items, core.catalog.dropped) == ({}, {}, ())
 
 
+def test_what_cannot_be_opened_can_be_dropped(place: Place) -> None:
+    """Damage: a table of a server that is gone for ever stays for ever."""
+    core = place.open()
+    do(core, HERE.replace("one", "three"), BANK, ACCOUNTS, PAYMENTS)
+    run_sync(core.tick())
+    assert core.all_problems()["bank"] == "there is no server 'three'"
+    do(core, "DROP TABLE payments", "DROP TABLE accounts", "DROP SOURCE bank", "DROP CONNECTION here")
+    run_sync(core.tick())
+    assert (core.all_problems(), core.catalog.items, core.catalog.dropped) == ({}, {}, ())
+
+
 def test_a_table_that_stands_still_says_that_its_source_does(place: Place) -> None:
     """Damage: an operator looks at a table that is behind, and nothing says why."""
     core = place.open()
