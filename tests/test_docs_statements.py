@@ -30,6 +30,7 @@ class Server:
     """How a server of the page is reached."""
 
     servers: str | None = option(TEXT, "Brokers.", default=None)
+    sasl: str | None = option(TEXT, "How to log in.", default=None)
     host: str | None = option(TEXT, "A host.", default=None)
     user: str | None = option(TEXT, "A user.", default=None)
     password: str | None = option(PLACE, "A password.", default=None)
@@ -59,8 +60,9 @@ def upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, tables in (("kafka", False), ("postgres", True)):
         made = ReaderKind(name, Read, nothing, connections={"connection": ConnectionKind(name, Server)}, tables=tables)
         there = registry.READERS.get(name)
-        monkeypatch.setitem(cast("Any", registry.READERS), name, replace(there, open=nothing) if there else made)
-        if there is None:
+        kind = made if there is None or not there.connections else replace(there, open=nothing)
+        monkeypatch.setitem(cast("Any", registry.READERS), name, kind)
+        if name not in registry.CONNECTIONS:
             monkeypatch.setitem(cast("Any", registry.CONNECTIONS), name, ConnectionKind(name, Server))
 
 
