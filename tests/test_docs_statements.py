@@ -17,7 +17,7 @@ from strandline.errors import DefinitionError
 from strandline.options import PLACE, TEXT, option
 from strandline.sources.kinds import ConnectionKind
 from strandline.sources.reader import ReaderKind, SourceReader
-from strandline.testing.lists.list_kinds import TablesReader
+from strandline.testing.kinds import TablesReader
 from strandline.testing.lists.list_source import Upstream
 from strandline.wiring import registry
 

@@ -1,4 +1,4 @@
-"""A first load, a first result and staleness are told apart.  Over lists."""
+"""A first load, a first result and staleness are shown apart.  Over lists."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from strandline.instance.beginnings import Beginning
 from strandline.sources.kinds import SnapshotProgress
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.kinds import Kinds, TablesReader
 from strandline.testing.lists.list_assembly import list_assembly
-from strandline.testing.lists.list_kinds import Kinds, TablesReader
 from strandline.testing.lists.list_source import Upstream
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.registry import Readers

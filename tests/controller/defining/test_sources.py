@@ -22,9 +22,9 @@ from strandline.errors import AsOfError, CollectionError, DefinitionError, Inval
 from strandline.frontier.antichain import Frontier
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.kinds import Kinds
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import listed
-from strandline.testing.lists.list_kinds import Kinds
 from strandline.testing.lists.list_source import Upstream
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.registry import Readers
