@@ -64,7 +64,7 @@ def found(core: Core, name: str) -> dict[str, Any]:
 
 
 def test_a_source_snapshots_a_view_hydrates_and_then_they_follow(core: Core, upstream: Upstream) -> None:
-    """Damage: "behind" means a first load of a day, or a view that nobody ever computed, or one second."""
+    """Damage: "behind" means a first load of a day, or a view that was never computed, or one second."""
     upstream.down = True
     run_sync(core.tick())
     assert [found(core, name)["phase"] for name in ("accounts", "v", "t")] == ["snapshotting", "hydrating", "following"]
