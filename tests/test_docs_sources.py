@@ -13,6 +13,8 @@ import strandline
 from kafka_server import PASSWORD, KafkaServer
 from strandline.controller.defining import project
 from strandline.controller.language import statements
+from strandline.options import understood
+from strandline.wiring.registry import READERS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "sources.md").read_text()
 
@@ -64,3 +66,13 @@ def test_the_settings_of_kafka_are_read(tmp_path: Path) -> None:
     (text,) = examples("Kafka", "yaml")
     (tmp_path / "strandline.yml").write_text(text)
     assert project.load(tmp_path).config["kafka_jars"] == "maven"
+
+
+@pytest.mark.parametrize(("name", "connectors"), [("Files", ["files", "files"]), ("Webhook", ["webhook"])])
+def test_the_examples_of_what_needs_no_server_are_understood(name: str, connectors: list[str]) -> None:
+    """Damage: the first thing that a user copies is refused."""
+    found = [statements.parse(text) for text in statements.split("".join(examples(name, "sql")))]
+    assert [each.connector for each in found if isinstance(each, statements.CreateSource)] == connectors
+    for each in found:
+        assert isinstance(each, statements.CreateSource)
+        understood("s", READERS[each.connector].options, each.options)

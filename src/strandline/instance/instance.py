@@ -337,8 +337,9 @@ class Instance:
         return Report(frontiers, notices, sources, views, tasks, steps)
 
     def needed(self) -> dict[str, Frontier]:
-        """Return, by shard, the time from which on the stages that run here must be able to read it."""
-        found: dict[str, Frontier] = {}
+        """Return, by shard, the time from which on what runs here must be able to read it."""
+        commands = {name: each for name, each in self._commanded.items() if isinstance(each, RunIngestion)}
+        found = {commands[name].remap: each.needed for name, each in self._ingestions.items() if name in commands}
         for run in self._dataflows.runs:
             needed = run.needed
             for shard in (*run.reads, run.sink.writer.shard):

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load
 
-_LINE: Final = "__line"
+LINE: Final = "__line"
 _FOUND: Final = "__found"
 _BRACES: Final = 2
 _BLANK: Final = r"^\s*$"
@@ -28,13 +28,17 @@ _BLANK: Final = r"^\s*$"
 
 def decoded(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: FileFormat) -> DataFrame:
     """Return the columns of ``ddl``, `CORRUPT` among them, and `PATH`: a row a line that is not blank."""
-    text = load(session.read, "text", files).select(
-        F.col("value").alias(_LINE), F.col("_metadata.file_path").alias(PATH)
-    )
-    parsed = text.where(~F.col(_LINE).rlike(_BLANK)).withColumn(_FOUND, F.from_json(_LINE, ddl, decoding(form)))
-    fields = parsed.select(f"{_FOUND}.*", _LINE, PATH)
-    broken = F.coalesce(F.col(CORRUPT), F.when(~one_value(F.col(_LINE)), F.col(_LINE)))
-    return fields.withColumn(CORRUPT, broken).drop(_LINE)
+    text = load(session.read, "text", files)
+    return parsed(text.select(F.col("value").alias(LINE), F.col("_metadata.file_path").alias(PATH)), ddl, form)
+
+
+def parsed(text: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
+    """Return the columns of ``ddl`` of the lines `LINE`, and what is beside these: a row a line that is not blank."""
+    beside = [name for name in text.columns if name != LINE]
+    found = text.where(~F.col(LINE).rlike(_BLANK)).withColumn(_FOUND, F.from_json(LINE, ddl, decoding(form)))
+    fields = found.select(f"{_FOUND}.*", LINE, *beside)
+    broken = F.coalesce(F.col(CORRUPT), F.when(~one_value(F.col(LINE)), F.col(LINE)))
+    return fields.withColumn(CORRUPT, broken).drop(LINE)
 
 
 def one_value(line: Column) -> Column:
