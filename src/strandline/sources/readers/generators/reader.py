@@ -22,6 +22,7 @@ from strandline.errors import DefinitionError
 from strandline.frontier.gauge import Offsets
 from strandline.options import COUNT, DURATION_MS, option
 from strandline.persist.handles.plane import Engine, Rows
+from strandline.sources.kinds import Discovered, Discovery
 from strandline.sources.reader import Plain, ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.readers.recorded import note
 from strandline.sources.readers.tabular.gathered import Gathering, Piece
@@ -182,8 +183,8 @@ def check_table(load: Load, system: str, reference: str, schema: Schema) -> None
             )
 
 
-def kind_of(name: str, options: type[O], load_of: Callable[[O], Load]) -> ReaderKind[O]:
-    """Return the entry of a generator for the registry."""
+def kind_of(name: str, options: type[O], load_of: Callable[[O], Load], *, tables: bool = True) -> ReaderKind[O]:
+    """Return the entry of a generator for the registry; ``tables``: it has several."""
 
     async def open_it(given: O, around: Surroundings) -> LoadReader:
         load = load_of(given)
@@ -195,4 +196,18 @@ def kind_of(name: str, options: type[O], load_of: Callable[[O], Load]) -> Reader
     def check(given: O, schema: Schema) -> None:
         check_table(load_of(given), name, "", schema)
 
-    return ReaderKind(name, options, open_it, check)
+    def check_fed(given: O, reference: str, schema: Schema) -> None:
+        check_table(load_of(given), name, reference, schema)
+
+    async def find(given: O) -> Sequence[Discovered]:
+        return [Discovered(table, schema) for table, schema in sorted(load_of(given).tables.items())]
+
+    return ReaderKind(
+        name,
+        options,
+        open_it,
+        check,
+        tables=tables,
+        check_table=check_fed,
+        discovery=Discovery(options, find) if tables else None,
+    )
