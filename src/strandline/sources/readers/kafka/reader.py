@@ -31,11 +31,13 @@ from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
+from strandline.sources.kinds import ConnectionKind
 from strandline.sources.reader import Keyed, MessageDecoder, Plain, ReaderKind, Records, Surroundings
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Broker, Ends, OutOfRange, Topic
 from strandline.sources.readers.kafka.client import KafkaBroker
-from strandline.sources.readers.kafka.options import KafkaOptions, Start
+from strandline.sources.readers.kafka.discovery import DISCOVERY
+from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions, RegistryConnection, Start
 from strandline.sources.readers.kafka.raw import Ranges, schema_ids
 from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.readers.kafka.settings import for_spark
@@ -245,4 +247,14 @@ def _check(options: KafkaOptions, schema: Schema) -> None:
     messages.check(form, schema)
 
 
-KIND: Final = ReaderKind("kafka", KafkaOptions, _open, _check)
+KIND: Final = ReaderKind(
+    "kafka",
+    KafkaOptions,
+    _open,
+    _check,
+    connections={
+        "connection": ConnectionKind("kafka", KafkaConnection),
+        "registry_connection": ConnectionKind("registry", RegistryConnection),
+    },
+    discovery=DISCOVERY,
+)
