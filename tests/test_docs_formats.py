@@ -19,7 +19,7 @@ from strandline.engine.frames.rows import Local, unwrap
 from strandline.engine.messages.decoder import SparkMessages
 
 PAGE: Final = (Path(__file__).resolve().parent.parent / "docs" / "formats.md").read_text()
-EXAMPLES: Final = re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:`(\(.*\))`|(.+?)) \|$", PAGE, re.MULTILINE)
+EXAMPLES: Final = re.findall(r"^\| `(json|csv|text)` \| `(.+?)` \| (?:`(\(.*\))`|(.+?)) \|$", PAGE, re.MULTILINE)
 EXAMPLES_MIN: Final = 12
 
 

@@ -88,6 +88,7 @@ TIED = {
     "kafka": CLIENTS,
     "confluent_kafka": CLIENTS,
     "deltalake": CLIENTS,
+    "pyiceberg": CLIENTS,
 }
 
 

@@ -37,6 +37,7 @@ from strandline.engine.frames.held import hand_out
 from strandline.engine.frames.narrowed import narrowed
 from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
 from strandline.engine.frames.shared import Shared
+from strandline.engine.parts.arrivals import Arrivals
 from strandline.engine.parts.aside import Aside
 from strandline.engine.parts.merge import Rewriter
 from strandline.engine.parts.net import Netted, netted
@@ -186,6 +187,10 @@ class SparkEngine:
     def aside(self, schema: Schema, *, time: int) -> Aside:
         """See `Engine.aside`."""
         return Aside(self._session, schema, time)
+
+    def arrivals(self, schema: Schema, *, keyed: bool) -> Arrivals:
+        """See `Engine.arrivals`."""
+        return Arrivals(self._session, schema, keyed=keyed)
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """See `Engine.query`.  A relation that is a multiset already (no ``__diff``) is taken as it is."""

@@ -55,7 +55,7 @@ def test_avro_is_decoded_by_the_schema_that_is_given():
     assert values == [{"k": 1, "v": "a"}, None, None, None, None]
     assert told[0] is told[4] is None
     assert told[2] == "1 bytes follow the Avro value"
-    assert all(reason.startswith("it is not Avro of this schema") for reason in (told[1], told[3]))
+    assert told[1] == told[3] == "it is not Avro of this schema: it ends too early"
 
 
 def test_a_frame_names_the_schema_that_wrote_the_value():

@@ -82,8 +82,8 @@ class AvroFiles:
                     record = next(records)
                 except StopIteration:
                     return
-                except Exception as error:  # noqa: BLE001 - damaged bytes make it raise whatever it meets first
-                    yield _error(file, number, f"from here on the file is damaged: {type(error).__name__}: {error}", "")
+                except Exception as error:  # noqa: BLE001 - damaged bytes make it raise anything, with texts that differ
+                    yield _error(file, number, f"from here on the file is damaged ({type(error).__name__})", "")
                     return
                 yield _row(file, number, record, found)
 

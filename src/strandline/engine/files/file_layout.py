@@ -178,7 +178,7 @@ def _avro_mismatch(path: str, schema: Schema) -> str | None:
     except OSError:
         raise  # the machine refused the file; its bytes may be whole
     except Exception as error:  # noqa: BLE001 - damaged bytes make it raise whatever it meets first
-        return f"it cannot be read as Avro: {type(error).__name__}: {error}"
+        return f"it cannot be read as Avro ({type(error).__name__})"
     if not isinstance(written, dict) or written.get("type") != "record":
         return "its values are no records"
     names = [field["name"] for field in written["fields"]]

@@ -251,6 +251,14 @@ class Engine(Merger, Protocol):
         """
         ...
 
+    def arrivals(self, schema: Schema, *, keyed: bool) -> AbstractContextManager[Aside]:
+        """Return a place as `aside` does, for what a reader made of its records: each has its own time and diff.
+
+        A table has the columns of ``schema``, normalised, ``__error``, ``__time`` and ``__diff``; ``keyed``: those of
+        `algebra.keyed` too.
+        """
+        ...
+
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """Return plain Spark's result of ``sql`` over the multisets of ``relations``: insertions at ``time`` (lazy).
 

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.conditions import Condition
 from strandline.algebra.first import First
-from strandline.algebra.keyed import GONE, ORDER, RECORD
+from strandline.algebra.keyed import GONE, KEPT, ORDER, RECORD
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import cancelled
@@ -76,6 +76,23 @@ class ListedAside:
     def rows(self) -> Rows:
         """See `plane.Aside.rows`."""
         return updates(self._schema, self._rows)
+
+
+class ListedArrivals:
+    """See `Engine.arrivals`."""
+
+    def __init__(self, schema: Schema, *, keyed: bool) -> None:
+        self._names = (*schema.names, ERROR, *((ORDER, GONE, KEPT) if keyed else ()), TIME, DIFF)
+        self._rows: list[Row] = []
+
+    def add(self, table: pa.Table) -> None:
+        """See `plane.Aside.add`."""
+        self._rows += ({name: row.get(name) for name in self._names} for row in table.to_pylist())
+
+    def rows(self) -> Rows:
+        """See `plane.Aside.rows`."""
+        names = tuple(n for n in self._names if n != ERROR or any(row[ERROR] is not None for row in self._rows))
+        return Rows(Listed(names, tuple({name: row[name] for name in names} for row in self._rows)))
 
 
 def listed(rows: Rows) -> Listed:
@@ -231,6 +248,11 @@ class ListEngine:
     def aside(self, schema: Schema, *, time: int) -> Iterator[ListedAside]:
         """See `Engine.aside`; all of it stays in memory."""
         yield ListedAside(schema, time)
+
+    @contextmanager
+    def arrivals(self, schema: Schema, *, keyed: bool) -> Iterator[ListedArrivals]:
+        """See `Engine.arrivals`; all of it stays in memory."""
+        yield ListedArrivals(schema, keyed=keyed)
 
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """Refuse: this engine reads no SQL text."""
