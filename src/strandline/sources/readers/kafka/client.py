@@ -189,12 +189,13 @@ class KafkaBroker:
                 raise self._unavailable(self._fetcher, kafka.KafkaException(error))
             at, ended = _place(message), error is not None
             span = left.get(at.partition)
-            if span is None:
-                continue  # it was fetched ahead, behind what was asked for
+            if span is None or at.offset < span.lower:
+                continue  # it was fetched ahead, behind what was asked for; or it is of an earlier call
             if ended and at.offset < span.upper:
                 raise OutOfRange(f"partition {at.partition} ends at {at.offset}")
             if not ended and at.offset < span.upper:
                 found.append(_message(message, at))
+                left[at.partition] = Span(at.offset + 1, span.upper)
             if at.offset >= span.upper - (not ended):
                 del left[at.partition]
                 self._fetcher.incremental_unassign([kafka.TopicPartition(self._options.topic, at.partition)])
