@@ -72,6 +72,7 @@ class KafkaReader:
         self._form = form
         self._reached = NOTHING_READ  # by a probe, or before this process was
         self._committed = NOTHING_READ
+        self._long = 0  # the most messages of a step that Spark's connector should have read
 
     def records(self, table: str) -> Records:
         """See `SourceReader.records`."""
@@ -98,6 +99,9 @@ class KafkaReader:
         wanted = Ranges(self._options.topic, ranges)
         if self._decoder.connector and not self.likely_small(slices):
             return await self._by_spark(wanted, ranges, locate=locate)
+        self._long = max(
+            self._long, 0 if self.likely_small(slices) else sum(each.upper - each.lower for each in ranges)
+        )
         tables, ids = [wanted.table()], _NO_IDS
         async for fetched in self._fetched(wanted):
             tables.append(fetched)
@@ -119,8 +123,13 @@ class KafkaReader:
         return sum(each.upper.messages_since(each.lower) for each in slices) <= self._options.small_messages_max
 
     def notices(self) -> tuple[str, ...]:
-        """See `SourceReader.notices`."""
-        return ()
+        """Say that Spark's connector was missed, if it was: long ranges then take this process' memory and time."""
+        if not self._long:
+            return ()
+        return (
+            f"this process has read {self._long} messages in one step, because Spark has no Kafka connector: "
+            "configure `kafka_jars` to let Spark read such long ranges",
+        )
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
