@@ -126,10 +126,8 @@ class KafkaReader:
         """Say that Spark's connector was missed, if it was: long ranges then take this process' memory and time."""
         if not self._long:
             return ()
-        return (
-            f"this process has read {self._long} messages in one step, because Spark has no Kafka connector: "
-            "configure `kafka_jars` to let Spark read such long ranges",
-        )
+        missed = f"this process has read {self._long} messages in one step, because Spark has no Kafka connector"
+        return (f"{missed}: configure `kafka_jars` to let Spark read such long ranges",)
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
