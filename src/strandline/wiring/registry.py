@@ -26,13 +26,16 @@ from strandline.sources.kinds import ConnectionKind, Discovered
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock
 from strandline.sources.readers.files import reader as files
+from strandline.sources.readers.postgres import kind as postgres
 from strandline.sources.readers.webhook import reader as webhook
 from strandline.store.clock import Clock
 from strandline.wiring.locations import KINDS as LOCATIONS
 
 K = TypeVar("K")
 
-READERS: Final[Mapping[str, ReaderKind[Any]]] = {kind.name: kind for kind in (files.KIND, clock.KIND, webhook.KIND)}
+READERS: Final[Mapping[str, ReaderKind[Any]]] = {
+    kind.name: kind for kind in (files.KIND, clock.KIND, webhook.KIND, postgres.KIND)
+}
 CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
     kind.name: kind for reader in READERS.values() for kind in reader.connections.values()
 }

@@ -1,6 +1,6 @@
 """A PostgreSQL in memory: a log of transactions in the bytes of pgoutput, one slot, and snapshots of what it holds.
 
-It is as strict as a real server: what the slot has moved beyond is not sent any more, a snapshot dies with its reader,
+It is as strict as a real server: what the slot has moved beyond is no longer sent, a snapshot dies with its reader,
 and every call may find the server down.  Rows are tuples of texts.
 """
 

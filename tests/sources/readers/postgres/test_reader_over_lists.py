@@ -227,7 +227,7 @@ def test_a_server_that_is_down_is_asked_again(place):
 
 
 def test_a_slot_that_stepped_back_is_counted(place):
-    """Damage: nobody sees that a server lost what it had acknowledged."""
+    """Damage: no operator sees that a server lost what it had acknowledged."""
 
     async def body():
         reader = await place.reader()
@@ -263,7 +263,7 @@ def test_a_slot_of_another_kind_or_lost_is_refused(place):
 
 
 def test_a_slot_that_was_made_and_not_noted_is_adopted_and_a_strangers_is_not(place):
-    """Damage: a crash between making the slot and noting it leaves a slot that nobody reads, and holds the log."""
+    """Damage: a crash between making the slot and noting it leaves a slot that no source reads, and holds the log."""
 
     async def body():
         place.database.slot = SlotStanding("pgoutput", "d", 5)
