@@ -30,7 +30,7 @@ from strandline.algebra.first import First
 from strandline.algebra.nodes import Get, Node, stored_columns
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
-from strandline.engine.frames import inline, taken_back
+from strandline.engine.frames import inline, newest, taken_back
 from strandline.engine.frames.derived import derived
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.held import hand_out
@@ -341,6 +341,20 @@ class SparkEngine:
     async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
         """See `Engine.cancel`."""
         return wrap(await self._run(partial(taken_back.cancelled, unwrap(rows), unwrap(held), time, self._session)))
+
+    async def records(self, table: pa.Table, schema: Schema) -> Rows:
+        """See `Engine.records`."""
+        return wrap(Local(newest.table_of(table, schema), plain=False))
+
+    async def keyed(
+        self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
+    ) -> Rows:
+        """See `Engine.keyed`."""
+        given = {newest.RECORDS: records, newest.HELD: held, newest.ERRORS: errors}
+        there = {name: rows for name, rows in given.items() if rows is not None}
+        frame = unwrap(records)
+        node = newest.plan(frame.names, schema, key, held=held is not None, errors=errors is not None)
+        return await self.evaluate(node, there, origin=_earliest(frame))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""

@@ -48,6 +48,7 @@ from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions
+from strandline.sources.envelopes.choice import sort_of
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard, Stalled
@@ -168,14 +169,14 @@ class Instance:
         async with AsyncExitStack() as failing:
             failing.push_async_callback(reader.close)
             remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
-            outputs = [await self._output(each) for each in command.outputs]
+            outputs = [await self._output(each, sort_of(reader.records(each.table))) for each in command.outputs]
             self._ingestions[name] = await Ingestion.open(client.clock, engine, reader, remap, outputs)
             failing.pop_all()
 
-    async def _output(self, output: Output) -> OutputShard:
+    async def _output(self, output: Output, sort: tuple[str, ...]) -> OutputShard:
         fed, client = output.collection, self._client
         new = await client.reader(fed.shard, fed.schema, fed.name) is None
-        data = await client.writer(fed.shard, self._epoch, schema=fed.schema.ddl)
+        data = await client.writer(fed.shard, self._epoch, schema=fed.schema.ddl, sort=sort)
         return OutputShard(output.table, fed.schema, data, new)
 
     async def _start_task(self, name: str, command: RunMaterialization) -> None:

@@ -291,6 +291,25 @@ class Engine(Merger, Protocol):
         """
         ...
 
+    async def records(self, table: pa.Table, schema: Schema) -> Rows:
+        """Return keyed records that are in this process as rows: the columns of ``schema``, by name and cast.
+
+        ``__time`` and the columns that `algebra.keyed` asks for are there too.  Raises `InvalidUsage` naming a column
+        that is missing, unknown or of a type that cannot be cast.
+        """
+        ...
+
+    async def keyed(
+        self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
+    ) -> Rows:
+        """Return the updates that keyed ``records`` make (lazy; equal ones of both signs may remain).
+
+        They are exact at every time: of each key and time the last record counts (`algebra.keyed`), what was there
+        before it goes, and what it says comes.  ``held``: the rows that were there before all records, added up, of
+        these keys and perhaps others; ``errors``: the err half likewise.  There is ``__error`` if there may be errors.
+        """
+        ...
+
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """Return Σ diff at each time of the updates, ascending; for small frames."""
         ...

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.conditions import Condition
 from strandline.algebra.first import First
-from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.keyed import GONE, KEPT, ORDER, RECORD
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import cancelled
@@ -44,6 +44,7 @@ from strandline.persist.shard.batch import (
     Staged,
     narrowed,
 )
+from strandline.sources.envelopes.keyed_spec import changed
 from strandline.store.blob import Blob
 from strandline.testing.lists.list_plans import Plans, Query
 
@@ -283,6 +284,24 @@ class ListEngine:
         none = dict.fromkeys(names)
         gone = (none | {ERROR: error, TIME: time, DIFF: -n} for error, n in cancelled(there).items())
         return Rows(Listed(names, (*listed(rows).rows, *gone)))
+
+    async def records(self, table: pa.Table, schema: Schema) -> Rows:
+        """See `Engine.records`; types are not cast."""
+        missing = {*schema.names, TIME, ORDER, GONE} - {*table.column_names}
+        unknown = {*table.column_names} - {*schema.names, *RECORD, TIME, DIFF}
+        if missing or unknown:
+            raise InvalidUsage(f"of keyed records are missing: {sorted(missing)}; unknown: {sorted(unknown)}")
+        names = tuple(dict.fromkeys((*table.column_names, DIFF)))
+        return Rows(Listed(names, tuple({DIFF: 1, **row} for row in table.to_pylist())))
+
+    async def keyed(
+        self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
+    ) -> Rows:
+        """See `Engine.keyed`."""
+        there, erring = (() if rows is None else listed(rows).rows for rows in (held, errors))
+        found = changed(listed(records).rows, there, erring, schema.names, key)
+        names = (*schema.names, ERROR, TIME, DIFF)
+        return Rows(Listed(names, tuple(found)))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""
