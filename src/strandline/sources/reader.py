@@ -77,7 +77,8 @@ class SourceReader(Protocol):
         """Return the offsets of the snapshot that `read` begins the table with; None: all of it can be read by range.
 
         Opens it upstream, or keeps the one that this reader has open.  It is asked for only while nothing of the table
-        is durable, and must be held until `read` has taken it or the reader is closed; a later reader takes its own.
+        is durable.  Any number of reads may take it (errors are located by a second one); it ends when a later slice of
+        the table is read, when one of its reads fails, or with the reader.  Then the next call opens another.
         """
         ...
 

@@ -25,7 +25,11 @@ from strandline.persist.handles.plane import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock
+from strandline.sources.readers.delta import kind as delta
 from strandline.sources.readers.files import reader as files
+from strandline.sources.readers.generators import auction, bank, counter, tpch
+from strandline.sources.readers.iceberg import kind as iceberg
+from strandline.sources.readers.kafka import reader as kafka
 from strandline.sources.readers.postgres import kind as postgres
 from strandline.sources.readers.webhook import reader as webhook
 from strandline.store.clock import Clock
@@ -33,9 +37,20 @@ from strandline.wiring.locations import KINDS as LOCATIONS
 
 K = TypeVar("K")
 
-READERS: Final[Mapping[str, ReaderKind[Any]]] = {
-    kind.name: kind for kind in (files.KIND, clock.KIND, webhook.KIND, postgres.KIND)
-}
+_READERS: Final[tuple[ReaderKind[Any], ...]] = (
+    files.KIND,
+    clock.KIND,
+    kafka.KIND,
+    postgres.KIND,
+    webhook.KIND,
+    delta.KIND,
+    iceberg.KIND,
+    auction.KIND,
+    bank.KIND,
+    counter.KIND,
+    tpch.KIND,
+)
+READERS: Final[Mapping[str, ReaderKind[Any]]] = {kind.name: kind for kind in _READERS}
 CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
     kind.name: kind for reader in READERS.values() for kind in reader.connections.values()
 }

@@ -23,8 +23,9 @@ from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import Surroundings
+from strandline.sources.readers.delta.kind import KIND
 from strandline.sources.readers.delta.options import DeltaOptions
-from strandline.sources.readers.delta.reader import KIND, PARTITION
+from strandline.sources.readers.delta.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
@@ -452,7 +453,7 @@ def test_a_file_that_is_not_what_the_log_says_is_an_error(lake):
         asyncio.run(body())
 
 
-def test_an_absent_table_and_an_absent_server_are_told_apart(tmp_path):
+def test_an_absent_table_is_an_error_and_an_absent_server_a_pause(tmp_path):
     """Damage: an operator waits for a table that will never be there, or drops a source for a pause of the network."""
 
     async def ask(lake):

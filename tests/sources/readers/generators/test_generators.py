@@ -176,7 +176,7 @@ def test_the_transfers_of_a_bank_add_up_to_nothing_at_every_time():
     assert rows(reader, 400, 500, "accounts") == {}
 
 
-def test_whoever_a_row_of_the_auction_house_names_was_there_before():
+def test_users_and_auctions_that_a_row_names_were_there_before_it():
     """Damage: a join of the demonstration lacks rows that it should have."""
     reader = asyncio.run(Machine("auction", HOUSE).reader())
     users, auctions, bids = ({}, {}, {})

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.catalog.noop import NoopCatalog
+from iceberg_lake import IcebergLake
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as Stored
-from pyiceberg.table import CommitTableResponse, StaticTable, Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
@@ -27,8 +25,9 @@ from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import Surroundings
+from strandline.sources.readers.iceberg.kind import KIND
 from strandline.sources.readers.iceberg.options import IcebergOptions
-from strandline.sources.readers.iceberg.reader import KIND, PARTITION
+from strandline.sources.readers.iceberg.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
@@ -44,62 +43,23 @@ def table(ids, kind="a"):
     return pa.table({"id": pa.array(list(ids), pa.int64()), "kind": pa.array([kind for _ in ids], pa.string())})
 
 
-class DirectoryCatalog(NoopCatalog, MetastoreCatalog):
-    """Tables in directories, each with a `version-hint.text` as Hadoop's tables have."""
-
-    def __init__(self, root):
-        super().__init__("test", warehouse=f"file://{root}")
-        self.root = root
-
-    def create_table(self, identifier, schema, location=None, partition_spec=None, sort_order=None, properties=None):
-        kwargs = {"partition_spec": partition_spec} if partition_spec is not None else {}
-        staged = self._create_staged_table(identifier, schema, str(self.root), properties=properties or {}, **kwargs)
-        return self._save(staged)
-
-    def load_table(self, identifier):
-        location = StaticTable.from_metadata(str(self.root)).metadata_location
-        return self._table(identifier, location)
-
-    def load_namespace_properties(self, namespace):
-        return {}
-
-    def commit_table(self, table, requirements, updates):
-        staged = self._update_and_stage_table(self.load_table(table.name()), table.name(), requirements, updates)
-        saved = self._save(staged)
-        return CommitTableResponse(metadata=saved.metadata, metadata_location=saved.metadata_location)
-
-    def _save(self, staged):
-        self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
-        (self.root / "metadata" / "version-hint.text").write_text(Path(staged.metadata_location).name)
-        return self._table(staged.name(), staged.metadata_location)
-
-    def _table(self, identifier, location):
-        found = StaticTable.from_metadata(location)
-        return Table(identifier, found.metadata, location, found.io, self)
-
-
-class Lake:
+class Lake(IcebergLake):
     """An Iceberg table, a location, and readers of it there."""
 
     table = ""
 
     def __init__(self, root, schema=SCHEMA, **options):
-        self.root, self.schema, self.options = root / "a table", schema, options
+        super().__init__(root / "a table")
+        self.schema, self.options = schema, options
         self.engine, self.blob, self.consensus = ListEngine(MemoryBlob()), MemoryBlob(), MemoryConsensus()
         self.clock, self.processes, self.numbers = HandClock(1_700_000_000_000), count(), count(1)
-        self.catalog = DirectoryCatalog(self.root)
 
     def create(self, rows=None, partitioned=False, **properties):
         rows = table([]) if rows is None else rows
         spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "kind")) if partitioned else None
-        schema = STORED if rows.schema == table([]).schema else rows.schema
-        self.catalog.create_table("db.t", schema, partition_spec=spec, properties=properties)
-        if rows.num_rows:
-            self.stored().append(rows)
+        schema = STORED if rows.schema == table([]).schema else None
+        super().create(rows, schema=schema, partition_spec=spec, **properties)
         return self
-
-    def stored(self):
-        return self.catalog.load_table(("db", "t"))
 
     async def reader(self):
         ids = CountingIds(f"p{next(self.processes)}")
@@ -214,7 +174,7 @@ def expire(lake, *numbers):
 
 def replace_newest(lake):
     """Say of the newest snapshot that it only rearranged files, as a compaction says, which pyiceberg cannot write."""
-    path = Path(StaticTable.from_metadata(str(lake.root)).metadata_location.removeprefix("file://"))
+    path = lake.metadata_path()
     metadata = json.loads(path.read_text())
     newest = max(metadata["snapshots"], key=lambda each: each["sequence-number"])
     newest["summary"]["operation"] = "replace"
@@ -403,7 +363,7 @@ def test_a_table_without_sequence_numbers_is_refused(tmp_path):
         asyncio.run(body())
 
 
-def test_an_absent_table_and_an_absent_server_are_told_apart(tmp_path):
+def test_an_absent_table_is_an_error_and_an_absent_server_a_pause(tmp_path):
     """Damage: an operator waits for a table that will never be there, or drops a source for a pause of the network."""
 
     async def ask(lake):
@@ -414,7 +374,7 @@ def test_an_absent_table_and_an_absent_server_are_told_apart(tmp_path):
 
 
 def test_options_name_one_table_and_do_not_show_their_secrets():
-    """Damage: a key in a log file; a source of which nobody knows what it reads."""
+    """Damage: a key in a log file; a source that reads another table than its author meant."""
     given = {"catalog": "rest", "table": "a.b", "uri": "http://127.0.0.1:9", "credential": "id:hush"}
     options = understood("s", IcebergOptions, given)
     assert "hush" not in repr(options)

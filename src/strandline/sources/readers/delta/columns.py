@@ -2,7 +2,7 @@
 
 A feature of the protocol that is not known here is refused by name: a reader that ignores one reads wrong rows.
 
-Source: the Delta transaction log protocol (PROTOCOL.md): "Table features", "Column mapping", "Partition value
+Source: the Delta transaction log protocol: "Table features", "Column mapping", "Partition value
 serialization".
 """
 

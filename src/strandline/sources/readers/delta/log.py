@@ -5,7 +5,7 @@ removes go, unless it says that they change no data (OPTIMIZE, which writes the 
 table has a change data feed, a commit that rewrites files also names files of *changes*; then these alone are what it
 changes.
 
-Source: the Delta transaction log protocol (PROTOCOL.md): "Actions", "Change data files", "Reader requirements".
+Source: the Delta transaction log protocol: "Actions", "Change data files", "Reader requirements".
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ another table in its place (its id is noted when the source begins); a version t
 type that the declared one does not hold, or needs what `columns.FEATURES` does not name.  The versions before that are
 read.  Columns that are added are ignored.
 
-Source: design page "sources" (delta); the Delta transaction log protocol (PROTOCOL.md).
+Source: design page "sources" (delta); the Delta transaction log protocol.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.records import RecordShard
-from strandline.sources.reader import FileDecoder, ReaderKind, Records, Surroundings, TakenBack
+from strandline.sources.reader import FileDecoder, Records, TakenBack
 from strandline.sources.readers.delta.columns import Columns, columns_of, refusal
 from strandline.sources.readers.delta.log import COMES, GOES, Commit, Effect, Metadata, Protocol, effects
-from strandline.sources.readers.delta.options import DeltaOptions
 from strandline.sources.readers.delta.table import Snapshot, Stamp, StoredTable
 from strandline.sources.readers.delta.vectors import VECTORS, Mask, Masks
 from strandline.sources.readers.recorded import note
@@ -223,12 +222,3 @@ class DeltaReader:
             lambda: self._table.tables(file, columns, effect.version, keep=keep, changes=of),
             self._table.local_path(file) if plain else None,
         )
-
-
-async def _open(options: DeltaOptions, given: Surroundings) -> DeltaReader:
-    return DeltaReader(
-        StoredTable(options), given.engine, given.decoder, given.schema, await given.progress(), given.epoch
-    )
-
-
-KIND: Final = ReaderKind("delta", DeltaOptions, _open)

@@ -3,7 +3,7 @@
 Snapshots go through deltalake, which knows checkpoints in all their forms; the commits after one are read from the log
 itself, since deltalake does not tell which files a version removed.
 
-Source: the Delta transaction log protocol (PROTOCOL.md); deltalake's documentation.
+Source: the Delta transaction log protocol; deltalake's documentation.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class StoredTable:
     def completed(self, effect: Effect) -> Effect:
         """Return a removal with what the log may leave out there: it was said when the file was added.
 
-        Raises `SourceError` if that cannot be found any more.
+        Raises `SourceError` if the log no longer says it.
         """
         before = self.at(effect.version - 1)
         for file in before.files:

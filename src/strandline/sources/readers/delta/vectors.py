@@ -3,7 +3,7 @@
 A version that deletes few rows leaves the file as it is, and removes and adds its name with another vector.  Then only
 the rows come or go in which the two differ.
 
-Source: the Delta transaction log protocol (PROTOCOL.md): "Deletion vectors".
+Source: the Delta transaction log protocol: "Deletion vectors".
 """
 
 from __future__ import annotations

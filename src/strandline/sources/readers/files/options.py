@@ -17,6 +17,7 @@ from strandline.algebra.formats import Encoding, FileFormat
 from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, FLAG, TEXT, one_of, option
 
 SUFFIXES: Final = {
+    ".avro": Encoding.AVRO,
     ".csv": Encoding.CSV,
     ".json": Encoding.JSON,
     ".jsonl": Encoding.JSON,
@@ -120,7 +121,7 @@ class FileOptions:
         suffixes = [suffix for suffix in Path(self.path).suffixes if suffix not in COMPRESSED]
         if suffixes and suffixes[-1].lower() in SUFFIXES:
             return SUFFIXES[suffixes[-1].lower()]
-        raise ValueError(f"option 'format' is missing, and {self.path!r} has no suffix of csv, json or parquet")
+        raise ValueError(f"option 'format' is missing, and {self.path!r} has no suffix of avro, csv, json or parquet")
 
     @property
     def decoding(self) -> FileFormat:

@@ -5,8 +5,8 @@
     CREATE TABLE transfers (id BIGINT, account BIGINT, amount BIGINT) FROM SOURCE bank (REFERENCE 'transfers')
 
 All accounts come with the first event.  Event n is the transfer n, from 1 on: one row takes an amount from an account,
-the other gives it to another one.  So the sum of all amounts is 0 at every time, and whoever sees another sum has seen
-a part of a transfer.
+the other gives it to another one.  So the sum of all amounts is 0 at every time, and a reader that sees another sum has
+seen a part of a transfer.
 
 Source: design page "sources" (load generators; whole transactions at one time).
 """
@@ -39,7 +39,7 @@ class BankOptions(LoadOptions):
     accounts: int = option(COUNT, "How many accounts there are.", default="100")
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` if nothing would ever come, or there is nobody to give to."""
+        """Raise `ValueError` if nothing would ever come, or there is no other account to give to."""
         LoadOptions.__post_init__(self)
         if self.accounts < 2:
             raise ValueError(f"accounts is {self.accounts}: a transfer needs two")

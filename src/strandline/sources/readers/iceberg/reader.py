@@ -35,8 +35,7 @@ from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.records import RecordShard
-from strandline.sources.reader import FileDecoder, ReaderKind, Records, Surroundings, TakenBack
-from strandline.sources.readers.iceberg.options import IcebergOptions
+from strandline.sources.reader import FileDecoder, Records, TakenBack
 from strandline.sources.readers.iceberg.table import Columns, Portion, StoredTable
 from strandline.sources.readers.recorded import note
 from strandline.sources.readers.tabular.stored import StoredFile, TableRows
@@ -234,12 +233,3 @@ def _net(steps: Sequence[tuple[int, Portion]]) -> list[tuple[int, Portion]]:
         before, _ = counts.get(portion.key, (0, portion))
         counts[portion.key] = (before + diff, portion)
     return [(1 if n > 0 else -1, portion) for n, portion in counts.values() for _ in range(abs(n))]
-
-
-async def _open(options: IcebergOptions, given: Surroundings) -> IcebergReader:
-    return IcebergReader(
-        StoredTable(options), given.engine, given.decoder, given.schema, await given.progress(), given.epoch
-    )
-
-
-KIND: Final = ReaderKind("iceberg", IcebergOptions, _open)

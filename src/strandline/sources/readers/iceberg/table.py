@@ -13,7 +13,6 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pydantic import ValidationError
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import (
     NoSuchIcebergTableError,
@@ -21,6 +20,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NotInstalledError,
     RESTError,
+    ValidationError,
 )
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
