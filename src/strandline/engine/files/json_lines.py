@@ -42,7 +42,7 @@ def decoded(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: F
 
 
 def parsed(text: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
-    """Return the columns of ``ddl`` of the lines `LINE`, what is beside these, and `CORRUPT`: a row a line not blank."""
+    """Return the columns of ``ddl`` of `LINE`, what is beside these, and `CORRUPT`: a row a line that is not blank."""
     beside = [name for name in text.columns if name != LINE]
     lines = text.where(F.col(LINE).startswith("{") | ~F.col(LINE).rlike(_BLANK))
     found = lines.withColumn(_FOUND, whole(F.col(LINE), f"struct<{ddl}>", form))
