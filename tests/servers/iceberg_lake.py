@@ -9,10 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+    write_manifest_list,
+)
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import CommitTableResponse, StaticTable, Table
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
+from pyiceberg.typedef import Record
 
 NAME = ("db", "t")
 
@@ -77,3 +91,58 @@ class IcebergLake:
     def metadata_path(self) -> Path:
         """Return its newest metadata file."""
         return Path(StaticTable.from_metadata(str(self.root)).metadata_location.removeprefix("file://"))
+
+
+class DeleteManifestWriter(ManifestWriterV2):
+    """Writes manifests of delete files, which pyiceberg reads and does not write."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def commit_deletes(lake: IcebergLake, rows: pa.Table, content: DataFileContent) -> None:
+    """Commit a snapshot with one more delete file: of these rows."""
+    stored = lake.stored()
+    metadata, parent = stored.metadata, stored.current_snapshot()
+    number = metadata.last_sequence_number + 1
+    own = 1_000 + number
+    path = lake.root / "data" / f"deletes-{number}.parquet"
+    pq.write_table(rows, path)
+    file = DataFile.from_args(
+        content=content,
+        file_path=f"file://{path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=rows.num_rows,
+        file_size_in_bytes=path.stat().st_size,
+        equality_ids=[1] if content == DataFileContent.EQUALITY_DELETES else None,
+    )
+    output = stored.io.new_output(f"file://{lake.root}/metadata/deletes-{number}.avro")
+    with DeleteManifestWriter(stored.spec(), stored.schema(), output, own, "null") as writer:
+        writer.add_entry(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=own, data_file=file))
+    named = f"file://{lake.root}/metadata/snap-{own}.avro"
+    with write_manifest_list(2, stored.io.new_output(named), own, parent.snapshot_id, number, "null") as listed:
+        listed.add_manifests([*parent.manifests(stored.io), writer.to_manifest_file()])
+    snapshot = Snapshot(
+        snapshot_id=own,
+        parent_snapshot_id=parent.snapshot_id,
+        sequence_number=number,
+        manifest_list=named,
+        summary=Summary(Operation.DELETE),
+        schema_id=metadata.current_schema_id,
+    )
+    updates = (
+        AddSnapshotUpdate(snapshot=snapshot),
+        SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=own),
+    )
+    stored.catalog.commit_table(stored, (), updates)
+
+
+def delete_positions(lake: IcebergLake, path: str, positions: list[int]) -> None:
+    """Delete rows of a data file by their positions, as a merge on read does."""
+    rows = pa.table({"file_path": pa.array([path] * len(positions)), "pos": pa.array(positions, pa.int64())})
+    commit_deletes(lake, rows, DataFileContent.POSITION_DELETES)
