@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+import kafka_server as kafka
 import postgres_server as postgres
 import s3_server as s3
+from strandline.engine.session import kafka_jars
 from strandline.engine.session.start import build
 
 pytest_plugins = ("time_limits",)
@@ -31,7 +33,9 @@ settings.load_profile("noisy")
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark application for the whole run, since starting one takes seconds: two cores, UTC, no UI."""
-    session = build({"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"})
+    settings = {"spark.master": "local[2]", "spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
+    connector = kafka.jars("kafka-connector")
+    session = build(kafka_jars.jars(settings, connector and str(connector)))
     yield session
     session.stop()
 
@@ -56,3 +60,35 @@ def s3_server() -> Iterator[s3.S3Server]:
     server = s3.start("strandline")
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[kafka.KafkaServer]:
+    """A Kafka broker that the tests share; each makes topics of its own."""
+    jars = kafka.jars("kafka-broker")
+    if jars is None:
+        pytest.skip("the jars of Kafka are not here (`tools/setup --servers` fetches them)")
+    directory = Path(tempfile.mkdtemp(prefix="strandline-kafka-"))
+    server = kafka.make(directory, jars)
+    server.start()
+    yield server
+    server.kill()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def kafka_broker(kafka_server: kafka.KafkaServer) -> Iterator[kafka.KafkaServer]:
+    """The same broker, for tests that stop it: it runs again for the next one."""
+    kafka_server.revive()
+    yield kafka_server
+    kafka_server.thaw()
+    kafka_server.revive()
+
+
+@pytest.fixture
+def kafka_connector() -> Path:
+    """The jars of Spark's Kafka connector, which the fixture `spark` has, if they are here."""
+    jars = kafka.jars("kafka-connector")
+    if jars is None:
+        pytest.skip("the jars of Spark's Kafka connector are not here (`tools/setup --servers` fetches them)")
+    return jars

@@ -51,7 +51,14 @@ INNER = {
         ("blob_kinds", "consensus_kinds", "memory", "slow", "system", "unreliable"),
     ),
     "materialize": (("protocol",), ("driver", "feed", "log", "spool", "stores"), ("drivers", "runtime")),
-    "engine": (("session", "frames"), ("arrangements", "sql"), ("parts", "files"), ("prepared",), ("spark",)),
+    "engine": (
+        ("session", "frames"),
+        ("arrangements", "sql"),
+        ("parts", "files"),
+        ("prepared",),
+        ("messages",),
+        ("spark",),
+    ),
     "controller": (
         ("location",),
         ("assembly", "planning", "retention", "standing", "published", "language"),
@@ -63,7 +70,7 @@ INNER = {
 
 #: Libraries that tie code to one outside system → the modules that may import them.
 ROOM_FILES_MAX = 12
-CROWDED: Mapping[str, str] = {}
+CROWDED: Mapping[str, str] = {"algebra": "it is a vocabulary: a file a notion, each of which stands alone"}
 """Rooms that may hold more files, and why."""
 
 CLIENTS = ("store", "materialize.drivers", "sources", "testing")

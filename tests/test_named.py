@@ -32,7 +32,9 @@ ROOM = re.compile(r"`((?:[a-z_]+/){2,})`")
 DOTTED = re.compile(
     r"(?<![\w.`/-])(strandline(?:\.[A-Za-z_]\w*)+)(?![\w/])|(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`(?!`)"
 )
-NOT_OURS = frozenset({"collection", "env", "exp", "gc", "jdk", "os", "random", "spark", "sys", "time", "uuid"})
+NOT_OURS = frozenset(
+    {"collection", "env", "exp", "gc", "google", "jdk", "os", "random", "spark", "sys", "time", "uuid"}
+)
 """What begins a dotted name of something else: a variable of an example, a setting of Spark, a library, Python."""
 FILES = frozenset({"py", "md", "yml", "sh", "sql", "db", "toml", "txt", "csv", "gz", "duckdb", "lock"})
 """Endings of what looks like a dotted name and is a file: a path is checked as a path."""

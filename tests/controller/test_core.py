@@ -17,10 +17,11 @@ from strandline.controller import core as core_module
 from strandline.controller import planning
 from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions
+from strandline.controller.defining import definitions, sources
 from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, CreateView, Drop
-from strandline.controller.location.catalog import KEY, CatalogStore, Holder, Source, Table
+from strandline.controller.location.catalog import KEY, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Source, Table
 from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import (
     AsOfError,
@@ -105,7 +106,7 @@ class Place:
 def define(core: Core, name: str) -> str:
     """Create a table and return its shard."""
     table = Table(name, (("k", "string"),), core.assembly.ids.fresh("s"))
-    run_sync(definitions._add(core, table))
+    run_sync(definitions.add(core, table))
     return table.shard
 
 
@@ -351,6 +352,10 @@ class Connected:
     def check(self, *_: object) -> None:
         """Accept everything."""
 
+    def connections(self, _: str) -> dict[str, str]:
+        """Return that no connector uses any."""
+        return {}
+
     async def reader(self, *_: object) -> ListReader:
         """Return a reader as a fresh process opens it."""
         return ListReader(self.upstream)
@@ -371,7 +376,7 @@ def test_what_a_clock_ahead_has_bound_is_followed_at_once_under_a_right_clock(mo
         place.clock.now += 3_600_000
         ahead = await opened()
         columns = ", ".join(f"{column.name} {column.type}" for column in SCHEMA)
-        await definitions.create_source(ahead, CreateSource("u", columns, "list", {}))
+        await sources.create_source(ahead, CreateSource("u", columns, "list", {}))
         connected.upstream.produce("0", 1)
         with monkeypatch.context() as patched:
             patched.setattr(ahead.require_writing().transactions, "advance", unsealed)  # it is bound, and not sealed
@@ -398,7 +403,7 @@ def test_a_secret_in_a_definition_is_refused_and_neither_shown_nor_stored(statem
     """Damage: a password lies in the catalog, in every copy of it, and on the screen of every reader."""
     place = Place()
     core = place.open()
-    create = {CreateSource: definitions.create_source, CreateMaterialization: definitions.create_materialization}
+    create = {CreateSource: sources.create_source, CreateMaterialization: definitions.create_materialization}
     with pytest.raises(DefinitionError, match="is a secret: say where it is") as raised:
         run_sync(create[type(statement)](core, statement))
     assert "canary" not in str(raised.value)
@@ -416,7 +421,7 @@ def test_no_item_takes_the_name_under_which_a_sources_errors_are_read() -> None:
         run_sync(definitions.create_table(core, CreateTable("visits_ERRORS", "k STRING")))
     define(core, "Orders_Errors")
     with pytest.raises(DefinitionError, match="its errors are read as 'Orders_Errors', and there is a table"):
-        run_sync(definitions.create_source(core, CreateSource("orders", "k STRING", "files", {})))
+        run_sync(sources.create_source(core, CreateSource("orders", "k STRING", "files", {})))
 
 
 def test_a_view_is_planned_once_when_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ from strandline.algebra.schema import Schema
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Drop, parse
-from strandline.controller.location.catalog import KEY, BoundTable, CatalogStore, Materialization, Source, Table
+from strandline.controller.location.catalog import KEY, CatalogStore
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import BoundTable, Materialization, Source, Table
 from strandline.errors import CorruptionError, DefinitionError, Determinate, FencedError, Indeterminate, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.instance.commands import RunIngestion
@@ -56,7 +57,7 @@ def core() -> Core:
     """An environment in memory with a table ``t``."""
     assembly = list_assembly(HandClock(1_000), CountingIds("p"), MemoryBlob(), MemoryConsensus(), drivers=Memory())
     core = run_sync(Core.open(assembly, Config(), Mode.FULL))
-    run_sync(definitions._add(core, Table("t", (("k", "string"),), "table")))
+    run_sync(definitions.add(core, Table("t", (("k", "string"),), "table")))
     return core
 
 
@@ -127,7 +128,7 @@ def test_an_item_that_could_not_be_opened_is_opened_by_a_later_tick(
     ready: list[bool] = []
     monkeypatch.setattr(core.require_writing().instance, "_start_ingestion", start)
     late = Source("late", (("k", "string"),), "late-shard", "files", {}, remap="late-remap", progress="late-progress")
-    run_sync(definitions._add(core, late))
+    run_sync(definitions.add(core, late))
     run_sync(core.tick())
     assert core.all_problems() == {"late": "upstream does not answer"}
     ready.append(True)
@@ -145,7 +146,7 @@ def test_what_stands_still_without_a_word_is_named(core: Core) -> None:
 
     core.require_writing().instance._start_ingestion = nothing  # type: ignore[method-assign]
     silent = Source("silent", (("k", "string"),), "silent-shard", "files", {}, remap="r", progress="p")
-    run_sync(definitions._add(core, silent))
+    run_sync(definitions.add(core, silent))
     time = run_sync(core.tick())
     assert core.all_problems()["silent"] == f"it stands still; its upper is [0], and the tick's time [{time}]"
 
@@ -160,7 +161,7 @@ def test_a_create_of_unknown_outcome_that_happened_is_opened_by_the_next_tick(
     with monkeypatch.context() as patched:
         patched.setattr(core.catalogs._register, "update", unreported(core.catalogs._register.update))
         with pytest.raises(Indeterminate):
-            run_sync(definitions._add(core, Table("u", (("k", "string"),), "other")))
+            run_sync(definitions.add(core, Table("u", (("k", "string"),), "other")))
     time = run_sync(core.tick())
     assert "u" in core.require_writing().instance._tables
     assert core.client.state_of("other").upper > Frontier(time)
@@ -183,7 +184,7 @@ def test_a_create_that_happens_after_its_outcome_was_looked_up_is_refused(core: 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(core.catalogs._register, "_consensus", SimpleNamespace(head=stores.head, compare_and_set=hang))
         with pytest.raises(Indeterminate):
-            run_sync(definitions._add(core, Table("u", (("k", "string"),), "other")))
+            run_sync(definitions.add(core, Table("u", (("k", "string"),), "other")))
     run_sync(core.tick())
     assert all(isinstance(run_sync(stores.compare_and_set(request)), Mismatch) for request in under_way)
     assert "u" not in run_sync(core.catalogs.read()).items
@@ -253,7 +254,7 @@ def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(
     place = Endpoint()
     core.assembly.drivers.place = place  # type: ignore[attr-defined]
     bound = BoundTable("t", "t", ("k",))
-    run_sync(definitions._add(core, Materialization("m", "memory", {}, (bound,), "m-1")))
+    run_sync(definitions.add(core, Materialization("m", "memory", {}, (bound,), "m-1")))
     run_sync(core.tick())
     assert core.all_problems() == {}
     with monkeypatch.context() as patched:
@@ -269,7 +270,7 @@ def test_an_endpoint_whose_collections_stand_still_says_that_it_waits(
 def with_endpoint(core: Core) -> None:
     """Add a materialization of the table ``t``; the next tick opens its session."""
     core.assembly.drivers.place = Endpoint()  # type: ignore[attr-defined]
-    run_sync(definitions._add(core, Materialization("m", "memory", {}, (BoundTable("t", "t", ("k",)),), "m-1")))
+    run_sync(definitions.add(core, Materialization("m", "memory", {}, (BoundTable("t", "t", ("k",)),), "m-1")))
 
 
 def fenced_off(*_: object) -> None:
@@ -318,7 +319,7 @@ def test_a_table_that_could_not_be_opened_says_why_it_cannot_be_written(
             raise Unavailable("the store does not answer")
 
         patched.setattr(core.require_writing().transactions, "register", away)
-        run_sync(definitions._add(core, Table("late", (("k", "string"),), "late-shard")))
+        run_sync(definitions.add(core, Table("late", (("k", "string"),), "late-shard")))
     with pytest.raises(Unavailable, match="'late' is not open yet: the store does not answer"):
         core.table("late")
     run_sync(core.tick())

@@ -18,8 +18,8 @@ from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import apply
 from strandline.controller.defining.project import Defined, Project, load
 from strandline.controller.language.statements import CreateTable, Drop
-from strandline.controller.location.catalog import View
 from strandline.controller.location.config import Config, Mode, config_from
+from strandline.controller.location.items import View
 from strandline.controller.retention import NONE, TICKS_BETWEEN, Policy, kept_shards, view_limits, wanted_sinces
 from strandline.errors import AsOfError, ConfigError, DefinitionError, Position, Unavailable
 from strandline.frontier.antichain import EMPTY, Frontier

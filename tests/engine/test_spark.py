@@ -24,6 +24,7 @@ from strandline.persist.handles.plane import StageRequest
 from strandline.persist.shard.batch import BlobPart, InlinePart, Staged
 from strandline.testing.contracts import engine_contract
 from strandline.testing.contracts.engine_contract import WAYS, EngineContract, contents, request, table, updates
+from strandline.testing.contracts.keyed_contract import KeyedContract
 from strandline.testing.contracts.lookup_contract import LookupContract
 
 pytestmark = pytest.mark.spark
@@ -89,7 +90,7 @@ def load(engine: SparkEngine) -> Callable[..., object]:
     return engine.from_arrow
 
 
-class TestSparkEngine(EngineContract, LookupContract):
+class TestSparkEngine(EngineContract, LookupContract, KeyedContract):
     """The shared contract."""
 
 

@@ -13,8 +13,8 @@ from strandline.controller.asking import status
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import parse
-from strandline.controller.location.catalog import Table
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Table
 from strandline.errors import DefinitionError
 from strandline.instance import live
 from strandline.instance.tables import Change
@@ -62,7 +62,7 @@ class Asked(PushClient):
 async def filled(place: Place) -> Core:
     """Return a core with the table ``orders`` and the view ``ones``; three rows were inserted at two ticks."""
     core = await place.open()
-    await definitions._add(core, Table("orders", (("k", "bigint"), ("x", "string")), "shard-orders"))
+    await definitions.add(core, Table("orders", (("k", "bigint"), ("x", "string")), "shard-orders"))
     await define(core, "CREATE MATERIALIZED VIEW Ones AS SELECT o.k AS k, o.x AS x FROM orders o WHERE o.k = 1")
     for rows in ([(1, "a"), (2, "b")], [(1, "c")]):
         table = core.table("orders")

@@ -25,7 +25,8 @@ import pytest
 from strandline.cli import main
 from strandline.cli.demo import data, definitions, proof, story
 from strandline.cli.terminal.opening import Opener
-from strandline.controller.location.catalog import CatalogStore, Source
+from strandline.controller.location.catalog import CatalogStore
+from strandline.controller.location.items import Source
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.register import Register
 from strandline.sources.readers.files.reader import PARTITION

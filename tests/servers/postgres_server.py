@@ -6,22 +6,34 @@ root), and has its durability on: what is tested is what is promised.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import shutil
 import signal
 import socket
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import psycopg
 
 USER: Final = "strandline"
 DATABASE: Final = "postgres"
 UNPRIVILEGED: Final = ("postgres", "nobody")
 """Whose rights the server gets when the tests run as root: the first of these that the machine has."""
 START_SECONDS_MAX: Final = 60
+SETTINGS: Final = {
+    "wal_level": "logical",
+    "max_replication_slots": 30,
+    "max_wal_senders": 30,
+    "autovacuum": "off",  # what the log holds is what a test did
+    "bgwriter_delay": "10s",
+    "checkpoint_timeout": "1h",
+}
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,30 @@ class PostgresServer:
     def socket_url(self) -> str:
         """How to connect over the socket."""
         return f"postgresql://{USER}@/{DATABASE}?host={self.directory}&port={self.port}"
+
+    @contextmanager
+    def database(self) -> Iterator[PostgresDatabase]:
+        """A database of its own, without tables, which goes with its slots."""
+        name = f"test_{next(_NUMBERS)}"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+            made = PostgresDatabase(self, name)
+            try:
+                yield made
+            finally:
+                made.close()
+                connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+                for _ in range(50):
+                    active = connection.execute(
+                        "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active", (name,)
+                    ).fetchone()
+                    if active == (0,):
+                        break
+                    connection.execute("SELECT pg_sleep(0.1)")
+                connection.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
+                )
+                connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -75,6 +111,43 @@ class PostgresServer:
         return [head, *map(int, children)]
 
 
+class PostgresDatabase:
+    """A database of a test, and a session in it."""
+
+    def __init__(self, server: PostgresServer, name: str) -> None:
+        self.server = server
+        self.name = name
+        self.url = f"postgresql://{USER}@127.0.0.1:{server.port}/{name}"
+        self._session: psycopg.Connection | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """How a source connects to it."""
+        return {"host": "127.0.0.1", "port": str(self.server.port), "database": self.name, "user": USER}
+
+    def run(self, *statements: str) -> list[tuple]:
+        """Run statements, each in a transaction of its own; return what the last one answers."""
+        if self._session is None or self._session.closed:
+            self._session = psycopg.connect(self.url, autocommit=True)
+        found: list[tuple] = []
+        for statement in statements:
+            cursor = self._session.execute(statement)
+            found = cursor.fetchall() if cursor.description else []
+        return found
+
+    def session(self) -> psycopg.Connection:
+        """Return another session, whose transactions are the caller's to end."""
+        return psycopg.connect(self.url)
+
+    def close(self) -> None:
+        """End the session."""
+        if self._session is not None:
+            self._session.close()
+
+
+_NUMBERS = itertools.count()
+
+
 def binaries() -> Path | None:
     """Return where PostgreSQL's programs are, the newest version's, or None."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parent.parent.name))
@@ -91,6 +164,8 @@ def make(directory: Path, programs: Path) -> PostgresServer:
     data = str(directory / "data")
     command = [str(programs / "initdb"), "-D", data, "-U", USER, "--auth=trust", "--encoding=UTF8", "--no-locale"]
     _run([*command, "--no-instructions"], directory)
+    with (directory / "data" / "postgresql.auto.conf").open("a") as settings:
+        settings.write("".join(f"{name} = {value}\n" for name, value in SETTINGS.items()))
     return PostgresServer(directory, _free_port(), programs)
 
 

@@ -20,6 +20,7 @@ ORDINARY = (
     "bash",
     "cat",
     "cut",
+    "diff",
     "dirname",
     "env",
     "flock",
@@ -28,6 +29,7 @@ ORDINARY = (
     "mkdir",
     "mv",
     "readlink",
+    "rm",
     "sed",
     "sha256sum",
 )
@@ -183,6 +185,45 @@ def test_root_gets_postgresql_once_and_only_when_asked(machine: Machine) -> None
     calls.unlink()
     assert machine.setup("--no-jdk", "--servers").returncode == 0
     assert not calls.exists()
+
+
+@pytest.fixture
+def maven(machine: Machine) -> Path:
+    """The directory of what a pretended Ivy fetches: one jar, which the committed list has."""
+    there = machine.root / "maven" / "kafka-broker"
+    there.mkdir(parents=True)
+    (there / "kafka.jar").write_text("a jar")
+    (machine.root / "tools" / "jars").mkdir()
+    (machine.root / "tools" / "jars" / "ivy.xml").write_text("<ivy-module/>")
+    wanted = hashlib.sha256(b"a jar").hexdigest()
+    (machine.root / "tools" / "jars" / "jars.sha256").write_text(f"{wanted}  kafka-broker/kafka.jar\n")
+    java = jdk(machine.root / "jvm" / "found", "17.0.2") / "bin" / "java"
+    fetch = f"{shutil.which('cp')} -r '{there.parent}' '{machine.root}/.venv/var/jars.new'; echo fetched >&2"
+    script(java, java.read_text().replace("#!/bin/sh\n", f'case "$*" in *-retrieve*) {fetch}; exit;; esac\n'))
+    (machine.root / ".venv" / "var").mkdir()
+    script(machine.bin / "initdb", "")
+    script(machine.root / ".venv" / "bin" / "strandline", "")
+    return there
+
+
+def test_the_jars_of_servers_are_fetched_once_and_only_when_asked(machine: Machine, maven: Path) -> None:
+    """Each `make test` would ask Maven again, or `make demo` fetch 50 MB that it does not use."""
+    jar = machine.root / ".venv" / "var" / "jars" / "kafka-broker" / "kafka.jar"
+    assert machine.setup().returncode == 0
+    assert not jar.exists()
+    assert "fetched" in machine.setup("--servers").stderr
+    assert jar.read_text() == "a jar"
+    assert machine.setup("--servers").stderr == ""
+
+
+@pytest.mark.parametrize("there", ["kafka.jar", "another.jar"])
+def test_a_jar_that_is_not_the_one_of_the_list_is_not_used(machine: Machine, maven: Path, there: str) -> None:
+    """Damage: tests run, with our rights, whatever a repository or somebody before it answers."""
+    (maven / there).write_text("another jar")
+    done = machine.setup("--servers", "bash", "-c", "echo ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "tests that need Kafka will be skipped, by name" in done.stderr
+    assert not (machine.root / ".venv" / "var" / "jars").exists()
 
 
 def test_an_old_python_is_refused_in_one_sentence(machine: Machine) -> None:

@@ -10,6 +10,7 @@ __all__ = [
     "first",
     "formats",
     "joins",
+    "keyed",
     "messages",
     "nodes",
     "scalar",

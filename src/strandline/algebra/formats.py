@@ -1,6 +1,6 @@
 """File formats: plain data that readers, which list files, share with the engine, which decodes them.
 
-Source: design page "sources" (files: CSV, JSON lines, Parquet; options).
+Source: design page "sources" (files: CSV, JSON lines, Parquet, Avro; options).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from strandline.algebra.undecoded import TAKES_BACK
 class Encoding(Enum):
     """The encoding of a file."""
 
+    AVRO = "avro"
     CSV = "csv"
     JSON = "json"
     PARQUET = "parquet"
@@ -21,7 +22,7 @@ class Encoding(Enum):
     @property
     def text(self) -> bool:
         """Whether the file is text."""
-        return self is not Encoding.PARQUET
+        return self in {Encoding.CSV, Encoding.JSON}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,12 +33,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from strandline.algebra import types
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import ERROR, Schema
 from strandline.errors import DefinitionError
 
 ORDER: Final = "__order"
 GONE: Final = "__gone"
 KEPT: Final = "__kept"
+RECORD: Final = (ORDER, GONE, KEPT, ERROR)
+"""The columns of a record besides those of its collection, ``__time`` and ``__diff``; the last two may lack."""
 KEY: Final = "key"
 """The name of the key in an error's JSON."""
 NOTHING_KEPT: Final = "it leaves out columns that stay as they were, and its key has no row"

@@ -31,6 +31,20 @@ RAW: Final[Mapping[str, str]] = {
 """The columns of raw messages and their types; ``headers`` may be left out.  ``__time``: of the row that it makes."""
 
 
+FRAME_BYTES: Final = 5
+
+
+def framed_id(data: bytes) -> int | None:
+    """Return the id of the schema that framed bytes name; None if they have no frame.
+
+    >>> framed_id(bytes([0, 0, 0, 1, 2, 3])), framed_id(b"{}"), framed_id(b"")
+    (258, None, None)
+    """
+    if len(data) < FRAME_BYTES or data[0] != 0:
+        return None
+    return int.from_bytes(data[1:FRAME_BYTES], "big")
+
+
 class MessageEncoding(Enum):
     """How the bytes of a message's value, or of its key, hold data."""
 
@@ -89,7 +103,7 @@ class Metadata(Enum):
 
     @property
     def usual(self) -> str:
-        """The type of such a column where nobody says another."""
+        """The type of such a column where no other is declared."""
         return self.kinds[0] if self.kinds else "binary"
 
 

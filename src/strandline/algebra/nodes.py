@@ -2,10 +2,10 @@
 
 Two vocabularies, both frozen data.  *Relational* nodes (`Get` … `Opaque`) say what a relation is: a function from the
 multisets of its inputs to a multiset.  *Maintenance* nodes (`Accumulate`, `Regroup`, `Replay`, `Restrict`) say how its
-updates are found; they only occur in step plans.  `Passing` and `Failing` part the rows that an expression fails on
-from the others (`careful`).  Under a step plan every node yields *updates*: its columns plus ``__time`` and
-``__diff``, and every relational node acts on updates as differential dataflow defines it: `Project` and `Filter` keep
-time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
+updates are found; they only occur in step plans.  So does `Newest`, in those of sources.  `Passing` and `Failing` part
+the rows that an expression fails on from the others (`careful`).  Under a step plan every node yields *updates*: its
+columns plus ``__time`` and ``__diff``, and every relational node acts on updates as differential dataflow defines it:
+`Project` and `Filter` keep time and diff, `Join` multiplies diffs and takes the greatest time, `UnionAll` concatenates.
 
 Scalar expressions are trees (`scalar.Scalar`) over the *output column names of the input*; column names are unique
 within a node (the planner renames), so no expression ever needs a qualifier.
@@ -24,8 +24,9 @@ from typing import Final, TypeAlias
 from sqlglot import exp
 
 from strandline.algebra.first import First
+from strandline.algebra.keyed import KEPT
 from strandline.algebra.scalar import Scalar, binary
-from strandline.algebra.schema import ERROR
+from strandline.algebra.schema import ERROR, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +372,28 @@ class Failing:
         return (ERROR,)
 
 
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The updates that keyed records make (`algebra.keyed`; maintenance of a source's collection).
+
+    ``records`` yield the records: ``schema``'s columns and those of a record, of which `KEPT` and `ERROR` may lack.
+    ``held``: the rows that are there before, added up, of these keys and perhaps others; ``errors``: the err half
+    likewise, in one column `ERROR`; `NOTHING` for neither.  Their times do not matter.
+    """
+
+    records: Node
+    held: Node
+    errors: Node
+    schema: Schema
+    key: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output columns: `ERROR` is the last of them if there may be errors."""
+        erring = {ERROR, KEPT} & {*self.records.names, *self.errors.names}
+        return (*self.schema.names, *((ERROR,) if erring else ()))
+
+
 Node: TypeAlias = (
     Get
     | Constant
@@ -387,6 +410,7 @@ Node: TypeAlias = (
     | Restrict
     | Passing
     | Failing
+    | Newest
 )
 
 

@@ -20,17 +20,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
 from strandline.algebra.schema import Column, Schema
 from strandline.controller.assembly import Assembly
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions
+from strandline.controller.defining.creating import create
 from strandline.controller.language.statements import CreateSource, CreateTable, CreateView
-from strandline.controller.location.catalog import Materialization, View
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Collected, View
 from strandline.errors import ConfigError, Position
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
@@ -137,7 +137,7 @@ def over_files(session: SparkSession, directory: Path) -> Place:
     """Return a place in ``directory``, with Spark and a simulated clock."""
     clock = HandClock(START_MS)
     opened = assemble(directory.as_uri(), spark=session, consensus=None, config=Config())
-    assembly = replace(opened, clock=clock, connectors=_Tides(opened.engine))
+    assembly = replace(opened, clock=clock, connectors=cast("Any", _Tides(opened.engine)))
     return Place(assembly, clock, lambda: sum(f.stat().st_size for f in directory.rglob("*") if f.is_file()))
 
 
@@ -153,12 +153,16 @@ class _Counting(ListEngine):
 
 @dataclass(frozen=True)
 class _Tides:
-    """`Connectors` of one source: see `_Tide`."""
+    """What `Connectors` are asked of one source: see `_Tide`."""
 
     engine: Engine
 
-    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema) -> None:
+    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema | None) -> None:
         """See `Connectors.check`."""
+
+    def connections(self, connector: str) -> Mapping[str, str]:
+        """See `Connectors.connections`: there are none."""
+        return {}
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """See `Connectors.reader`."""
@@ -279,10 +283,10 @@ def _processor_s() -> float:
 
 
 async def _define(core: Core) -> None:
-    await definitions.create_table(core, CreateTable("items", ITEMS))
-    await definitions.create_source(core, CreateSource("events", EVENTS.ddl, "tide", {}))
+    await create(core, CreateTable("items", ITEMS))
+    await create(core, CreateSource("events", EVENTS.ddl, "tide", {}))
     for name, query in VIEWS.items():
-        await definitions.create_view(core, CreateView(name, query, _TEXT))
+        await create(core, CreateView(name, query, _TEXT))
 
 
 async def _change(core: Core, n: int) -> None:
@@ -310,7 +314,7 @@ async def _kept(core: Core) -> dict[str, Any]:
     """Count the updates in the shards of collections and stages: all, the live ones, and those that history keeps."""
     kept = live = window = 0
     for item in core.catalog.items.values():
-        assert not isinstance(item, Materialization), "none was defined"
+        assert isinstance(item, Collected), "nothing else was defined"
         stages = item.stages.values() if isinstance(item, View) else ()
         for shard in (item.shard, *stages):
             state = core.client.state_of(shard)

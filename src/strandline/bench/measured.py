@@ -23,10 +23,11 @@ from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
+from strandline.controller.defining.creating import create
 from strandline.controller.language import arguments
 from strandline.controller.language.statements import CreateSource, CreateTable, CreateView, Drop
-from strandline.controller.location.catalog import View
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import View
 from strandline.errors import InvalidUsage
 from strandline.instance.tables import Change, Statement
 from strandline.wiring.assemble import SparkAssembly, assemble
@@ -91,12 +92,8 @@ class Measured:
     async def execute(self, text: str) -> None:
         """Run CREATE TABLE, CREATE SOURCE, CREATE MATERIALIZED VIEW (the next tick computes it) or DROP."""
         match arguments.statement(text):
-            case CreateTable() as s:
-                await definitions.create_table(self.core, s)
-            case CreateSource() as s:
-                await definitions.create_source(self.core, s)
-            case CreateView() as s:
-                await definitions.create_view(self.core, s)
+            case CreateTable() | CreateSource() | CreateView() as s:
+                await create(self.core, s)
             case Drop() as s:
                 await definitions.drop(self.core, s)
             case other:

@@ -24,8 +24,8 @@ import pyarrow as pa
 from strandline.bench.measured import Edit, Measured
 from strandline.controller.asking import verification
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import View
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import View
 from strandline.instance import live
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.consensus_kinds.sqlite import SQLiteConsensus

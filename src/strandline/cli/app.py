@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.cli import asking, benching, endpoints, keeping, running, sources, verifying, warming
+from strandline.cli import asking, benching, discovering, endpoints, keeping, running, sources, verifying, warming
 from strandline.cli.template import create_project
 from strandline.cli.terminal.exits import TRACEBACK_VARIABLE, Exit, exit_of, sentence, wants_traceback
 from strandline.cli.terminal.opening import Opener
@@ -124,6 +124,22 @@ def run(
 def status(context: typer.Context, project: ProjectOption = HERE, json: JsonOption = False) -> None:
     """Show collections, errors, materializations and the writer."""
     asking.status(_opener(context), project, Output(json))
+
+
+@app.command()
+def discover(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="A connection of the project, or a connector, such as files.")],
+    options: Annotated[list[str] | None, typer.Argument(metavar="[OPTION=VALUE]...", help="What it takes.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="NAME", help="How to call a source of many tables.")
+    ] = None,
+    project: ProjectOption = HERE,
+    json: JsonOption = False,
+) -> None:
+    """Print the statements that would read what an upstream has; nothing is changed."""
+    wanted = discovering.Wanted(name, options or (), source)
+    discovering.run(_opener(context), project, wanted, Output(json))
 
 
 @app.command()

@@ -14,11 +14,12 @@ from typing import Any, Final
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, rows_document, rows_table, table
 from strandline.client import Environment, Transaction
+from strandline.controller.asking.freshness import told
 from strandline.controller.language import statements
 from strandline.errors import ConfigError, DefinitionError, Position
 from strandline.instance.error_half import described, remedy
 
-_COLLECTION: Final = ("kind", "since", "upper", "updates", "parts", "errors", "problem")
+_COLLECTION: Final = ("kind", "phase", "lag", "since", "upper", "updates", "parts", "errors", "problem")
 
 
 def status(opener: Opener, root: Path, output: Output) -> None:
@@ -32,7 +33,12 @@ def status(opener: Opener, root: Path, output: Output) -> None:
         (name, *(_cell(each.get(column)) for column in _COLLECTION)) for name, each in found["collections"].items()
     ]
     output.console.print(table(("collection", *_COLLECTION), lines))
+    for name, each in found["sources"].items():
+        if name not in found["collections"]:
+            output.result({}, _source(name, each))
     for name, each in found["collections"].items():
+        if each["first"] is not None:
+            output.result({}, f"{name}: {each['phase']}, {_begun(each['first'])}")
         first = (each.get("errors") or {}).get("first", ())
         for error in first:
             output.result({}, f"{name}: {described(error)}")
@@ -44,12 +50,12 @@ def status(opener: Opener, root: Path, output: Output) -> None:
         if shown := ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if value):
             output.result({}, f"store counters of {name}: {shown}")
     for name, each in found["materializations"].items():
-        moving = each.pop("moving") or {}
+        moving, each["lag"] = each.pop("moving") or {}, told({**each["lag"], "rows": None})
         shown = ", ".join(f"{key} {value}" for key, value in each.items() if value not in (None, [], ""))
         if any(moving.values()):
             shown += f", under way: {moving['read']} of about {moving['about']} rows read, {moving['sent']} sent"
         output.result({}, f"materialization {name}: {shown}")
-    known = {name.lower() for name in (*found["collections"], *found["materializations"])}
+    known = {name.lower() for kind in ("collections", "sources", "materializations") for name in found[kind]}
     for name in sorted(found["problems"].keys() - known):
         output.result({}, f"{name}: {found['problems'][name]}")
 
@@ -133,12 +139,31 @@ def _text(file: Path) -> str:
         raise ConfigError(f"the file {str(file)!r} is not text in UTF-8 (byte {error.start + 1})") from error
 
 
+def _source(name: str, each: Mapping[str, Any]) -> str:
+    """Return a source in a line: what it reads, by which connections, what it feeds, and what keeps it."""
+    by = f" by {', '.join(each['connections'])}" if each["connections"] else ""
+    feeds = f", feeds {', '.join(each['tables']) or 'no table yet'}"
+    said = "".join(f"; {text}" for text in (each["problem"], *each["notices"]) if text)
+    return f"source {name}: {each['connector']}{by}{feeds}{said}"
+
+
+def _begun(first: Mapping[str, Any]) -> str:
+    """Return how far the first load or result of a collection is.
+
+    >>> _begun({"rows": 1200, "about": 5000, "ms": 65_000}), _begun({"rows": 3, "about": None, "ms": None})
+    ('1,200 of about 5,000 rows, for 1 min 5 s', '3 rows')
+    """
+    about = "" if first["about"] is None else f" of about {first['about']:,}"
+    since = "" if first["ms"] is None else f", for {told({'ms': first['ms'], 'rows': None})}"
+    return f"{first['rows']:,}{about} rows{since}"
+
+
 def _written_by(found: Mapping[str, Any]) -> str:
     return f"generation {found['epoch']}, written by {found['holder'] or 'no process now'}"
 
 
 def _cell(value: object) -> object:
-    """Return a table cell: empty for a value that does not apply, a number for errors."""
+    """Return a table cell: empty for a value that does not apply, a number for errors, a duration for a lag."""
     if isinstance(value, Mapping):
-        return value["rows"]
+        return told(value) if "ms" in value else value["rows"]
     return "" if value is None else value

@@ -6,7 +6,7 @@ Source: design page "the public face" (benchmarks).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -170,6 +170,28 @@ def consistency(
     _bench(context, "consistency", directory, measure, json=json)
 
 
+@app.command()
+def sources(
+    context: typer.Context,
+    kafka: Annotated[str, typer.Option(metavar="HOST:PORT", help="A Kafka broker to make a topic at.")],
+    kafka_jars: Annotated[
+        str, typer.Option(metavar="DIR", help="Where Spark's Kafka connector is: a directory, or 'maven'.")
+    ] = "maven",
+    messages: Annotated[int, typer.Option(metavar="N", min=1, help="How many messages are read.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each side has its turn.")] = 3,
+    directory: DirectoryOption = None,
+    json: JsonOption = True,
+) -> None:
+    """Measure reading a topic into a durable collection, beside plain Spark that writes Parquet."""
+    from strandline.bench.sources import measure_kafka
+    from strandline.engine.session.kafka_jars import jars
+
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        return {"kafka": measure_kafka(session, place, kafka, messages=messages, rounds=rounds)}
+
+    _bench(context, "sources", directory, measure, json=json, settings=jars({}, kafka_jars))
+
+
 def _number(text: str) -> int:
     try:
         return int(text)
@@ -184,6 +206,7 @@ def _bench(
     measure: Callable[[SparkSession, Path], dict[str, Any]],
     *,
     json: bool,
+    settings: Mapping[str, str] | None = None,
 ) -> None:
     """Run a benchmark in ``directory`` or a temporary one, and print its document."""
     from strandline.engine.session.start import build
@@ -194,7 +217,7 @@ def _bench(
         session = opener.spark
         if session is None:
             keep_apart()
-            session = build({})
+            session = build(settings or {})
             ending.callback(session.stop)
         if directory is None:
             made = tempfile.TemporaryDirectory(prefix="strandline-bench-", ignore_cleanup_errors=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -23,6 +23,7 @@ from typing import Any
 
 from rich.text import Text
 
+from strandline.cli.beginning import Living
 from strandline.cli.moving import Pace, Pacer
 from strandline.cli.terminal.exits import Exit
 from strandline.cli.terminal.opening import Opener
@@ -30,6 +31,7 @@ from strandline.cli.terminal.output import Output, printable
 from strandline.client import Environment
 from strandline.controller.defining.project import Project
 from strandline.errors import FencedError, StoreError, Unavailable
+from strandline.instance.beginnings import Beginning
 from strandline.materialize.runtime import Status
 
 
@@ -57,6 +59,7 @@ def run(opener: Opener, project: Project, wanted: Wanted, output: Output) -> Exi
     ):
         env.watch(report.moved)
         env.overdue(report.overdue)
+        report.beginnings = env.beginnings
         try:
             report.applied(env.apply(project).created)
             return _ticks(env, wanted, stop, report)
@@ -131,6 +134,9 @@ class Report:
         self._waiting: set[tuple[str, str]] = set()
         self._shown: set[tuple[str, str]] = set()
         self._overdue: dict[str, str] = {}
+        self._begun: dict[str, Beginning] = {}
+        self.beginnings: Callable[[], Sequence[Beginning]] = tuple
+        """What is read or computed for the first time; any thread may ask."""
 
     def applied(self, created: tuple[str, ...]) -> None:
         """The project was applied."""
@@ -190,6 +196,15 @@ class Report:
             if self._overdue.get(name) != what:
                 self.say("waiting", of=name, what=what)
         self._overdue = dict(waits)
+        self._say_begun()
+
+    def _say_begun(self) -> None:
+        """Report how far what begins has come, where that is further than was reported last."""
+        now = {each.name: each for each in self.beginnings() if each.since_ms is not None and each.rows}
+        for name, each in now.items():
+            if self._begun.get(name) != each:
+                self.say(each.verb, of=name, rows=each.rows, **({} if each.about is None else {"about": each.about}))
+        self._begun = now
 
     def paced(self, pace: Pace) -> None:
         """Report the progress of a transaction."""
@@ -211,12 +226,18 @@ class TerminalReport(Report):
     def __init__(self, output: Output, title: str) -> None:
         super().__init__(output)
         self._title = printable(title, lines=False)
-        self.living = output.progress.status(Text(f"{self._title}: starting"))
+        self.living = Living(output.progress, Text(f"{self._title}: starting"), self._beginnings_now)
 
     def say(self, event: str, **facts: object) -> None:
         """Print a line above the status line."""
         shown = ", ".join(f"{name} {value}" for name, value in facts.items())
         self._output.note(f"{event}: {shown}" if shown else event)
+
+    def _say_begun(self) -> None:
+        """Report nothing more: it has a bar."""
+
+    def _beginnings_now(self) -> Sequence[Beginning]:
+        return self.beginnings()
 
     def paced(self, pace: Pace) -> None:
         """Show the progress in the status line."""

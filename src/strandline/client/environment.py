@@ -25,14 +25,16 @@ from strandline.controller.asking.skip import skip
 from strandline.controller.asking.verification import Verification
 from strandline.controller.defining import definitions
 from strandline.controller.defining.apply import Applied, apply
+from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Project
 from strandline.controller.language import arguments, statements
-from strandline.controller.location.catalog import Item, Materialization, View
+from strandline.controller.location.items import Item, Materialization, View
 from strandline.errors import (
     AsOfError,
     InvalidUsage,
 )
 from strandline.frontier.antichain import MINIMUM, Frontier
+from strandline.instance.beginnings import Beginning
 from strandline.materialize.runtime import Status
 
 if TYPE_CHECKING:
@@ -78,14 +80,8 @@ class Environment:
         if isinstance(statement, statements.Create | statements.Drop):
             self._run(self._core.settle())
         match statement:
-            case statements.CreateTable() as s:
-                self._run(definitions.create_table(self._core, s))
-            case statements.CreateSource() as s:
-                self._run(definitions.create_source(self._core, s))
-            case statements.CreateView() as s:
-                self._run(definitions.create_view(self._core, s))
-            case statements.CreateMaterialization() as s:
-                self._run(definitions.create_materialization(self._core, s))
+            case statement if isinstance(statement, statements.Create):
+                self._run(create(self._core, statement))
             case statements.Drop() as s:
                 self._run(definitions.drop(self._core, s))
             case statements.Insert() | statements.Delete() | statements.Update() as s:
@@ -239,6 +235,10 @@ class Environment:
         """Return what this environment has done since it was opened (`controller.asking.progress`)."""
         with self._access.turn:
             return progress(self._core)
+
+    def beginnings(self) -> tuple[Beginning, ...]:
+        """Return what is read or computed for the first time, also while a tick goes on; any thread may ask."""
+        return self._core.beginnings()
 
     def watch(self, call: Callable[[Status], None]) -> None:
         """Have ``call`` made while a tick goes on, after every batch of rows that a materialization reads or sends.

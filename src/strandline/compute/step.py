@@ -131,6 +131,11 @@ class StageRun:
         begins += [Frontier(time) for time in (self.sink.desired, self._looked_up) if time is not None]
         return Frontier(max(0, as_time(meet(begins)) - 1))
 
+    @property
+    def input_updates(self) -> int:
+        """How many updates its inputs hold (as last seen here)."""
+        return sum(batch.rows for reader in self._inputs.values() for batch in reader.state.batches)
+
     def known(self) -> Frontier:
         """How far all inputs are known (as last seen here)."""
         return meet(reader.state.upper for reader in self._inputs.values())

@@ -9,8 +9,20 @@ Source: design page "compute" (instances: commands).
 from __future__ import annotations
 
 from strandline.controller.location import on_error
-from strandline.controller.location.catalog import Catalog, Collected, Item, Materialization, Source, Table, View
+from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config
+from strandline.controller.location.items import (
+    Collected,
+    Connection,
+    Fed,
+    Item,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    Table,
+    View,
+)
 from strandline.controller.planning import Definition
 from strandline.controller.retention import policy_of
 from strandline.instance.commands import (
@@ -56,13 +68,20 @@ def commands(catalog: Catalog, plans: Plans, config: Config) -> dict[str, Comman
 
 
 def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Command | None:
-    """Return what is to be run for ``item``; None for a view that is not planned yet."""
+    """Return what is to be run for ``item``.
+
+    None for a view that is not planned yet, and for what is no item of its own in an instance: a connection; a table
+    that a source feeds, which is part of the source's command; a source that feeds none yet.
+    """
     match item:
         case Table():
             return RunTable(collection(item, config))
         case Source():
-            outputs = (Output(collection(item, config)),)
-            return RunIngestion(item.name, outputs, item.connector, item.options, item.remap, item.progress)
+            return _ingestion(item, (_output(item, "", catalog, config),), catalog)
+        case SharedSource():
+            fed = catalog.fed_by(item.name)
+            outputs = tuple(_output(each, each.reference, catalog, config) for each in fed)
+            return _ingestion(item, outputs, catalog) if outputs else None
         case View():
             known = plans.get(item)
             return None if known is None else _dataflow(item, known, catalog, config)
@@ -75,11 +94,27 @@ def command(item: Item, catalog: Catalog, plans: Plans, config: Config) -> Comma
                 tuple(collection(catalog.collection(bound.collection), config) for bound in item.bindings),
                 on_error.continues(item.options),
             )
+        case Connection() | SourceTable():
+            return None
+
+
+def runs_in(item: Item) -> str:
+    """Return the name, as an instance knows it, of what is run for ``item``: of a source's table, the source's."""
+    return item.source if isinstance(item, SourceTable) else item.name.lower()
+
+
+def _ingestion(item: Source | SharedSource, outputs: tuple[Output, ...], catalog: Catalog) -> RunIngestion:
+    options = on_error.others(item.name, catalog.source_options(item), on_error.SourceOptions)
+    return RunIngestion(item.name, outputs, item.connector, options, item.remap, item.progress)
+
+
+def _output(item: Fed, table: str, catalog: Catalog, config: Config) -> Output:
+    return Output(collection(item, config), table, on_error.errors_max(catalog.source_options(item)))
 
 
 def _dataflow(view: View, known: Definition, catalog: Catalog, config: Config) -> RunDataflow:
     read = {name: catalog.collection(name) for name in known.planned.imports}
-    forgiven = frozenset(name for name, item in read.items() if isinstance(item, Source) and item.forgiven)
+    forgiven = frozenset(name for name, item in read.items() if catalog.forgives(item))
     inputs = {name: collection(item, config) for name, item in read.items()}
     return RunDataflow(collection(view, config), known.stages, view.stages, inputs, view.conf, forgiven)
 

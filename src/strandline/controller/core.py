@@ -26,20 +26,20 @@ import msgspec
 from strandline.algebra.schema import Schema
 from strandline.compute.tick import TickReport
 from strandline.controller.assembly import Assembly
-from strandline.controller.commanded import Plans, collection, command, commands
-from strandline.controller.location.catalog import (
-    KEY,
-    Catalog,
-    CatalogStore,
-    Collected,
-    Holder,
-    Item,
-    Materialization,
-    Table,
-    View,
-)
+from strandline.controller.commanded import Plans, collection, command, commands, runs_in
+from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.dropped import close
+from strandline.controller.location.items import (
+    Collected,
+    Connection,
+    Item,
+    SharedSource,
+    SourceTable,
+    Table,
+    View,
+    kind_of,
+)
 from strandline.controller.location.oracle import Oracle
 from strandline.controller.location.tenure import Claim, abandon, admit
 from strandline.controller.planning import Definition, define, stage_shards
@@ -57,6 +57,7 @@ from strandline.errors import (
 )
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import live
+from strandline.instance.beginnings import Beginning
 from strandline.instance.commands import Collection
 from strandline.instance.instance import Equipment, Instance, unopened
 from strandline.instance.problems import Problems
@@ -287,17 +288,24 @@ class Core:
 
         What keeps it from opening is its own problem; the other items go on, and every tick tries to open it again.
         """
-        writing, name = self.require_writing(), item.name.lower()
+        writing, name = self.require_writing(), runs_in(item)
         async with self.problems.of(name):
             if isinstance(item, View) and writing.plans.get(item) is None:
                 item = await self._planned(item)
-            wanted = command(item, self.catalog, writing.plans, self.config)
-            assert wanted is not None, f"{item.name!r} was planned a moment ago"
-            await writing.instance.start(name, wanted)
+            await self._run(name)
             writing.oracle.passed(writing.instance.bound)  # else nothing is bound until the clock gets there
-            if not isinstance(item, Materialization):
+            if isinstance(item, Collected | SharedSource):
                 await writing.retention.hold(item)
             self.problems.note(name, "")
+
+    async def _run(self, name: str) -> None:
+        """Have the instance run what the item ``name`` is now; a source whose table it is runs anew."""
+        writing, item = self.require_writing(), self.catalog.items.get(name)
+        wanted = None if item is None else command(item, self.catalog, writing.plans, self.config)
+        if wanted is None:
+            await writing.instance.stop(name)
+        else:
+            await writing.instance.start(name, wanted)
 
     async def _planned(self, view: View) -> View:
         """Plan a view; return it as it is in the catalog from then on: with a shard for each stage of this plan."""
@@ -313,13 +321,21 @@ class Core:
         writing.plans.put(Definition(view, planned, stages))
         return view
 
-    async def stop(self, name: str) -> None:
+    async def stop(self, item: Item) -> None:
         """Take an item that is no longer in the catalog out of ticks.  Raises what an endpoint raises."""
-        await self.require_writing().instance.stop(name)
+        self.problems.pop(item.name.lower(), None)
+        await self._run(runs_in(item))
 
     def live(self) -> dict[str, int]:
         """Return the live counters of what runs here (`instance/live.py`)."""
         return {} if self.writing is None else self.writing.instance.counters()
+
+    def beginnings(self) -> tuple[Beginning, ...]:
+        """Return what is read or computed here for the first time, from memory alone: any thread may ask."""
+        try:
+            return () if self.writing is None else self.writing.instance.beginnings()
+        except RuntimeError:  # something came or went while it was looked at
+            return ()
 
     def _metrics(self) -> dict[str, int]:
         return {**self.client.metrics.counts(), **live.sendable(self.live())}
@@ -339,9 +355,16 @@ class Core:
             if self.catalog.dropped:
                 await self.close_dropped()
             self.problems.note(CATALOG, "")
-        for name, item in list(self.catalog.items.items()):
-            if not (writing.instance.runs(name) and writing.retention.holds(item)):
+        for item in list(self.catalog.items.values()):
+            if not (self._runs(item) and writing.retention.holds(item)):
                 await self.start(item)
+
+    def _runs(self, item: Item) -> bool:
+        """Return whether what is to be run for an item is open."""
+        nothing = isinstance(item, Connection) or (
+            isinstance(item, SharedSource) and not self.catalog.fed_by(item.name)
+        )
+        return nothing or self.require_writing().instance.runs(runs_in(item))
 
     # ---- going on ----------------------------------------------------------------------------------------------------
 
@@ -470,8 +493,10 @@ class Core:
         """
         instance = self.require_writing().instance
         item = self.catalog.collection(name)
+        if isinstance(item, SourceTable):
+            raise InvalidUsage(f"{item.name!r} is a table that source {item.source!r} feeds; nothing else writes to it")
         if not isinstance(item, Table):
-            raise InvalidUsage(f"{item.name!r} is a {type(item).__name__.lower()}; only tables can be written to")
+            raise InvalidUsage(f"{item.name!r} is a {kind_of(item)}; only tables can be written to")
         if not instance.runs(name.lower()):
             raise Unavailable(f"table {item.name!r} is not open yet: {self.problems.get(name.lower(), 'try again')}")
         return collection(item, self.config)
@@ -482,7 +507,7 @@ class Core:
 
     def schemas(self) -> Mapping[str, Schema]:
         """The schema of every collection, by name."""
-        return {n: i.schema for n, i in self.catalog.items.items() if not isinstance(i, Materialization)}
+        return {n: i.schema for n, i in self.catalog.items.items() if isinstance(i, Collected)}
 
     def all_problems(self) -> dict[str, str]:
         """Return what stands in the way of each item, or of the transactions, by its name.
@@ -491,7 +516,7 @@ class Core:
         """
         owners = {TRANSACTIONS: TRANSACTIONS}
         for name, item in self.catalog.items.items():
-            if not isinstance(item, Materialization):
+            if isinstance(item, Collected | SharedSource):
                 owners |= dict.fromkeys(item.shards, name)
         found = {name: item.distrusted for name, item in self.catalog.items.items() if isinstance(item, View)}
         found = {name: why for name, why in found.items() if why} | self._standing | self.problems

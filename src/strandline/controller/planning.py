@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.view import PlannedView, plan_view
 from strandline.compute.stage import Stage, split
-from strandline.controller.location.catalog import Catalog, Materialization, View
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import Collected, View
 from strandline.store.clock import Ids
 
 
@@ -35,9 +36,7 @@ def define(
     Raises `DefinitionError` as `plan_view` does.
     """
     schemas = {
-        key: item.schema
-        for key, item in catalog.items.items()
-        if not isinstance(item, Materialization) and key != name.lower()
+        key: item.schema for key, item in catalog.items.items() if isinstance(item, Collected) and key != name.lower()
     }
     planned = plan_view(sql, schemas, analyst, distrusted=distrusted)
     return planned, split(planned, name.lower())

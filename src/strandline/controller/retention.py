@@ -18,14 +18,15 @@ Source: design pages "the public face" (``KEEP HISTORY FOR``), "compute" (as_of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from strandline.compute.sink.actor import reached
-from strandline.controller.location.catalog import Catalog, Collected, Item, Materialization, Source, View
+from strandline.controller.location.catalog import Catalog
 from strandline.controller.location.config import Config
 from strandline.controller.location.interval import milliseconds
+from strandline.controller.location.items import Collected, Item, Kept, SharedSource, Source, SourceTable, View
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time, meet
 from strandline.instance.instance import Instance
 from strandline.persist.client import PersistClient
@@ -75,15 +76,15 @@ class Retention:
         self._ticks = 0
         self._moved_at = 0
 
-    async def hold(self, item: Collected) -> None:
+    async def hold(self, item: Kept) -> None:
         """Hold the shards of ``item`` where they stand; older environments' holds are taken over."""
         for shard in kept_shards(item):
             if shard not in self._holds:
                 self._holds[shard] = await self._client.since(shard, HISTORY, self._epoch)
 
     def holds(self, item: Item) -> bool:
-        """Return whether every shard of ``item`` is held; a materialization has none."""
-        return isinstance(item, Materialization) or all(shard in self._holds for shard in kept_shards(item))
+        """Return whether every shard of ``item`` is held; a materialization has none, and a connection."""
+        return not isinstance(item, Kept) or all(shard in self._holds for shard in kept_shards(item))
 
     async def follow(self, catalog: Catalog, instance: Instance, time: int) -> None:
         """Move the holds that may be moved, if it is time to look.
@@ -95,14 +96,15 @@ class Retention:
         if self._ticks < TICKS_BETWEEN and 0 <= time - self._moved_at < IDLE_MS_MAX:
             return
         self._ticks, self._moved_at = 0, time
-        collections = [item for item in catalog.items.values() if not isinstance(item, Materialization)]
+        kept = [item for item in catalog.items.values() if isinstance(item, Kept)]
+        collections = [item for item in kept if isinstance(item, Collected)]
         policies = {item.shard: policy_of(item, self._config) for item in collections}
-        there = {shard for item in collections for shard in kept_shards(item)}
+        there = {shard for item in kept for shard in kept_shards(item)}
         self._holds = {shard: hold for shard, hold in self._holds.items() if shard in there}  # the rest was dropped
         views = [item for item in collections if isinstance(item, View)]
         unopened = [view for view in views if not instance.runs(view.name.lower())]
         limits = [*instance.needed().items(), *view_limits(unopened, catalog, self._reached)]
-        wanted = wanted_sinces(collections, policies, self._upper, limits)
+        wanted = wanted_sinces(kept, policies, self._upper, limits)
         moves = [
             (hold, wanted[shard])
             for shard, hold in sorted(self._holds.items())
@@ -120,29 +122,43 @@ class Retention:
         return None if state is None else reached(state)
 
 
-def kept_shards(item: Collected) -> tuple[str, ...]:
+def kept_shards(item: Kept) -> tuple[str, ...]:
     """Return the shards of an item whose hold moves forward: a source's progress never forgets."""
-    return tuple(shard for shard in item.shards if not (isinstance(item, Source) and shard == item.progress))
+    progress = item.progress if isinstance(item, Source | SharedSource) else None
+    return tuple(shard for shard in item.shards if shard != progress)
 
 
 def wanted_sinces(
-    collections: Iterable[Collected], policies: Mapping[str, Policy], upper: Upper, limits: Iterable[Limit]
+    items: Sequence[Kept], policies: Mapping[str, Policy], upper: Upper, limits: Iterable[Limit]
 ) -> dict[str, Frontier]:
     """Return, by shard, the time before which nothing of it is needed; nothing for a shard that is closed or not open.
 
     ``policies``: of the collections' own shards.
     """
     wanted: dict[str, Frontier] = {}
-    for item in collections:
+    for item in items:
         for shard in kept_shards(item):
-            # A remap is needed from where the source's data are durable.
-            of = upper(item.shard if isinstance(item, Source) else shard)
+            of = _known(item, shard, items, upper)
             if of is not None and of.at is not None:
                 wanted[shard] = Frontier(max(0, of.at - 1 - policies.get(shard, NONE).ms))
     for shard, since in limits:
         if shard in wanted:
             wanted[shard] = meet((wanted[shard], since))
     return wanted
+
+
+def _known(item: Kept, shard: str, items: Sequence[Kept], upper: Upper) -> Frontier | None:
+    """Return how far ``shard`` of ``item`` has come: a remap to where all data that it dates are durable."""
+    match item:
+        case Source():
+            return upper(item.shard)
+        case SharedSource():
+            fed = [each for each in items if isinstance(each, SourceTable) and each.source == item.name.lower()]
+            uppers = [upper(table.shard) for table in fed]
+            known = [each for each in uppers if each is not None]
+            return meet(known) if known and len(known) == len(uppers) else None
+        case _:
+            return upper(shard)
 
 
 def view_limits(views: Iterable[View], catalog: Catalog, upper: Upper) -> Iterator[Limit]:

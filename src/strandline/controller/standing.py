@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from datetime import UTC, datetime
 
-from strandline.controller.location.catalog import Catalog, Materialization, Table
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import (
+    Collected,
+    Connection,
+    Materialization,
+    SharedSource,
+    SourceTable,
+    Table,
+)
 from strandline.frontier.antichain import MINIMUM, Frontier
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 
@@ -29,7 +37,7 @@ def standing(
     """
     found = {}
     for name, item in catalog.items.items():
-        if name in problems:
+        if name in problems or isinstance(item, Connection | SharedSource):  # what the latter feeds stands, not it
             continue
         frontier = frontiers.get(name, MINIMUM)
         if not frontier <= time:
@@ -37,10 +45,17 @@ def standing(
         if isinstance(item, Materialization):
             found[name] = f"it waits for its collections; it has come to {frontier.at}, and the tick's time {time}"
         else:
-            sealed = problems.get(TRANSACTIONS) if isinstance(item, Table) else None
-            why = f"tables cannot be sealed: {sealed}" if sealed else "it stands still"
+            why = _why(item, problems)
             found[name] = f"{why}; its upper is {frontier}, and the tick's time {time}"
     return found
+
+
+def _why(item: Collected, problems: Mapping[str, str]) -> str:
+    if isinstance(item, Table) and (sealed := problems.get(TRANSACTIONS)):
+        return f"tables cannot be sealed: {sealed}"
+    if isinstance(item, SourceTable) and (stalled := problems.get(item.source)):
+        return f"its source {item.source!r} stands still: {stalled}"
+    return "it stands still"
 
 
 def waiting(items: Iterable[str], behind: Container[str], under_way: Mapping[str, int], tick_ms: int) -> dict[str, str]:

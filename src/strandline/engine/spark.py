@@ -30,13 +30,14 @@ from strandline.algebra.first import First
 from strandline.algebra.nodes import Get, Node, stored_columns
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema, quote
 from strandline.engine.arrangements.cache import Arrangements
-from strandline.engine.frames import inline, taken_back
+from strandline.engine.frames import inline, newest, taken_back
 from strandline.engine.frames.derived import derived
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.held import hand_out
 from strandline.engine.frames.narrowed import narrowed
 from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
 from strandline.engine.frames.shared import Shared
+from strandline.engine.parts.arrivals import Arrivals
 from strandline.engine.parts.aside import Aside
 from strandline.engine.parts.merge import Rewriter
 from strandline.engine.parts.net import Netted, netted
@@ -187,6 +188,10 @@ class SparkEngine:
         """See `Engine.aside`."""
         return Aside(self._session, schema, time)
 
+    def arrivals(self, schema: Schema, *, keyed: bool) -> Arrivals:
+        """See `Engine.arrivals`."""
+        return Arrivals(self._session, schema, keyed=keyed)
+
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """See `Engine.query`.  A relation that is a multiset already (no ``__diff``) is taken as it is."""
         frames = {name: unwrap(rows) for name, (_, rows) in relations.items()}
@@ -336,6 +341,20 @@ class SparkEngine:
     async def cancel(self, rows: Rows, held: Rows, *, time: int) -> Rows:
         """See `Engine.cancel`."""
         return wrap(await self._run(partial(taken_back.cancelled, unwrap(rows), unwrap(held), time, self._session)))
+
+    async def records(self, table: pa.Table, schema: Schema) -> Rows:
+        """See `Engine.records`."""
+        return wrap(Local(newest.table_of(table, schema), plain=False))
+
+    async def keyed(
+        self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
+    ) -> Rows:
+        """See `Engine.keyed`."""
+        given = {newest.RECORDS: records, newest.HELD: held, newest.ERRORS: errors}
+        there = {name: rows for name, rows in given.items() if rows is not None}
+        frame = unwrap(records)
+        node = newest.plan(frame.names, schema, key, held=held is not None, errors=errors is not None)
+        return await self.evaluate(node, there, origin=_earliest(frame))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""

@@ -41,10 +41,15 @@ class RunTable:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A collection that an ingestion feeds, and what upstream calls it: "" where the source is one collection."""
+    """A collection that a source feeds.
+
+    ``table``: what upstream calls it, "" where the source is one collection.  ``errors_max``: with how many errors it
+    may go on; None: with any number.
+    """
 
     collection: Collection
     table: str = ""
+    errors_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

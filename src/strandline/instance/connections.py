@@ -18,8 +18,28 @@ from strandline.sources.reader import SourceReader
 class Connectors(Protocol):
     """How sources are read."""
 
-    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema) -> None:
-        """Raise `DefinitionError` if there is no such connector, or it refuses source ``name``."""
+    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema | None) -> None:
+        """Raise `DefinitionError` if there is no such connector, or it refuses source ``name``.
+
+        ``schema``: None for a source that is no collection and feeds tables.
+        """
+        ...
+
+    def check_table(
+        self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
+    ) -> None:
+        """Raise `DefinitionError` if a source with ``options`` cannot feed table ``name`` by ``reference``."""
+        ...
+
+    def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
+        """Raise `DefinitionError` if there is no such kind of connection, or it refuses the options."""
+        ...
+
+    def connections(self, connector: str) -> Mapping[str, str]:
+        """Return the kinds of connection that a connector uses, by the option that names each.
+
+        Raises `DefinitionError` if there is no such connector.
+        """
         ...
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:

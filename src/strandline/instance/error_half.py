@@ -45,6 +45,11 @@ async def tally(engine: Engine, handle: ReadHandle, time: int) -> dict[str, Any]
     return {"rows": found.count, "first": _decoded(found), "since": since}
 
 
+async def count(engine: Engine, handle: ReadHandle, time: int) -> int:
+    """Return how many errors there are at ``time``."""
+    return (await _at(engine, handle, time)).count
+
+
 async def began(engine: Engine, handle: ReadHandle) -> int | None:
     """Return the first time of the stretch of times with errors that lasts until now; None if there are none now."""
     upper = handle.state.upper.at
@@ -104,6 +109,8 @@ def described(error: Mapping[str, Any]) -> str:
     "10 / n has no value for the row {'id': 1, 'n': 0} in v"
     >>> described({"file": "a.csv", "line": 3, "reason": "it has 2 fields; 3 are expected", "raw": "1,2"})
     'a.csv, line 3: it has 2 fields; 3 are expected'
+    >>> described({"place": "visits[0]@17", "reason": "it is no JSON", "raw": "x"})
+    'visits[0]@17: it is no JSON'
     """
     match error:
         case {"expression": expression, "row": row, "collection": collection}:
@@ -113,6 +120,8 @@ def described(error: Mapping[str, Any]) -> str:
         case {"file": file, "reason": reason}:
             line = error.get("line")
             return f"{file}: {reason}" if line is None else f"{file}, line {line}: {reason}"
+        case {"place": place, "reason": reason}:
+            return f"{place}: {reason}"
         case _:
             return str(dict(error))
 
@@ -125,7 +134,7 @@ def remedy(error: Mapping[str, Any]) -> str:
     >>> remedy({"collection": "v", "expression": "10 / n", "row": {"id": 1, "n": 0}})
     'mend or withdraw the rows that caused them'
     """
-    if "file" in error:
+    if "file" in error or "place" in error:
         return "take these records back upstream, or dismiss them with `strandline source skip`"
     return "mend or withdraw the rows that caused them"
 

@@ -7,6 +7,8 @@ An instance is used by one coroutine at a time; it spawns nothing.  What it read
 client, what it knows of upstreams and endpoints through `Connectors` and `Drivers`.  It may be read-only: then sources
 bind nothing, sinks mint nothing and endpoints get nothing, until it is allowed to write.
 
+Long because what runs is started, brought on, reported and ended in one place.
+
 Source: design page "compute" (instances, commands, reconciliation).
 """
 
@@ -20,7 +22,9 @@ from typing import Final
 from strandline.compute.tick import SideBySide, TickReport, tick
 from strandline.errors import ConfigError, FencedError
 from strandline.frontier.antichain import Frontier, as_time, meet
-from strandline.instance import live
+from strandline.instance import beginnings, live
+from strandline.instance.beginnings import Beginning
+from strandline.instance.budget import ErrorBudgets
 from strandline.instance.commands import (
     Collection,
     Command,
@@ -35,7 +39,7 @@ from strandline.instance.commands import (
 from strandline.instance.connections import Connectors, Drivers
 from strandline.instance.dataflows import Dataflows
 from strandline.instance.problems import Problems
-from strandline.instance.reports import Report, ViewStatus
+from strandline.instance.reports import Report, SourceFigures, ViewStatus
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
 from strandline.instance.tasks import start_task
 from strandline.materialize.runtime import Status, Task, unwatched
@@ -44,6 +48,7 @@ from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.read import ReadHandle
 from strandline.persist.together.transactions import SHARD as TRANSACTIONS
 from strandline.persist.together.transactions import Transactions
+from strandline.sources.envelopes.choice import sort_of
 from strandline.sources.ingest import Ingestion
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard, Stalled
@@ -85,6 +90,7 @@ class Instance:
         self._ingestions: dict[str, Ingestion] = {}
         self._dataflows = Dataflows(equipment.client, equipment.engine, epoch, may_write=may_write)
         self._tasks: dict[str, Task] = {}
+        self._budgets = ErrorBudgets(equipment.engine, self._reader)
         self._last_tick = TickReport()
         self.watch: Callable[[Status], None] = unwatched
         """Called after every batch that a task has read or sent; it must not raise or block."""
@@ -110,7 +116,12 @@ class Instance:
             reader.kept = read[shard].kept  # that may have changed, and is no part of what is compared
 
     async def start(self, name: str, command: Command) -> None:
-        """Open an item under this epoch, unless it is open.  Raises what keeps it from opening; then it is not."""
+        """Open an item under this epoch, unless it is open; end it first if it was commanded otherwise.
+
+        Raises what keeps it from opening; then it is not.
+        """
+        if self._commanded.get(name, command) != command:
+            await self.stop(name)
         if name in self._open:
             return
         self._commanded[name] = command
@@ -158,14 +169,14 @@ class Instance:
         async with AsyncExitStack() as failing:
             failing.push_async_callback(reader.close)
             remap = await RemapShard.open(await client.records(command.remap, self._epoch), self._epoch)
-            outputs = [await self._output(each) for each in command.outputs]
+            outputs = [await self._output(each, sort_of(reader.records(each.table))) for each in command.outputs]
             self._ingestions[name] = await Ingestion.open(client.clock, engine, reader, remap, outputs)
             failing.pop_all()
 
-    async def _output(self, output: Output) -> OutputShard:
+    async def _output(self, output: Output, sort: tuple[str, ...]) -> OutputShard:
         fed, client = output.collection, self._client
         new = await client.reader(fed.shard, fed.schema, fed.name) is None
-        data = await client.writer(fed.shard, self._epoch, schema=fed.schema.ddl)
+        data = await client.writer(fed.shard, self._epoch, schema=fed.schema.ddl, sort=sort)
         return OutputShard(output.table, fed.schema, data, new)
 
     async def _start_task(self, name: str, command: RunMaterialization) -> None:
@@ -199,10 +210,12 @@ class Instance:
 
     async def _ingest(self, name: str, ingestion: Ingestion, time: int, *, step: bool) -> None:
         async with self._problems.of(name):
-            await ingestion.tick(time)
+            exceeded = await self._budgets.exceeded(self._outputs(name))
+            if not exceeded:
+                await ingestion.tick(time)
             if step:
                 await self._equipment.together([self._step(name, ingestion, table) for table in ingestion.tables])
-            self._problems.note(name, ingestion.status.stalled)
+            self._problems.note(name, exceeded or ingestion.status.stalled)
 
     async def _step(self, source: str, ingestion: Ingestion, table: str) -> None:
         """Let an output catch up: one that is an item of its own has problems of its own."""
@@ -216,9 +229,11 @@ class Instance:
 
     def _item(self, source: str, table: str) -> str:
         """Return the name of the item that an output of ``source`` is."""
+        return next((out.collection.name.lower() for out in self._outputs(source) if out.table == table), source)
+
+    def _outputs(self, source: str) -> tuple[Output, ...]:
         command = self._commanded.get(source)
-        outputs = command.outputs if isinstance(command, RunIngestion) else ()
-        return next((each.collection.name.lower() for each in outputs if each.table == table), source)
+        return command.outputs if isinstance(command, RunIngestion) else ()
 
     def _feeds(self, name: str) -> tuple[Ingestion, str] | None:
         """Return what feeds the item ``name``, and what its upstream calls it; None if no source does."""
@@ -340,7 +355,28 @@ class Instance:
 
     def counters(self) -> dict[str, int]:
         """Return the live counters of what runs here (`live.py`)."""
-        return live.counters(self._dataflows, self._tasks)
+        return live.counters(self._dataflows, self._tasks, self.sources(), self.beginnings())
+
+    def sources(self) -> dict[str, SourceFigures]:
+        """Return what was done for each collection that a source feeds, by its item's name."""
+        return {
+            self._item(source, table): SourceFigures(
+                of.read_records, of.reread_records, of.durable_records, of.error_records, status.behind
+            )
+            for source, ingestion in self._ingestions.items()
+            for status in (ingestion.status,)
+            for table, of in status.outputs.items()
+        }
+
+    def beginnings(self) -> tuple[Beginning, ...]:
+        """Return what is read or computed for the first time, from memory alone: any thread may ask."""
+        under_way = self.under_way()
+        sources = [
+            beginning
+            for source, ingestion in self._ingestions.items()
+            for beginning in beginnings.of_source(source, ingestion, self._outputs(source), under_way)
+        ]
+        return (*sources, *beginnings.of_views(self._dataflows, under_way))
 
 
 def unopened(name: str) -> ConfigError:

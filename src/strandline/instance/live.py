@@ -1,7 +1,9 @@
 """Live counters: what only the process that writes knows of sinks and endpoints, by name, for `status` anywhere.
 
-They are plain numbers, named ``sink/<view>/<field of Counters>``, ``moving/<materialization>/<field of Moving>``, and
-``step/<stage>/<field of Done>``, for the last step of a stage; what is no number there is part of the name.
+They are plain numbers, named ``sink/<view>/<field of Counters>``, ``moving/<materialization>/<field of Moving>``,
+``source/<source or its table>/<field>``, ``first/<item>/<field of Beginning>`` for what is read or computed for the
+first time, and ``step/<stage>/<field of Done>``, for the last step of a stage; what is no number there is part of the
+name.
 The process that writes reads its own; another one asks it over the push connection, together with persist's counters.
 
 Source: design pages "environment" (status) and "compute" (sink).
@@ -10,27 +12,45 @@ Source: design pages "environment" (status) and "compute" (sink).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Final
 
 from strandline.compute.lookups import Access
 from strandline.compute.step import Done
+from strandline.instance.beginnings import Beginning
 from strandline.instance.dataflows import Dataflows
+from strandline.instance.reports import SourceFigures
 from strandline.materialize.runtime import Task
 
 SINK: Final = "sink"
 MOVING: Final = "moving"
 STEP: Final = "step"
+SOURCE: Final = "source"
+FIRST: Final = "first"
 SENT_BYTES_MAX: Final = 32 * 1024
 """The limit for the names of counters that are sent to other processes: all of them travel in one frame."""
 
-_LIVE: Final = (f"{SINK}/", f"{MOVING}/", f"{STEP}/")
+_LIVE: Final = tuple(f"{kind}/" for kind in (SINK, MOVING, STEP, SOURCE, FIRST))
 
 
-def counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> dict[str, int]:
-    """Return what the sinks of each view (its internal stages' too) did here, and each last step and transaction."""
-    return dict(_counters(dataflows, tasks))
+def counters(
+    dataflows: Dataflows, tasks: Mapping[str, Task], sources: Mapping[str, SourceFigures], firsts: Iterable[Beginning]
+) -> dict[str, int]:
+    """Return what the sinks of each view (its internal stages' too) did here, and each last step and transaction.
+
+    And what was done for each of ``sources`` (those that are collections, and tables of others), and the beginnings.
+    """
+    found = dict(_of_sources(sources, firsts))
+    return found | dict(_counters(dataflows, tasks))
+
+
+def _of_sources(sources: Mapping[str, SourceFigures], firsts: Iterable[Beginning]) -> Iterator[tuple[str, int]]:
+    for name, figures in sources.items():
+        yield from ((f"{SOURCE}/{name}/{field}", count) for field, count in asdict(figures).items())
+    for first in firsts:
+        fields = {"rows": first.rows, "about": first.about, "since_ms": first.since_ms}
+        yield from ((f"{FIRST}/{first.name}/{field}", n) for field, n in fields.items() if n is not None)
 
 
 def _counters(dataflows: Dataflows, tasks: Mapping[str, Task]) -> Iterator[tuple[str, int]]:

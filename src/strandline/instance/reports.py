@@ -22,6 +22,20 @@ class ViewStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFigures:
+    """What was done for a collection that a source feeds, since it was opened here, in records.
+
+    ``behind``: how many of upstream's offsets its source has bound and not made durable.
+    """
+
+    read_records: int
+    reread_records: int
+    durable_records: int
+    error_records: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """How far each item is, by its name, and what was done for it since it was opened here.
 

@@ -22,6 +22,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine, Rows
+from strandline.sources.kinds import ReportsSnapshots, SnapshotProgress
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
@@ -85,7 +86,13 @@ class Ingestion:
         outputs = {table: steps.status for table, steps in self._steps.items()}
         reasons = (self._stalled, *(each.stalled for each in outputs.values()), self._resumption.problem)
         stalled = next(filter(None, reasons), "")
-        return Status(outputs, self.bound, self._resumption.offsets, stalled, self._reader.notices())
+        bound, resume = self._remap.remap.frontier, self._resumption.offsets
+        return Status(outputs, self.bound, resume, stalled, self._reader.notices(), bound)
+
+    def snapshots(self) -> dict[str, SnapshotProgress]:
+        """How far the snapshots are that are read now, by table, where the reader can say so."""
+        found = self._reader.snapshots() if isinstance(self._reader, ReportsSnapshots) else ()
+        return {each.table: each for each in found}
 
     def upper_of(self, table: str) -> Frontier:
         """Return what is durable in one output, as last seen."""

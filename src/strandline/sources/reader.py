@@ -20,14 +20,15 @@ Source: design page "sources" (reading is by range; snapshots).  Contract suite:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.algebra.schema import Schema
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.records import RecordShard
+from strandline.sources.kinds import ConnectionKind, Discovery
 from strandline.sources.reclock import Slice
 from strandline.store.clock import Clock
 
@@ -76,7 +77,8 @@ class SourceReader(Protocol):
         """Return the offsets of the snapshot that `read` begins the table with; None: all of it can be read by range.
 
         Opens it upstream, or keeps the one that this reader has open.  It is asked for only while nothing of the table
-        is durable, and must be held until `read` has taken it or the reader is closed; a later reader takes its own.
+        is durable.  Any number of reads may take it (errors are located by a second one); it ends when a later slice of
+        the table is read, when one of its reads fails, or with the reader.  Then the next call opens another.
         """
         ...
 
@@ -170,6 +172,10 @@ def any_schema(options: object, schema: Schema) -> None:
     """Accept every schema: what a record is read as is its definition's choice."""
 
 
+def any_table(options: object, reference: str, schema: Schema) -> None:
+    """Accept every table: whether upstream has it is found out when it is read."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderKind(Generic[O]):
     """A reader that CREATE SOURCE can name: its connector's name, its options, and how it is opened.
@@ -177,9 +183,18 @@ class ReaderKind(Generic[O]):
     ``options`` is a dataclass of `strandline.options`.  ``check`` raises `DefinitionError` if rows of a schema cannot
     be made with these options: at CREATE SOURCE, before anything is stored.  ``open`` raises what stores raise, and
     `FencedError` if a newer epoch was admitted.
+
+    ``connections``: the kinds of connection whose options a source may take from a connection, by the option that
+    names it: ``connection``, or one that ends in ``_connection``.  ``tables``: a source feeds tables (CREATE TABLE …
+    FROM SOURCE) and is no collection itself; then ``check_table`` is asked, and ``check`` never.  ``discovery``: how to
+    find out what there is to read.
     """
 
     name: str
     options: type[O]
     open: Callable[[O, Surroundings], Awaitable[SourceReader]]
     check: Callable[[O, Schema], None] = any_schema
+    connections: Mapping[str, ConnectionKind] = field(default_factory=dict)
+    tables: bool = False
+    check_table: Callable[[O, str, Schema], None] = any_table
+    discovery: Discovery[Any] | None = None

@@ -42,6 +42,7 @@ class Status:
     """A source: its outputs by table, what is bound, and what upstream may forget.
 
     ``stalled``: why the last tick or step came to nothing, or upstream could not be told what it may forget.
+    ``available``: how far upstream could be read when it was last asked, which is bound.
     """
 
     outputs: Mapping[str, OutputStatus] = field(default_factory=dict)
@@ -49,6 +50,16 @@ class Status:
     resume: Offsets = NOTHING_READ
     stalled: str = ""
     notices: tuple[str, ...] = ()
+    available: Offsets = NOTHING_READ
+
+    @property
+    def behind(self) -> int:
+        """How many of upstream's offsets are bound and not durable in all outputs: its messages, where it counts them.
+
+        >>> Status(resume=Offsets({"0": 3}), available=Offsets({"0": 5, "1": 2})).behind
+        4
+        """
+        return sum(max(0, end - self.resume[partition]) for partition, end in self.available.entries)
 
     @property
     def read_records(self) -> int:

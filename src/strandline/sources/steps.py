@@ -224,7 +224,8 @@ class Steps:
         rows = await self._envelope.updates(records, slices, lower, located=locate)
         request = self._request(lower, upper)
         return await self._engine.stage(
-            rows, structs.replace(request, small=self._reader.likely_small(slices), normalised=True)
+            rows,
+            structs.replace(request, small=self._reader.likely_small(slices), normalised=self._envelope.settled),
         )
 
     def _request(self, lower: Frontier, upper: Frontier) -> StageRequest:
@@ -234,6 +235,7 @@ class Steps:
             as_time(lower),
             as_time(upper),
             self._data.stage_prefix(),
+            sort=self._data.state.sort,
             small=True,
             inline_bytes_max=self._data.inline_room,
         )

@@ -20,12 +20,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from strandline.controller.assembly import Assembly
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.tenure import SystemProcesses
 from strandline.engine.files.decoder import SparkFiles
+from strandline.engine.messages.decoder import SparkMessages
+from strandline.engine.session import kafka_jars
 from strandline.engine.session.functions import Functions
 from strandline.engine.session.start import adopt, build
 from strandline.engine.spark import SparkEngine
@@ -71,7 +73,7 @@ def assemble(
         blob = _cached(blob, where, config, opened)
         if mode is Mode.INDEPENDENT:
             blob = ReadingBlob(blob)
-        wanted = where.spark_settings(config.spark)
+        wanted = kafka_jars.jars(where.spark_settings(config.spark), config.kafka_jars)
         session = build(wanted) if spark is None else adopt(spark, wanted)
         if spark is None:
             opened.callback(session.stop)
@@ -88,7 +90,7 @@ def assemble(
             store,
             engine,
             SparkAnalyst(session, functions),
-            Readers(clock, engine, SparkFiles(session), cast("Any", None)),  # no reader asks for messages yet
+            Readers(clock, engine, SparkFiles(session), SparkMessages(session)),
             partial(driver, clock),
             side_by_side,
             SystemProcesses(),

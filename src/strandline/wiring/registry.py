@@ -7,14 +7,14 @@ Source: design pages "sources" and "materialize" (drivers are products).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from strandline.algebra.schema import Schema
-from strandline.controller.location.on_error import OPTION, MaterializationOptions, SourceOptions
+from strandline.controller.location.on_error import MaterializationOptions, SourceOptions
 from strandline.errors import DefinitionError
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
@@ -22,12 +22,14 @@ from strandline.materialize.drivers import duckdb
 from strandline.options import lines, resolve_reference, understood
 from strandline.persist.client import PersistClient
 from strandline.persist.handles.plane import Engine
+from strandline.sources.kinds import ConnectionKind, Discovered
 from strandline.sources.reader import FileDecoder, MessageDecoder, ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers import clock
 from strandline.sources.readers.delta import kind as delta
 from strandline.sources.readers.files import reader as files
 from strandline.sources.readers.generators import auction, bank, counter, tpch
 from strandline.sources.readers.iceberg import kind as iceberg
+from strandline.sources.readers.kafka import reader as kafka
 from strandline.sources.readers.webhook import reader as webhook
 from strandline.store.clock import Clock
 from strandline.wiring.locations import KINDS as LOCATIONS
@@ -39,6 +41,7 @@ READERS: Final[Mapping[str, ReaderKind[Any]]] = {
     for kind in (
         files.KIND,
         clock.KIND,
+        kafka.KIND,
         webhook.KIND,
         delta.KIND,
         iceberg.KIND,
@@ -48,6 +51,10 @@ READERS: Final[Mapping[str, ReaderKind[Any]]] = {
         tpch.KIND,
     )
 }
+CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
+    kind.name: kind for reader in READERS.values() for kind in reader.connections.values()
+}
+"""Every kind of connection: those that a reader uses."""
 DRIVERS: Final[Mapping[str, DriverKind[Any]]] = {kind.name: kind for kind in (duckdb.KIND,)}
 
 _resolved = partial(resolve_reference, base=Path())
@@ -75,20 +82,75 @@ class Readers:
     decoder: FileDecoder
     messages: MessageDecoder
 
-    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema) -> None:
+    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema | None) -> None:
         """See `Connectors.check`."""
         kind = named(READERS, "connector", connector)
-        kind.check(understood(f"source {name!r}", kind.options, options), schema)
+        if schema is None and not kind.tables:
+            raise DefinitionError(
+                f"source {name!r} needs columns: CREATE SOURCE {name} (column type, …) FROM {connector} …"
+            )
+        if schema is not None and kind.tables:
+            raise DefinitionError(
+                f"source {name!r} has no columns: {connector} has many tables; CREATE SOURCE {name} FROM {connector} "
+                f"(…), then CREATE TABLE t (column type, …) FROM SOURCE {name} (REFERENCE '…') for each"
+            )
+        given = understood(f"source {name!r}", kind.options, options)
+        if schema is not None:
+            kind.check(given, schema)
+
+    def check_table(
+        self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
+    ) -> None:
+        """See `Connectors.check_table`."""
+        kind = named(READERS, "connector", connector)
+        kind.check_table(understood(f"the source of table {name!r}", kind.options, options), reference, schema)
+
+    def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
+        """See `Connectors.check_connection`."""
+        understood(f"connection {name!r}", named(CONNECTIONS, "kind of connection", system).options, options)
+
+    def connections(self, connector: str) -> Mapping[str, str]:
+        """See `Connectors.connections`."""
+        used = named(READERS, "connector", connector).connections
+        return {option: kind.name for option, kind in used.items()}
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """See `Connectors.reader`."""
         kind = named(READERS, "connector", source.connector)
-        own = {name: text for name, text in source.options.items() if name != OPTION}
-        options = understood(f"source {source.name!r}", kind.options, own, resolve=_resolved)
+        options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
         schemas = {output.table: output.collection.schema for output in source.outputs}
         progress = partial(client.records, source.progress, epoch)
         given = Surroundings(self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress)
         return await kind.open(options, given)
+
+
+async def discover(connector: str, options: Mapping[str, str]) -> Sequence[Discovered]:
+    """Return what an upstream has to read.
+
+    Raises `DefinitionError` if there is no such connector, it cannot say, or an option is not known; and what the
+    upstream raises.
+    """
+    kind = named(READERS, "connector", connector)
+    if kind.discovery is None:
+        raise DefinitionError(f"{connector} cannot say what there is to read; {', '.join(discovering())} can")
+    given = understood(f"discover {connector}", kind.discovery.options, options, resolve=_resolved)
+    return list(await kind.discovery.find(given))
+
+
+def discovering(system: str | None = None) -> dict[str, str]:
+    """Return the connectors that can say what there is to read, by which option each takes a connection to ``system``.
+
+    None: all of them, whatever they connect by.
+
+    >>> discovering()["files"], discovering("nowhere")
+    ('', {})
+    """
+    found = {}
+    for name, kind in READERS.items():
+        takes = [option for option, each in kind.connections.items() if each.name == system]
+        if kind.discovery is not None and (takes or system is None):
+            found[name] = next(iter(takes), "")
+    return found
 
 
 def driver(clock: Clock, endpoint: str, options: Mapping[str, str]) -> Driver:

@@ -16,8 +16,8 @@ from strandline.controller.asking.backfill import backfill
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import Bind, CreateMaterialization
-from strandline.controller.location.catalog import BoundTable, Table
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import BoundTable, Table
 from strandline.errors import DefinitionError, InvalidUsage
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -54,7 +54,7 @@ class Place:
         """Open it for the first time: two tables in one materialization, which has followed them."""
         core = await self.open()
         for name in ("orders", "people"):
-            await definitions._add(core, Table(name, COLUMNS, f"shard-{name}"))
+            await definitions.add(core, Table(name, COLUMNS, f"shard-{name}"))
         binds = (Bind("orders", "Orders", ("k",)), Bind("people", "People", ("k",)))
         options = {"path": str(self.file)}
         await definitions.create_materialization(core, CreateMaterialization("out", "duckdb", options, binds, False))

@@ -13,7 +13,7 @@ from strandline.controller.asking import selfcheck
 from strandline.controller.asking.selfcheck import FIRST_CHECKS, PARTS, SHARE, SelfCheck
 from strandline.controller.asking.verification import Sample, Verification
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import View
+from strandline.controller.location.items import View
 from strandline.errors import FencedError, Unavailable
 from strandline.instance.problems import Problems
 from strandline.instance.reports import ViewStatus

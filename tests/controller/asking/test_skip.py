@@ -17,8 +17,8 @@ from strandline.controller.asking.skip import skip
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import parse
-from strandline.controller.location.catalog import Source
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Source
 from strandline.errors import CollectionError, DefinitionError, InvalidUsage, Unavailable
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
@@ -58,7 +58,7 @@ class Place:
         """Open it, with the items defined; ``path``: of the endpoint."""
         core = await self.open()
         columns = tuple((column.name, column.type) for column in SCHEMA)
-        await definitions._add(core, Source("s", columns, "data", "list", {}, remap="remap", progress="progress"))
+        await definitions.add(core, Source("s", columns, "data", "list", {}, remap="remap", progress="progress"))
         await definitions.create_view(core, cast("Any", parse(VIEW)))
         if path is not None:
             sql = f"CREATE MATERIALIZATION out INTO duckdb OPTIONS (path '{path}') AS v KEY (k)"

@@ -101,6 +101,33 @@ def test_a_source_may_be_written_in_sql_or_in_yaml(tmp_path):
     assert found["b"] == CreateSource("b", "`k` INT, `v` STRING", "files", options)
 
 
+def test_a_source_its_tables_and_its_connection_are_the_same_in_sql_and_in_yaml(tmp_path):
+    """An author who moves a definition from one form to the other would be told that it changed."""
+    sql = statements(
+        write(
+            tmp_path / "sql",
+            connections__c_sql="CREATE CONNECTION c TO kafka (brokers = 'b:9092', password = 'file:pw')",
+            sources__s_sql="CREATE SOURCE s (a INT, b STRING) FROM KAFKA (connection = c, topic = t) KEY (a) "
+            "KEY FORMAT text FORMAT json INCLUDE offset, KEY AS k ENVELOPE UPSERT;\n"
+            "CREATE SOURCE bank FROM POSTGRES (connection = pg)",
+            tables__accounts_sql="CREATE TABLE accounts (a INT) FROM SOURCE bank (REFERENCE 'public.a', errors_max 9)",
+        )
+    )
+    yml = statements(
+        write(
+            tmp_path / "yml",
+            connections__c_yml="to: Kafka\noptions: {brokers: 'b:9092', password: 'file:pw'}",
+            sources__s_yml="from: KAFKA\nconnection: c\ncolumns: a INT, b STRING\noptions: {topic: t}\nkey: [a]\n"
+            "key_format: text\nformat: JSON\ninclude: {offset: offset, key: k}\nenvelope: upsert",
+            sources__bank_yml="from: postgres\noptions: {connection: pg}",
+            tables__accounts_yml="source: bank\nreference: public.a\ncolumns: a INT\noptions: {errors_max: 9}",
+        )
+    )
+    secrets = [file.pop("c") for file in (sql, yml)]
+    assert [each.options["password"] for each in secrets] == [f"file:{tmp_path / n / 'pw'}" for n in ("sql", "yml")]
+    assert sql == yml
+
+
 def test_a_materialization_takes_its_driver_and_options_from_an_endpoint(tmp_path):
     """Every materialization would repeat where its endpoint is, and one of them would be forgotten when it moves."""
     settings = "location: data\nendpoints: {warehouse: {driver: duckdb, path: out/w.duckdb}}"
@@ -126,7 +153,11 @@ def test_references_stay_references_and_their_files_are_seen_from_the_project(tm
     ("files", "said"),
     [
         ({"sources__a_yml": "columns: a INT\noption: {}"}, "sources/a.yml: .*`option`"),
-        ({"sources__a_yml": "options: {}"}, "sources/a.yml: .*`columns`"),
+        ({"sources__a_yml": "include: [size]"}, "sources/a.yml: include: there is no 'size'; there is key, partition"),
+        ({"sources__a_yml": "options: {key: a}\nkey: [a]"}, "sources/a.yml: option 'key' is given twice"),
+        ({"sources__a_yml": "from: kafka\nusing: kafka"}, "sources/a.yml: `from` and `using` name one connector both"),
+        ({"tables__a_yml": "source: s\nreference: r"}, "tables/a.yml: columns is missing"),
+        ({"tables__a_yml": "source: s\nrefrence: r"}, "tables/a.yml: .*did you mean `reference`"),
         ({"sources__a_py": ""}, r"sources/a.py: sources/ may hold only .sql and .yml files"),
         ({"views__a_yml": ""}, r"views/a.yml: views/ may hold only .sql files"),
         ({"views__a_sql": "CREATE TABLE t (a INT)"}, "views/a.sql: 't' belongs in tables/"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder, Materialization, View
-from strandline.errors import ConfigError, Indeterminate
+from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
+from strandline.controller.location.items import Connection, Materialization, SharedSource, Source, SourceTable, View
+from strandline.errors import ConfigError, DefinitionError, Indeterminate
 from strandline.persist.handles.register import Register
 from strandline.store.consensus import Committed, CompareAndSet, Mismatch
 from strandline.store.memory import MemoryConsensus
@@ -16,13 +17,56 @@ from strandline.testing.simulation.kernel import run_sync
 def test_a_catalog_of_a_newer_format_is_neither_read_nor_written_back() -> None:
     """Damage: an older version that is started by mistake takes away what only the newer one knows of an item."""
     register = Register(KEY, HandClock(), CountingIds(), MemoryConsensus())
-    body = b'{"format": 2, "epoch": 3, "items": {}, "new": [1]}'
+    body = b'{"format": 3, "epoch": 3, "items": {}, "new": [1]}'
     run_sync(register.update(lambda _: body))
     store = CatalogStore(register)
     for act in (store.read(), store.succeed(lambda _: pytest.fail("it was admitted"))):
-        with pytest.raises(ConfigError, match="catalog is kept in format 2"):
+        with pytest.raises(ConfigError, match="catalog is kept in format 3"):
             run_sync(act)
     assert run_sync(register.read()) == body
+
+
+OLD = (
+    b'{"format":1,"epoch":4,"holder":null,"items":{'
+    b'"s":{"kind":"source","name":"s","columns":[["a","int"]],"shard":"s-1","connector":"files",'
+    b'"options":{"path":"/d","on_error":"continue"},"remap":"s-2","progress":"s-3"},'
+    b'"v":{"kind":"view","name":"v","columns":[],"shard":"s-4","sql":"","imports":["s"],"stages":{},"conf":{}}},'
+    b'"dropped":[]}'
+)
+"""A catalog as the first release wrote it."""
+
+
+def test_a_catalog_of_the_first_release_is_read_and_stays_readable_for_it() -> None:
+    """Damage: an upgrade loses a source; or one step back is not possible, although nothing new was defined."""
+    register = Register(KEY, HandClock(), CountingIds(), MemoryConsensus())
+    run_sync(register.update(lambda _: OLD))
+    store = CatalogStore(register)
+    found = run_sync(store.read())
+    source = found.items["s"]
+    assert isinstance(source, Source)
+    assert (source.shards, source.keep_history, found.forgives(source)) == (("s-1", "s-2", "s-3"), None, True)
+    assert found.without("v").format == 1
+    assert found.with_item(Connection("c", "list", {})).format == 2
+    assert found.with_item(Connection("c", "list", {})).without("c").format == 2
+
+
+def test_what_a_source_needs_is_dropped_after_it_and_gives_it_its_options() -> None:
+    """Damage: a source is left without the server that it reads, or with another one's password."""
+    connection = Connection("PG", "postgres", {"host": "h", "password": "env:PW"})
+    bank = SharedSource("Bank", "postgres", {"connection": "pg", "publication": "p", "errors_max": "3"}, "s-1", "s-2")
+    accounts = SourceTable("accounts", (("id", "int"),), "s-3", "bank", "public.accounts", {"errors_max": "9"})
+    catalog = Catalog().with_item(connection).with_item(bank).with_item(accounts)
+    assert catalog.dependents("pg") == ["Bank"]
+    assert catalog.dependents("bank") == ["accounts"]
+    own = {"host": "h", "password": "env:PW", "publication": "p", "errors_max": "3"}
+    assert catalog.source_options(bank) == own
+    assert catalog.source_options(accounts) == {**own, "errors_max": "9"}
+    assert catalog.fed_by("BANK") == [accounts]
+    assert catalog.without("accounts").dropped == ("s-3",)
+    with pytest.raises(DefinitionError, match="source 'Bank' is no collection; its tables are: accounts"):
+        catalog.collection("bank")
+    with pytest.raises(DefinitionError, match="there is no collection 'pgg'"):
+        catalog.collection("pgg")
 
 
 def test_what_no_item_keeps_is_dropped_and_nothing_else() -> None:

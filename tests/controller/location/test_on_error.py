@@ -17,8 +17,8 @@ from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.language.statements import parse
-from strandline.controller.location.catalog import Materialization, Table
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Materialization, Table
 from strandline.errors import CollectionError, DefinitionError
 from strandline.instance.tables import Change
 from strandline.store.memory import MemoryBlob, MemoryConsensus
@@ -52,7 +52,7 @@ async def opened() -> Core:
     blob, clock = MemoryBlob(), HandClock(1_000)
     assembly = list_assembly(clock, CountingIds("p"), blob, MemoryConsensus(), drivers=partial(driver, clock))
     core = await Core.open(assembly, Config(), Mode.FULL)
-    await definitions._add(core, Table("t", (("k", "bigint"), ("n", "bigint")), "shard-t"))
+    await definitions.add(core, Table("t", (("k", "bigint"), ("n", "bigint")), "shard-t"))
     await define(core, QUOTIENTS)
     await define(core, ABOVE)
     await change(core, [(1, 1), (2, 2)])

@@ -31,16 +31,8 @@ import msgspec
 from laws.broken import LawBrokenError, require
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.controller.commanded import bindings, log_key
-from strandline.controller.location.catalog import (
-    KEY,
-    Catalog,
-    CatalogStore,
-    Materialization,
-    Source,
-    Table,
-    View,
-    shards_of,
-)
+from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, shards_of
+from strandline.controller.location.items import Materialization, Source, Table, View
 from strandline.frontier.antichain import as_time
 from strandline.frontier.gauge import Offsets
 from strandline.materialize.log import decode

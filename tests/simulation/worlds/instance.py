@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from laws.broken import LawBrokenError, require
 from laws.views import Attempt, standing
 from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import CATALOG, Core
-from strandline.controller.defining import definitions
-from strandline.controller.language.statements import Drop, parse
-from strandline.controller.location.catalog import Materialization, Source, Table
+from strandline.controller.defining import creating, definitions
+from strandline.controller.language.statements import Create, Drop, parse
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import Materialization, Source, Table
 from strandline.controller.published import PROBLEMS, Published
 from strandline.errors import (
     AsOfError,
@@ -47,20 +47,13 @@ CATCH_UP_TICKS: Final = 2
 WATCH_EVERY_S: Final = 0.04
 
 
-_CREATES: Final = {
-    "CreateTable": "create_table",
-    "CreateSource": "create_source",
-    "CreateView": "create_view",
-    "CreateMaterialization": "create_materialization",
-}
 parsed: Final = cache(parse)
 """The few statements of the world, each read once."""
 
 
 async def create(core: Core, text: str) -> None:
     """Do a CREATE statement."""
-    statement = parsed(text)
-    await getattr(definitions, _CREATES[type(statement).__name__])(core, statement)
+    await creating.create(core, cast("Create", parsed(text)))
 
 
 class Instance:

@@ -19,7 +19,8 @@ from strandline.algebra.schema import Column, Schema
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.stage import Stage
 from strandline.controller import planning
-from strandline.controller.location.catalog import Catalog, Materialization
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import Materialization
 from strandline.testing.lists.list_analyst import ListAnalyst
 from strandline.testing.lists.list_plans import Query
 from strandline.testing.lists.list_source import SCHEMA as MESSAGES

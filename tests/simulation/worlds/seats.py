@@ -140,7 +140,7 @@ class Room(Seated[S]):
         self.generation = 1
         objects, versions = opened
         self.objects, self.versions = dict(objects), {key: list(held) for key, held in versions.items()}
-        self.places = MemoryBlob(self.objects), _Told(self.versions, self._committed)
+        self.places = MemoryBlob(self.objects), Told(self.versions, self._committed)
         self.furnish(*self.places)
 
     def fresh_epoch(self) -> int:
@@ -188,7 +188,7 @@ class Room(Seated[S]):
         run_sync(self.committed(shard))
 
 
-class _Told(MemoryConsensus):
+class Told(MemoryConsensus):
     """A Consensus that reports each key with a new version."""
 
     def __init__(self, versions: dict[str, list[Versioned]], told: Callable[[str], None]) -> None:

@@ -8,7 +8,7 @@ Source: craft page "reliability" (3.1).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final, TypeVar
@@ -113,6 +113,10 @@ class Connectors:
 
     def check(self, name: str, connector: str, options: object, schema: object) -> None:
         """Accept everything."""
+
+    def connections(self, connector: str) -> Mapping[str, str]:
+        """Return that no connector uses any."""
+        return {}
 
     async def reader(self, source: RunIngestion, client: PersistClient, epoch: int) -> SourceReader:
         """Return the reader of ``source``."""

@@ -23,8 +23,8 @@ from typing import Final
 from laws.broken import LawBrokenError
 from laws.views import FOREIGN
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import View
 from strandline.controller.location.config import Config, Mode
+from strandline.controller.location.items import View
 from strandline.errors import FencedError, InvalidUsage, StoreError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient

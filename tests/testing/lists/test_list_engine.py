@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from strandline.algebra.schema import DIFF, TIME
 from strandline.store.memory import MemoryBlob
 from strandline.testing.contracts.engine_contract import SCHEMA, EngineContract, errors, request, table
+from strandline.testing.contracts.keyed_contract import KeyedContract
 from strandline.testing.contracts.lookup_contract import LookupContract
 from strandline.testing.lists.list_engine import ListEngine, updates
 
@@ -19,7 +20,7 @@ def load(rows, schema):
     return updates(schema, rows.to_pylist())
 
 
-class TestListEngine(EngineContract, LookupContract):
+class TestListEngine(EngineContract, LookupContract, KeyedContract):
     @pytest.fixture
     def engine(self):
         return ListEngine(MemoryBlob())

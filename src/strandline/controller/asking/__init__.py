@@ -1,3 +1,14 @@
 """Asking: queries, verification, status, and what an operator does by hand."""
 
-__all__ = ["backfill", "holding", "housekeeping", "progress", "reads", "selfcheck", "skip", "status", "verification"]
+__all__ = [
+    "backfill",
+    "freshness",
+    "holding",
+    "housekeeping",
+    "progress",
+    "reads",
+    "selfcheck",
+    "skip",
+    "status",
+    "verification",
+]

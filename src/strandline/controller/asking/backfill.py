@@ -17,7 +17,8 @@ import msgspec
 
 from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import Catalog, Materialization, unknown
+from strandline.controller.location.catalog import Catalog, unknown
+from strandline.controller.location.items import Materialization
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import Source, View
 from strandline.controller.location.config import Mode
+from strandline.controller.location.items import SharedSource, Source, View
 from strandline.controller.location.tenure import lives, released
 from strandline.errors import CorruptionError, InvalidUsage, StrandlineError
 from strandline.persist.fsck import check_location, held_by_transactions, shards_of
@@ -30,6 +30,8 @@ async def shards(core: Core) -> dict[str, str]:
             case Source():
                 names |= {item.shard: item.name, item.remap: f"{item.name} (remap)"}
                 names[item.progress] = f"{item.name} (progress)"
+            case SharedSource():
+                names |= {item.remap: f"{item.name} (remap)", item.progress: f"{item.name} (progress)"}
             case View():
                 names |= {shard: f"{item.name}/{stage}" for stage, shard in item.stages.items()}
                 names[item.shard] = item.name

@@ -17,7 +17,8 @@ from strandline.controller.core import Core
 def progress(core: Core) -> dict[str, Any]:
     """Return counters since this process opened the environment, its last tick's steps, and the problems there are.
 
-    ``sources``: records read, read again, made durable, in error.  ``steps``: stage to number of input updates read.
+    ``sources``: records read, read again, made durable, in error.  ``first``: of what nothing is durable yet.
+    ``steps``: stage to number of input updates read.
     """
     writing = core.require_writing()
     report = writing.instance.report()
@@ -31,6 +32,9 @@ def progress(core: Core) -> dict[str, Any]:
                 "error_records": source.error_records,
             }
             for name, source in report.sources.items()
+        },
+        "first": {
+            each.name: {"phase": each.verb, "rows": each.rows, "about": each.about} for each in core.beginnings()
         },
         "steps": dict(report.steps),
         "materializations": {

@@ -24,7 +24,8 @@ from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.compute.plan.scalars.dialect import parse, position_of, words
 from strandline.controller.asking.holding import Hold
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import ERRORS_SUFFIX, Materialization, Source, unknown
+from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
+from strandline.controller.location.items import Collected, Fed
 from strandline.engine.sql.edits import Edit
 from strandline.errors import AsOfError
 from strandline.instance import error_half
@@ -33,8 +34,19 @@ from strandline.persist.handles.plane import Contents, Half, Rows
 from strandline.persist.handles.read import ReadHandle
 
 ERRORS: Final = Schema(
-    (Column("file", "string"), Column("line", "bigint"), Column("reason", "string"), Column("raw", "string"))
+    (
+        Column("file", "string"),
+        Column("line", "bigint"),
+        Column("reason", "string"),
+        Column("raw", "string"),
+        Column("place", "string"),
+        Column("key", "string"),
+    )
 )
+"""What is said of a record that could not be decoded: where it stands in a file, or in what else, and why.
+
+``key``: what it says is the row of, where that is known, as JSON: a later record of this key withdraws the error.
+"""
 
 
 @dataclass(frozen=True)
@@ -98,8 +110,8 @@ async def latest(handles: Iterable[ReadHandle]) -> int:
 
 def relations_of(core: Core, sql: str) -> list[str]:
     """Return the collections that ``sql`` may name, in lower case; where it cannot be read here, those that occur."""
-    known = {name: item for name, item in core.catalog.items.items() if not isinstance(item, Materialization)}
-    names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Source)}
+    known = {name: item for name, item in core.catalog.items.items() if isinstance(item, Collected)}
+    names = set(known) | {name + ERRORS_SUFFIX for name, item in known.items() if isinstance(item, Fed)}
     tree = parse(sql)
     if tree is None:
         occurring = {word.text.lower() for word in words(sql)}
@@ -143,8 +155,7 @@ async def refuse_changes(core: Core, handle: ReadHandle, lower: int, upper: int)
 
 
 def _forgiven(core: Core, handle: ReadHandle) -> bool:
-    item = core.catalog.find(handle.name)
-    return isinstance(item, Source) and item.forgiven
+    return core.catalog.forgives(core.catalog.find(handle.name))
 
 
 async def updates(

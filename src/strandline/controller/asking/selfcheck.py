@@ -23,7 +23,7 @@ import msgspec
 
 from strandline.controller.asking.verification import Sample, Verification, verify
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import View
+from strandline.controller.location.items import View
 from strandline.errors import AsOfError, CollectionError, EvaluationError, FencedError, reason
 from strandline.instance.reports import ViewStatus
 

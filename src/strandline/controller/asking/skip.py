@@ -18,8 +18,10 @@ from strandline.algebra.nodes import Get
 from strandline.algebra.schema import ERROR, Column, Schema
 from strandline.controller.asking import reads
 from strandline.controller.asking.holding import Hold
+from strandline.controller.commanded import runs_in
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import Source, unknown
+from strandline.controller.location.catalog import unknown
+from strandline.controller.location.items import Fed
 from strandline.errors import InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.instance import error_half
@@ -43,8 +45,9 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
         SourceError, Unavailable: it is to be applied, and the source stands still.
     """
     source = core.catalog.find(name)
-    if not isinstance(source, Source):
-        raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Source)))
+    if not isinstance(source, Fed):
+        core.catalog.collection(name)  # which says what the tables of a source are, if it has some
+        raise unknown("source", name, (n for n, item in core.catalog.items.items() if isinstance(item, Fed)))
     upper = await _caught_up(core, source) if apply else None
     reader = await core.reader(source.name)
     latest = await reads.latest([reader])
@@ -56,11 +59,12 @@ async def skip(core: Core, name: str, as_of: int | None, *, apply: bool) -> dict
     return {"source": source.name, "as_of": time, **seen, "applied": apply, "dismissed_at": dismissed}
 
 
-async def _caught_up(core: Core, source: Source) -> Frontier:
+async def _caught_up(core: Core, source: Fed) -> Frontier:
     """Return how far the source is, all that it has bound being durable."""
-    upper = await core.require_writing().instance.catch_up(source.name.lower())
+    name = source.name.lower()
+    upper = await core.require_writing().instance.catch_up(name)
     if upper is None:
-        problem = core.problems.get(source.name.lower(), "it is not open")
+        problem = core.problems.get(name) or core.problems.get(runs_in(source)) or "it is not open"
         raise Unavailable(f"source {source.name!r} stands still: {problem}")
     return upper
 

@@ -7,9 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from strandline.controller.asking.freshness import freshness
 from strandline.controller.commanded import log_key, spec_of
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import Materialization, View
+from strandline.controller.location import on_error
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import (
+    Collected,
+    Connection,
+    Fed,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    View,
+    connections_of,
+    kind_of,
+)
 from strandline.instance import error_half, live
 from strandline.instance.reports import Report
 from strandline.instance.tasks import reached
@@ -34,23 +48,24 @@ async def status(core: Core) -> dict[str, Any]:
     writers = await _writers(core.client.notifier)
     persists, theirs = live.split(writers or {})
     counted = theirs if core.writing is None else core.live()
-    collections = {}
-    for name, item in catalog.items.items():
-        if isinstance(item, Materialization):
-            continue
-        reader = await core.client.reader(item.shard, item.schema, item.name)
-        state = None if reader is None else await reader.refresh()
+    named = {name: item for name, item in catalog.items.items() if isinstance(item, Collected)}
+    readers = {n: await core.client.reader(item.shard, item.schema, item.name) for n, item in named.items()}
+    states = {n: None if reader is None else await reader.refresh() for n, reader in readers.items()}
+    collections, now_ms = {}, core.assembly.clock.now_ms()
+    for name, item in named.items():
+        state = states[name]
         collections[item.name] = {
-            "kind": type(item).__name__.lower(),
+            "kind": kind_of(item),
             "since": None if state is None else state.since.at,
             "upper": None if state is None else state.upper.at,
+            **freshness(item, states, counted, now_ms),
             "updates": 0 if state is None else sum(b.rows for b in state.batches),
             "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
             "sort": [] if state is None else list(state.sort),
             "keep_history": core.kept(item),
             "merge_due": 0 if state is None else _merge_due(state),
-            "errors": await _errors(core, reader),
-            **_source_status(report, name),
+            "errors": await _errors(core, readers[name]),
+            **_source_status(item, catalog, live.of(counted, live.SOURCE, name)),
             **_sink_status(item, live.of(counted, live.SINK, name)),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
@@ -62,9 +77,26 @@ async def status(core: Core) -> dict[str, Any]:
         "writer_persist": None if writers is None else persists,
         "holder": None if catalog.holder is None else str(catalog.holder),
         "collections": collections,
+        "sources": {
+            item.name: {
+                "connector": item.connector,
+                "connections": sorted(connections_of(item.options).values()),
+                "tables": [table.name for table in catalog.fed_by(name)],
+                "notices": notices.get(name, []),
+                "problem": problems.get(name),
+            }
+            for name, item in catalog.items.items()
+            if isinstance(item, Source | SharedSource)
+        },
+        "connections": {
+            item.name: {"to": item.system, "used_by": catalog.dependents(name)}
+            for name, item in catalog.items.items()
+            if isinstance(item, Connection)
+        },
         "materializations": {
             item.name: {
-                **await _task_status(core, report, name, item),
+                **(task := await _task_status(core, report, name, item)),
+                "lag": {"ms": max(0, now_ms - task["position"] + 1) if task["position"] else None},
                 "moving": live.of(counted, live.MOVING, name) or None,
                 "problem": problems.get(name),
             }
@@ -99,14 +131,13 @@ def _sink_status(item: object, counters: dict[str, int]) -> dict[str, Any]:
     return {"sink": counters or None} if isinstance(item, View) else {}
 
 
-def _source_status(report: Report | None, name: str) -> dict[str, Any]:
-    if report is None or name not in report.sources:
+def _source_status(item: Collected, catalog: Catalog, figures: dict[str, int]) -> dict[str, Any]:
+    """Return what a source did for one of its collections, as far as it is known here, and what bounds its errors."""
+    if not isinstance(item, Fed):
         return {}
-    counts = report.sources[name]
-    return {
-        "read_records": counts.read_records,
-        "reread_records": counts.reread_records,
-    }
+    source = {"source": item.source} if isinstance(item, SourceTable) else {}
+    counts = {name: count for name, count in figures.items() if name != "behind"}
+    return {**source, "errors_max": on_error.errors_max(catalog.source_options(item)), **counts}
 
 
 async def _errors(core: Core, reader: ReadHandle | None) -> dict[str, Any]:

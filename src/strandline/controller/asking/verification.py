@@ -23,7 +23,8 @@ from strandline.controller.asking.reads import latest, multiset, snapshot, updat
 from strandline.controller.asking.status import task_position
 from strandline.controller.commanded import bindings
 from strandline.controller.core import Core
-from strandline.controller.location.catalog import Materialization, View, unknown
+from strandline.controller.location.catalog import unknown
+from strandline.controller.location.items import Materialization, View
 from strandline.controller.planning import define
 from strandline.errors import AsOfError, InvalidUsage
 from strandline.persist.handles.plane import Rows

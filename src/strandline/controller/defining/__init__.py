@@ -1,3 +1,3 @@
 """Defining: CREATE and DROP, projects, and applying a project."""
 
-__all__ = ["apply", "definitions", "project"]
+__all__ = ["apply", "creating", "definitions", "project", "proposals"]

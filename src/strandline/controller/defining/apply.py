@@ -1,9 +1,10 @@
 """Apply: make an environment hold what its project defines.
 
-What is missing is created: tables and sources, then views, each after those that it reads, then materializations.
-What is there already must be as the project says; a definition that was changed is refused by name, before anything
-is created.  So applying twice is applying once, and a crash in between is mended by applying again.  What the project
-does not mention is left alone.
+What is missing is created: connections, then sources and tables, then the tables of sources, then views, each after
+those that it reads, then materializations.  What may change is taken over: a connection, which its sources use at once;
+how long history is kept; how many errors a source may hold.  Anything else that is there already must be as the project
+says; a definition that was changed is refused by name, before anything is created.  So applying twice is applying once,
+and a crash in between is mended by applying again.  What the project does not mention is left alone.
 
 Source: design page "environment" (definitions reconcile with what runs; in this version a changed one is dropped by
 hand first).
@@ -11,18 +12,39 @@ hand first).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from typing import Final
 
 from sqlglot import exp
 
+from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.dialect import parse, words
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions
+from strandline.controller.defining import definitions, sources
+from strandline.controller.defining.creating import create
 from strandline.controller.defining.project import Defined, Project, in_file
-from strandline.controller.language.statements import CreateMaterialization, CreateSource, CreateTable, CreateView
-from strandline.controller.location.catalog import Item, Materialization, Source, Table, View
+from strandline.controller.language.statements import (
+    CreateConnection,
+    CreateMaterialization,
+    CreateSource,
+    CreateSourceTable,
+    CreateTable,
+    CreateView,
+)
+from strandline.controller.location import on_error
+from strandline.controller.location.items import (
+    Collected,
+    Connection,
+    Item,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    Table,
+    View,
+)
 from strandline.errors import DefinitionError
 
 
@@ -58,7 +80,7 @@ async def apply(core: Core, project: Project) -> Applied:
     created = []
     for defined in in_order(missing):
         with in_file(defined.file):
-            await _create(core, defined)
+            await create(core, defined.statement)
         created.append(defined.statement.name)
     return Applied(tuple(created), tuple(present.name for present, _ in there))
 
@@ -79,9 +101,20 @@ def in_order(defined: Sequence[Defined]) -> list[Defined]:
     except CycleError as error:
         circle = [repr(views[name].statement.name) for name in reversed(error.args[1])]
         raise DefinitionError(f"views read each other in a circle: {' reads '.join(circle)}") from error
-    before = [each for each in defined if isinstance(each.statement, CreateTable | CreateSource)]
-    after = [each for each in defined if isinstance(each.statement, CreateMaterialization)]
-    return [*before, *(views[name] for name in order), *after]
+    ranked = [each for each in defined if not isinstance(each.statement, CreateView)]
+    ranked.sort(key=lambda each: _RANKS[type(each.statement)])
+    before = [each for each in ranked if not isinstance(each.statement, CreateMaterialization)]
+    return [*before, *(views[name] for name in order), *ranked[len(before) :]]
+
+
+_RANKS: Final[Mapping[type, int]] = {
+    CreateConnection: 0,
+    CreateTable: 1,
+    CreateSource: 1,
+    CreateSourceTable: 2,
+    CreateMaterialization: 3,
+}
+"""What is created before what, views left out."""
 
 
 def _mentions(sql: str) -> list[str]:
@@ -92,45 +125,55 @@ def _mentions(sql: str) -> list[str]:
     return sorted({table.name.lower() for table in query.find_all(exp.Table)})
 
 
-async def _create(core: Core, defined: Defined) -> None:
-    match defined.statement:
-        case CreateTable() as statement:
-            await definitions.create_table(core, statement)
-        case CreateSource() as statement:
-            await definitions.create_source(core, statement)
-        case CreateView() as statement:
-            await definitions.create_view(core, statement)
-        case CreateMaterialization() as statement:
-            await definitions.create_materialization(core, statement)
-
-
 async def _keep(core: Core, present: Item, defined: Defined) -> None:
-    match present, defined.statement:
-        case ((Table() | Source() | View()), (CreateTable() | CreateSource() | CreateView()) as statement):
+    """Take over what may change of ``present``: how long history is kept, a connection, how many errors may be held."""
+    statement = defined.statement
+    match present, statement:
+        case Connection(), CreateConnection():
+            if (present.system, present.options) != (statement.system, statement.options):
+                await sources.create_connection(core, replace(statement, replaces=True))
+        case ((Source() | SharedSource() | SourceTable()), (CreateSource() | CreateSourceTable())):
+            await sources.keep(core, present, statement)
+        case ((Table() | View()), (CreateTable() | CreateView())):
             await definitions.keep(core, present, statement)
 
 
 def _changed(core: Core, present: Item, defined: Defined) -> str:
-    """Return, as text for a message, what differs from the definition; empty if nothing does."""
+    """Return, as text for a message, what differs from the definition; empty if nothing does, or it may."""
     match defined.statement, present:
         case CreateTable(columns=columns), Table():
-            return _other_columns(core, present, columns)
-        case CreateSource() as wanted, Source():
-            if (wanted.connector, wanted.options) != (present.connector, present.options):
+            return _other_columns(core.assembly.analyst.parse_ddl(columns), present)
+        case CreateConnection(), Connection():
+            return ""
+        case CreateSource() as wanted, Source() | SharedSource():
+            if (wanted.connector, lasting(wanted.options)) != (present.connector, lasting(present.options)):
                 return f"{present.connector} and the options {_listed(present.options)}"
-            return _other_columns(core, present, wanted.columns)
+            schema = sources.schema_of(core, wanted)
+            if schema is None or isinstance(present, SharedSource):
+                return "" if schema is None and isinstance(present, SharedSource) else "columns, or without them"
+            return _other_columns(schema, present)
+        case CreateSourceTable() as wanted, SourceTable():
+            if (wanted.source.lower(), wanted.reference) != (present.source, present.reference):
+                return f"the reference {present.reference!r} of source {present.source!r}"
+            if lasting(wanted.options) != lasting(present.options):
+                return f"the options {_listed(present.options)}"
+            return _other_columns(core.assembly.analyst.parse_ddl(wanted.columns), present)
         case CreateView(query=query), View():
             return "" if _meaning(query) == _meaning(present.sql) else "another query"
         case CreateMaterialization() as wanted, Materialization():
             if (wanted.endpoint, wanted.options) != (present.endpoint, present.options):
                 return f"{present.endpoint} and the options {_listed(present.options)}"
             return _other_bindings(present, wanted)
-    return f"another kind: it is a {type(present).__name__.lower()}"
+    return f"another kind: it is a {definitions.called(present)}"
 
 
-def _other_columns(core: Core, present: Table | Source, columns: str) -> str:
-    wanted = core.assembly.analyst.parse_ddl(columns)
+def _other_columns(wanted: Schema, present: Collected) -> str:
     return "" if wanted == present.schema else f"the columns ({present.schema.ddl})"
+
+
+def lasting(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that cannot change while a source is there."""
+    return {name: text for name, text in options.items() if name != on_error.ERRORS_MAX}
 
 
 def _other_bindings(present: Materialization, wanted: CreateMaterialization) -> str:
@@ -154,5 +197,5 @@ def _meaning(sql: str) -> list[tuple[str, bool]]:
     return [(word.text, word.literal) for word in words(sql)]
 
 
-def _listed(options: dict[str, str]) -> str:
+def _listed(options: Mapping[str, str]) -> str:
     return ", ".join(f"{key} {value!r}" for key, value in sorted(options.items())) or "of nothing"

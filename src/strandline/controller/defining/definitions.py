@@ -1,5 +1,7 @@
 """Definitions: CREATE and DROP, checked as a whole before anything durable changes.
 
+CREATE of sources, of their tables and of connections is in `sources.py`.
+
 An item is planned or parsed first; then the catalog changes by one compare-and-set; then the item is opened.  A crash
 in between leaves an item that the next environment opens.
 
@@ -9,7 +11,8 @@ Source: design pages "environment" (catalog) and "compute" (from SQL to a datafl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from types import UnionType
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,74 +24,60 @@ from strandline.controller.commanded import spec_of
 from strandline.controller.core import Core
 from strandline.controller.language import statements
 from strandline.controller.location import on_error
-from strandline.controller.location.catalog import (
-    ERRORS_SUFFIX,
+from strandline.controller.location.catalog import ERRORS_SUFFIX, unknown
+from strandline.controller.location.interval import milliseconds
+from strandline.controller.location.items import (
     BoundTable,
+    Collected,
+    Connection,
+    Fed,
     Item,
     Materialization,
+    SharedSource,
     Source,
+    SourceTable,
     Table,
     View,
-    unknown,
 )
-from strandline.controller.location.interval import milliseconds
 from strandline.controller.planning import Definition, define, stage_shards
 from strandline.errors import DefinitionError
 from strandline.instance import live
 from strandline.materialize.driver import require_all
 from strandline.options import refusal_of_secrets
 
-C = TypeVar("C", bound=Table | Source | View)
-KINDS: Final[dict[str, type]] = {
-    "table": Table,
-    "source": Source,
+C = TypeVar("C", bound=Collected)
+KINDS: Final[Mapping[str, type | UnionType]] = {
+    "table": Table | SourceTable,
+    "source": Source | SharedSource,
+    "connection": Connection,
     "materialized view": View,
     "materialization": Materialization,
 }
+"""What DROP calls each item."""
+Keeping: TypeAlias = (
+    statements.CreateTable | statements.CreateSource | statements.CreateSourceTable | statements.CreateView
+)
+"""The statements that may say how long a history is kept."""
 
 
 async def create_table(core: Core, statement: statements.CreateTable) -> None:
     """CREATE TABLE.  Raises `DefinitionError` if the name is taken or a type is not known."""
-    if _taken(core, statement, Table):
+    if taken(core, statement, Table):
         return
     with within(statement.columns_at):
         schema = core.assembly.analyst.parse_ddl(statement.columns)
-    table = Table(statement.name, _columns(schema), core.assembly.ids.fresh("s"))
-    await _add(core, keeping(table, statement))
-
-
-async def create_source(core: Core, statement: statements.CreateSource) -> None:
-    """CREATE SOURCE.  Raises `DefinitionError` if the name is taken, a type or an option is not known."""
-    if _taken(core, statement, Source):
-        return
-    with within(statement.at):
-        own = on_error.others(statement.name, statement.options, on_error.SourceOptions)
-        _refuse_secrets("source", statement.name, own)
-    with within(statement.columns_at):
-        schema = core.assembly.analyst.parse_ddl(statement.columns)
-    with within(statement.at):
-        core.assembly.connectors.check(statement.name, statement.connector, own, schema)
-    fresh = core.assembly.ids.fresh
-    source = Source(
-        statement.name,
-        _columns(schema),
-        fresh("s"),
-        statement.connector,
-        statement.options,
-        remap=fresh("s"),
-        progress=fresh("s"),
-    )
-    await _add(core, keeping(source, statement))
+    table = Table(statement.name, columns_of(schema), core.assembly.ids.fresh("s"))
+    await add(core, keeping(table, statement))
 
 
 async def create_view(core: Core, statement: statements.CreateView) -> None:
     """CREATE MATERIALIZED VIEW.  Raises `DefinitionError` with a position if the query cannot be a view."""
-    if _taken(core, statement, View):
+    if taken(core, statement, View):
         return
     with within(statement.start):
         definition = plan(core, statement.name, statement.query)
     core.require_writing().plans.put(definition)
-    await _add(core, keeping(definition.view, statement))
+    await add(core, keeping(definition.view, statement))
 
 
 def plan(core: Core, name: str, sql: str) -> Definition:
@@ -98,7 +87,7 @@ def plan(core: Core, name: str, sql: str) -> Definition:
     rehearse(stages, collections, core.assembly.analyst)
     view = View(
         name,
-        _columns(planned.schema),
+        columns_of(planned.schema),
         core.assembly.ids.fresh("s"),
         sql=planned.sql,
         imports=tuple(name.lower() for name in planned.imports),
@@ -116,11 +105,11 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
             endpoint cannot hold it, for the driver's reason.
         ConfigError: an option refers to a value that is not there.
     """
-    if _taken(core, statement, Materialization):
+    if taken(core, statement, Materialization):
         return
     with within(statement.at):
         own = on_error.others(statement.name, statement.options, on_error.MaterializationOptions)
-        _refuse_secrets("materialization", statement.name, own)
+        refuse_secrets("materialization", statement.name, own)
         endpoint = core.assembly.drivers(statement.endpoint, own)
     bound = tuple(_bound(core, bind) for bind in statement.bindings)
     fresh = core.assembly.ids.fresh("m")
@@ -130,7 +119,7 @@ async def create_materialization(core: Core, statement: statements.CreateMateria
     answers = await endpoint.validate(spec)
     with within(statement.at):
         require_all(spec, answers)
-    await _add(core, made)
+    await add(core, made)
 
 
 def _refuse_shared(core: Core, made: Materialization) -> None:
@@ -170,10 +159,11 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     writing = core.require_writing()
     name = statement.name.lower()
     with within(statement.at):
-        if _droppable(core, statement) is None:
-            return
+        item = _droppable(core, statement)
+    if item is None:
+        return
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.without(name))
-    await core.stop(name)
+    await core.stop(item)
     await core.close_dropped()
 
 
@@ -187,10 +177,11 @@ def _droppable(core: Core, statement: statements.Drop) -> Item | None:
         names = [n for n, i in core.catalog.items.items() if isinstance(i, wanted)]
         raise unknown(statement.kind, statement.name, names)
     if not isinstance(item, wanted):
-        kind = next(kind for kind, each in KINDS.items() if isinstance(item, each))
+        kind = called(item)
         raise DefinitionError(f"{item.name!r} is a {kind}; write DROP {kind.upper()} {item.name}")
     if readers := core.catalog.dependents(statement.name):
-        raise DefinitionError(f"{item.name!r} is read by {', '.join(readers)}; drop that first")
+        how = "used" if isinstance(item, Connection) else "read"
+        raise DefinitionError(f"{item.name!r} is {how} by {', '.join(readers)}; drop that first")
     return item
 
 
@@ -218,7 +209,7 @@ def _key(core: Core, name: str) -> tuple[str, ...]:
     return (definition.planned.key or ()) if definition is not None else ()
 
 
-def keeping(item: C, statement: statements.CreateTable | statements.CreateSource | statements.CreateView) -> C:
+def keeping(item: C, statement: Keeping) -> C:
     """Return ``item`` with its history kept for as long as ``statement`` says (None: as the environment says).
 
     Raises `DefinitionError` if that is no interval.
@@ -231,11 +222,7 @@ def keeping(item: C, statement: statements.CreateTable | statements.CreateSource
     return msgspec.structs.replace(item, keep_history=statement.keep_history)
 
 
-async def keep(
-    core: Core,
-    item: Table | Source | View,
-    statement: statements.CreateTable | statements.CreateSource | statements.CreateView,
-) -> None:
+async def keep(core: Core, item: Collected, statement: Keeping) -> None:
     """Keep the history of ``item``, which is there, for as long as ``statement`` says from now on."""
     wanted = keeping(item, statement)
     if wanted != item:
@@ -243,13 +230,14 @@ async def keep(
         await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(wanted))
 
 
-async def _add(core: Core, item: Item) -> None:
+async def add(core: Core, item: Item) -> None:
+    """Put ``item`` into the catalog, and open it."""
     writing = core.require_writing()
     await core.catalogs.change(writing.epoch, lambda catalog: catalog.with_item(item))
     await core.start(item)
 
 
-def _taken(core: Core, statement: statements.Create, kind: type) -> bool:
+def taken(core: Core, statement: statements.Create, kind: type | UnionType) -> bool:
     """Return whether the item is there already and that is fine.  Raises `DefinitionError` if its name is not free."""
     core.require_writing()
     name = statement.name
@@ -262,27 +250,34 @@ def _taken(core: Core, statement: statements.Create, kind: type) -> bool:
             return False
         if statement.if_not_exists and isinstance(present, kind):
             return True
-        raise DefinitionError(f"there is a {type(present).__name__.lower()} {present.name!r} already; drop it first")
+        raise DefinitionError(f"there is a {called(present)} {present.name!r} already; drop it first")
 
 
-def _refuse_name_of_errors(core: Core, name: str, kind: type) -> None:
+def _refuse_name_of_errors(core: Core, name: str, kind: type | UnionType) -> None:
     """A source's errors are read under a name of their own: no other item can have it."""
     lower = name.lower()
     source = core.catalog.find(lower.removesuffix(ERRORS_SUFFIX)) if lower.endswith(ERRORS_SUFFIX) else None
-    if isinstance(source, Source):
-        raise DefinitionError(f"{name!r} cannot be a name: the errors of source {source.name!r} are read under it")
-    if kind is Source and (other := core.catalog.find(f"{lower}{ERRORS_SUFFIX}")) is not None:
+    if isinstance(source, Fed):
+        what = called(source)
+        raise DefinitionError(f"{name!r} cannot be a name: the errors of {what} {source.name!r} are read under it")
+    if kind in {KINDS["source"], SourceTable} and (other := core.catalog.find(f"{lower}{ERRORS_SUFFIX}")) is not None:
         raise DefinitionError(
             f"{name!r} cannot be the name of a source: its errors are read as {other.name!r}, and there is a "
-            f"{type(other).__name__.lower()} of this name"
+            f"{called(other)} of this name"
         )
 
 
-def _columns(schema: Schema) -> tuple[tuple[str, str], ...]:
+def called(item: Item) -> str:
+    """Return what DROP calls an item."""
+    return next(kind for kind, each in KINDS.items() if isinstance(item, each))
+
+
+def columns_of(schema: Schema) -> tuple[tuple[str, str], ...]:
+    """Return a schema as items keep it."""
     return tuple((column.name, column.type) for column in schema)
 
 
-def _refuse_secrets(kind: str, name: str, options: Mapping[str, str]) -> None:
+def refuse_secrets(kind: str, name: str, options: Mapping[str, str]) -> None:
     """Raise `DefinitionError` for a secret that stands in a definition: definitions are stored, and shown."""
     if refusal := refusal_of_secrets(options):
         raise DefinitionError(f"{kind} {name!r}: {refusal}")

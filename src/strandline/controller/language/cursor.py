@@ -137,6 +137,12 @@ class Cursor(Faithful.Parser):
         self._advance()
         return str(self._prev.text)
 
+    def option_value(self) -> str:
+        """Take the value of an option: a string, a number, or a word, which is its own text."""
+        if not self.done and self._curr.token_type in _LITERALS:
+            return self.value()
+        return self.only_name("a value")
+
     # ---- what Spark reads --------------------------------------------------------------------------------------------
 
     def scalar(self, what: str) -> Excerpt:

@@ -4,18 +4,21 @@ sqlglot's Spark tokens and parser read the frame of a statement (`cursor.py`); q
 text, because their meaning is Spark's.  Every refusal has a line and a column.
 
     CREATE TABLE name (columns) [KEEP HISTORY FOR 'interval']
-    CREATE SOURCE name (columns) USING connector OPTIONS (key 'value', …) [KEEP HISTORY FOR 'interval']
+    CREATE TABLE name (columns) FROM SOURCE source (REFERENCE 'name there', …) [KEEP HISTORY FOR 'interval']
+    CREATE SOURCE name [(columns)] FROM connector (option = value, …) [clauses] [KEEP HISTORY FOR 'interval']
+    CREATE SOURCE name [(columns)] USING connector OPTIONS (key 'value', …) [clauses] [KEEP HISTORY FOR 'interval']
+    CREATE [OR REPLACE] CONNECTION name TO kind (option = value, …)
     CREATE MATERIALIZED VIEW name [KEEP HISTORY FOR 'interval'] AS query
     CREATE MATERIALIZATION name INTO endpoint OPTIONS (key 'value', …) AS collection [TO table] [KEY (columns)], …
-    DROP {TABLE | SOURCE | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
+    DROP {TABLE | SOURCE | CONNECTION | MATERIALIZED VIEW | MATERIALIZATION} [IF EXISTS] name
     INSERT INTO [TABLE] name [(columns)] query
     DELETE FROM name [[AS] alias] [WHERE condition]
     UPDATE name [[AS] alias] SET column = value, … [WHERE condition]
     BEGIN | COMMIT | ROLLBACK [TRANSACTION]
     a query
 
-``IF NOT EXISTS`` is allowed after CREATE and its kind.  Statements that Spark has and Strandline has not are refused by
-name (`unsupported.py`).
+``IF NOT EXISTS`` is allowed after CREATE and its kind.  The clauses of a source are in `clauses.py`.  Statements that
+Spark has and Strandline has not are refused by name (`unsupported.py`).
 
 Long because all statements are listed in one place, with how each is read.
 
@@ -32,7 +35,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from strandline.algebra.excerpt import Excerpt
 from strandline.compute.plan.scalars.dialect import position
-from strandline.controller.language import unsupported
+from strandline.controller.language import clauses, unsupported
 from strandline.controller.language.cursor import QUERY_WORDS, Cursor, tokens_of
 from strandline.errors import DefinitionError, Position
 
@@ -62,9 +65,19 @@ class CreateTable(_Kept):
     columns_at: Position | None = field(default=None, compare=False, repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Configured(_Kept):
+    """``options_at``: where each option stands, by its name."""
+
+    options_at: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
+
+
 @dataclass(frozen=True, slots=True)
-class CreateSource(_Kept):
-    """CREATE SOURCE: ``columns`` is Spark DDL, which begins at ``columns_at``; ``options`` are the connector's."""
+class CreateSource(_Configured):
+    """CREATE SOURCE: ``columns`` is Spark DDL, which begins at ``columns_at``; ``options`` are the connector's.
+
+    ``columns`` is empty where the source's tables are the collections.
+    """
 
     name: str
     columns: str
@@ -72,6 +85,32 @@ class CreateSource(_Kept):
     options: dict[str, str]
     if_not_exists: bool = False
     columns_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSourceTable(_Configured):
+    """CREATE TABLE … FROM SOURCE: a collection that a source feeds; ``reference`` is what upstream calls it."""
+
+    name: str
+    columns: str
+    source: str
+    reference: str
+    options: dict[str, str] = field(default_factory=dict)
+    if_not_exists: bool = False
+    columns_at: Position | None = field(default=None, compare=False, repr=False)
+    source_at: Position | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateConnection(_Placed):
+    """CREATE CONNECTION: options that sources share; ``replaces``: also where there is one, whose users then use it."""
+
+    name: str
+    system: str
+    options: dict[str, str]
+    if_not_exists: bool = False
+    replaces: bool = False
+    options_at: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +145,7 @@ class CreateMaterialization(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class Drop(_Placed):
-    """DROP: ``kind`` is ``table``, ``source``, ``materialized view`` or ``materialization``."""
+    """DROP: ``kind`` is ``table``, ``source``, ``connection``, ``materialized view`` or ``materialization``."""
 
     kind: str
     name: str
@@ -164,13 +203,17 @@ class Query:
     text: str
 
 
-Create: TypeAlias = CreateTable | CreateSource | CreateView | CreateMaterialization
+Create: TypeAlias = (
+    CreateConnection | CreateTable | CreateSource | CreateSourceTable | CreateView | CreateMaterialization
+)
 Statement: TypeAlias = Create | Drop | Insert | Delete | Update | Bracket | Query
 
 _BRACKETS: Final = ("BEGIN", "COMMIT", "ROLLBACK")
 _WORDS: Final = [*QUERY_WORDS[:-1], "CREATE", "DROP", "INSERT", "DELETE", "UPDATE", *_BRACKETS]
-_KINDS: Final = (("TABLE",), ("SOURCE",), ("MATERIALIZED", "VIEW"), ("MATERIALIZATION",))
-_ANY_KIND: Final = "TABLE, SOURCE, MATERIALIZED VIEW or MATERIALIZATION"
+_KINDS: Final = (("TABLE",), ("SOURCE",), ("CONNECTION",), ("MATERIALIZED", "VIEW"), ("MATERIALIZATION",))
+REFERENCE: Final = "reference"
+"""The option of a source's table that says what upstream calls it."""
+_ANY_KIND: Final = "TABLE, SOURCE, CONNECTION, MATERIALIZED VIEW or MATERIALIZATION"
 
 
 def split(text: str) -> list[str]:
@@ -276,8 +319,11 @@ def _refuse(cursor: Cursor, statement: str, clauses: Mapping[str, str]) -> None:
 
 def _create(cursor: Cursor) -> Statement:
     cursor.take("CREATE")
-    if cursor.peek() == "OR":
-        raise _unsupported(cursor, "CREATE OR REPLACE", "DROP it first, then CREATE it")
+    replaces = [cursor.peek(n) for n in range(3)] == ["OR", "REPLACE", "CONNECTION"]
+    if cursor.peek() == "OR" and not replaces:
+        raise _unsupported(cursor, "CREATE OR REPLACE", "DROP it first, then CREATE it; only a CONNECTION is replaced")
+    if replaces:
+        cursor.take("OR", "REPLACE")
     kind = next((words for words in _KINDS if cursor.accept(*words)), None)
     quiet = kind is not None and cursor.accept("IF", "NOT", "EXISTS")
     match kind:
@@ -285,6 +331,8 @@ def _create(cursor: Cursor) -> Statement:
             return _table(cursor, quiet)
         case ("SOURCE",):
             return _source(cursor, quiet)
+        case ("CONNECTION",):
+            return _connection(cursor, quiet, replaces)
         case ("MATERIALIZED", "VIEW"):
             return _view(cursor, quiet)
         case ("MATERIALIZATION",):
@@ -299,10 +347,12 @@ def _other_kind(cursor: Cursor, word: str) -> DefinitionError:
     return cursor.fail(_ANY_KIND)
 
 
-def _table(cursor: Cursor, quiet: bool) -> CreateTable:
+def _table(cursor: Cursor, quiet: bool) -> CreateTable | CreateSourceTable:
     at, name = cursor.position, cursor.only_name()
     _refuse(cursor, "CREATE TABLE", unsupported.TABLE_CLAUSES)
     columns = cursor.columns()
+    if cursor.accept("FROM", "SOURCE"):
+        return _source_table(cursor, quiet, name, at, columns)
     history, history_at = _history(cursor)
     _refuse(cursor, "CREATE TABLE", unsupported.TABLE_CLAUSES)
     return CreateTable(
@@ -310,23 +360,61 @@ def _table(cursor: Cursor, quiet: bool) -> CreateTable:
     )
 
 
-def _source(cursor: Cursor, quiet: bool) -> CreateSource:
-    at, name = cursor.position, cursor.only_name()
-    columns = cursor.columns()
-    cursor.take("USING")
-    connector, options = cursor.name().lower(), _options(cursor)
+def _source_table(cursor: Cursor, quiet: bool, name: str, at: Position, columns: Excerpt) -> CreateSourceTable:
+    source_at, source = cursor.position, cursor.only_name()
+    given = clauses.options(cursor)
+    if REFERENCE not in given.options:
+        raise DefinitionError(f"say what {name!r} is called upstream: FROM SOURCE {source} (REFERENCE '…')", source_at)
     history, history_at = _history(cursor)
-    return CreateSource(
+    return CreateSourceTable(
         name,
         columns.text,
-        connector,
-        options,
+        source,
+        given.options.pop(REFERENCE),
+        given.options,
         quiet,
         columns.start,
+        source_at,
         at=at,
+        options_at=given.at,
         keep_history=history,
         keep_history_at=history_at,
     )
+
+
+def _source(cursor: Cursor, quiet: bool) -> CreateSource:
+    at, name = cursor.position, cursor.only_name()
+    columns = cursor.columns() if cursor.peek() == "(" else None
+    if cursor.accept("FROM"):
+        connector, given = cursor.name("a connector").lower(), clauses.optional(cursor)
+    elif cursor.accept("USING"):
+        connector = cursor.name("a connector").lower()
+        given = clauses.options(cursor) if cursor.accept("OPTIONS") else clauses.Given()
+    else:
+        raise cursor.fail("FROM and a connector")
+    clauses.of_source(cursor, given)
+    history, history_at = _history(cursor)
+    return CreateSource(
+        name,
+        "" if columns is None else columns.text,
+        connector,
+        given.options,
+        quiet,
+        None if columns is None else columns.start,
+        at=at,
+        options_at=given.at,
+        keep_history=history,
+        keep_history_at=history_at,
+    )
+
+
+def _connection(cursor: Cursor, quiet: bool, replaces: bool) -> CreateConnection:
+    at, name = cursor.position, cursor.only_name()
+    if quiet and replaces:
+        raise DefinitionError("OR REPLACE and IF NOT EXISTS contradict each other; leave one out", at)
+    cursor.take("TO")
+    system, given = cursor.name("a kind of connection").lower(), clauses.optional(cursor)
+    return CreateConnection(name, system, given.options, quiet, replaces, at=at, options_at=given.at)
 
 
 def _view(cursor: Cursor, quiet: bool) -> CreateView:
@@ -366,19 +454,7 @@ def _binding(cursor: Cursor) -> Bind:
 
 
 def _options(cursor: Cursor) -> dict[str, str]:
-    options: dict[str, str] = {}
-    if not cursor.accept("OPTIONS"):
-        return options
-    cursor.take("(")
-    while True:
-        at, key = cursor.position, cursor.name().lower()
-        if key in options:
-            raise DefinitionError(f"option {key!r} is given twice", at)
-        cursor.accept("=")
-        options[key] = cursor.value()
-        if not cursor.accept(","):
-            cursor.take(")")
-            return options
+    return clauses.options(cursor).options if cursor.accept("OPTIONS") else {}
 
 
 def _drop(cursor: Cursor) -> Drop:

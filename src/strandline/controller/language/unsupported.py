@@ -85,6 +85,16 @@ TABLE_CLAUSES: Final = {
 }
 """What CREATE TABLE has elsewhere."""
 
+SOURCE_CLAUSES: Final = {
+    "COMMENT": "write a comment (-- …) beside the definition",
+    "FOR": "CREATE TABLE … FROM SOURCE … makes one of its tables",
+    "PARTITIONED": "rows are kept in an order of Strandline's own",
+    "TBLPROPERTIES": "options stand in parentheses, behind the connector",
+    "USING": "a connection is an option: (registry_connection = name)",
+    "WITH": "options stand in parentheses, behind the connector",
+}
+"""What CREATE SOURCE has elsewhere, behind its connector."""
+
 VIEW_CLAUSES: Final = {
     "COMMENT": "write a comment (-- …) beside the definition",
     "PARTITIONED": "rows are kept in an order of Strandline's own",

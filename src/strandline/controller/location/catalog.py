@@ -1,7 +1,5 @@
 """The catalog: which items a location holds, in which shards, and which process may write.
 
-A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
-
 One value in one register (`persist/handles/register.py`), changed by compare-and-set, so a definition is there whole or
 not at all.  ``epoch`` is the generation of the environment that writes: every change requires to be of the current one,
 so an environment that was succeeded cannot change anything.
@@ -16,120 +14,35 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Final, TypeVar
 
 import msgspec
 
-from strandline.algebra.schema import Column, Schema
 from strandline.controller.location import on_error
+from strandline.controller.location.items import (
+    Collected,
+    Connection,
+    Fed,
+    Item,
+    Materialization,
+    SharedSource,
+    Source,
+    SourceTable,
+    View,
+    connections_of,
+)
 from strandline.errors import CorruptionError, DefinitionError, FencedError
 from strandline.persist.handles.register import Register, refuse_future_json
 from strandline.store.seal import refuse_future
 
 KEY: Final = "catalog"
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMAT_OF_SHARED: Final = 2
+"""The first format that knows connections and shared sources; a catalog without them is kept in the first of all."""
+assert FORMAT_OF_SHARED <= FORMAT
+I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
 ERRORS_SUFFIX: Final = "_errors"
 """Behind a source's name: under which name its errors are read."""
-
-
-class _Item(msgspec.Struct, frozen=True, dict=True, tag_field="kind"):
-    name: str
-    columns: tuple[tuple[str, str], ...]
-    shard: str
-
-    @cached_property
-    def schema(self) -> Schema:
-        """The item's columns."""
-        return Schema(tuple(Column(name, kind) for name, kind in self.columns))
-
-    @property
-    def shards(self) -> tuple[str, ...]:
-        """All shards that are the item's: its own, and those that it keeps besides."""
-        return (self.shard,)
-
-
-class Table(_Item, frozen=True, tag="table"):
-    """A collection written by INSERT, UPDATE and DELETE."""
-
-    keep_history: str | None = None
-
-
-class Source(_Item, frozen=True, tag="source"):
-    """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards."""
-
-    connector: str
-    options: dict[str, str]
-    remap: str
-    progress: str
-    keep_history: str | None = None
-
-    @property
-    def forgiven(self) -> bool:
-        """Whether its errors keep nothing from being read."""
-        return on_error.continues(self.options)
-
-    @property
-    def shards(self) -> tuple[str, ...]:
-        """Its own, and its reader's."""
-        return (self.shard, self.remap, self.progress)
-
-
-class View(_Item, frozen=True, tag="view"):
-    """A materialized view.
-
-    ``stages`` maps the name of each internal stage to its shard; ``shard`` is the last one's.
-    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
-    fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
-    is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).
-    """
-
-    sql: str
-    imports: tuple[str, ...]
-    stages: dict[str, str]
-    conf: dict[str, str]
-    checked: str = ""
-    distrusted: str = ""
-    keep_history: str | None = None
-
-    @property
-    def shards(self) -> tuple[str, ...]:
-        """Its own, and those of its internal stages, which other views may use too."""
-        return (self.shard, *self.stages.values())
-
-
-class BoundTable(msgspec.Struct, frozen=True):
-    """One collection of a materialization: where it goes, and by which key.
-
-    ``backfill`` counts how often its table was asked for anew (`controller/asking/backfill.py`).
-    """
-
-    collection: str
-    table: str
-    key: tuple[str, ...]
-    backfill: int = 0
-
-
-class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
-    """A task that keeps an endpoint's tables equal to collections.
-
-    Secrets in ``options`` are references, never values.
-    """
-
-    name: str
-    endpoint: str
-    options: dict[str, str]
-    bindings: tuple[BoundTable, ...]
-    id: str
-
-    @property
-    def endpoint_options(self) -> dict[str, str]:
-        """The options without those that are not the endpoint's."""
-        return on_error.others(self.name, self.options, on_error.MaterializationOptions)
-
-
-Collected: TypeAlias = Table | Source | View
-Item: TypeAlias = Table | Source | View | Materialization
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -157,7 +70,7 @@ class Catalog(msgspec.Struct, frozen=True):
     ``dropped`` are the shards that no item has and that are not closed yet (`controller/location/dropped.py`).
     """
 
-    format: int = FORMAT
+    format: int = 1
     epoch: int = 0
     holder: Holder | None = None
     items: dict[str, Item] = {}
@@ -166,7 +79,9 @@ class Catalog(msgspec.Struct, frozen=True):
     def having(self, items: dict[str, Item]) -> Catalog:
         """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`."""
         given_up = shards_of(self.items) - shards_of(items)
-        return msgspec.structs.replace(self, items=items, dropped=(*self.dropped, *sorted(given_up)))
+        new = any(isinstance(item, Connection | SharedSource | SourceTable) for item in items.values())
+        kept = max(self.format, FORMAT_OF_SHARED) if new else self.format
+        return msgspec.structs.replace(self, format=kept, items=items, dropped=(*self.dropped, *sorted(given_up)))
 
     def with_item(self, item: Item) -> Catalog:
         """Return the catalog with ``item``, in the place of what had its name."""
@@ -189,9 +104,24 @@ class Catalog(msgspec.Struct, frozen=True):
 
         Raises `DefinitionError` with candidates if there is none.
         """
+        match found := self.find(name):
+            case SharedSource():
+                tables = [table.name for table in self.fed_by(name)]
+                hint = f"; its tables are: {', '.join(tables)}" if tables else "; CREATE TABLE … FROM SOURCE makes one"
+                raise DefinitionError(f"source {found.name!r} is no collection{hint}")
+            case None | Connection() | Materialization():
+                raise unknown("collection", name, (n for n, i in self.items.items() if isinstance(i, Collected)))
+            case _:
+                return found
+
+    def one(self, name: str, wanted: type[I], kind: str) -> I:
+        """Return the item of class ``wanted``, a ``kind`` in words, called ``name``.
+
+        Raises `DefinitionError` with candidates if there is none.
+        """
         found = self.find(name)
-        if found is None or isinstance(found, Materialization):
-            raise unknown("collection", name, (n for n, i in self.items.items() if not isinstance(i, Materialization)))
+        if not isinstance(found, wanted):
+            raise unknown(kind, name, (n for n, i in self.items.items() if isinstance(i, wanted)))
         return found
 
     def find(self, name: str) -> Item | None:
@@ -199,13 +129,31 @@ class Catalog(msgspec.Struct, frozen=True):
         return self.items.get(name.lower())
 
     def dependents(self, name: str) -> list[str]:
-        """Return the names of items that read ``name``."""
-        return sorted(
-            item.name
-            for item in self.items.values()
-            if (isinstance(item, View) and name.lower() in item.imports)
-            or (isinstance(item, Materialization) and any(b.collection == name.lower() for b in item.bindings))
-        )
+        """Return the names of items that cannot be without ``name``: that read it, are fed by it, or connect by it."""
+        return sorted(item.name for item in self.items.values() if name.lower() in _needs(item))
+
+    def fed_by(self, source: str) -> list[SourceTable]:
+        """Return the tables of a shared source, in the order they were created."""
+        tables = (item for item in self.items.values() if isinstance(item, SourceTable))
+        return [table for table in tables if table.source == source.lower()]
+
+    def source_options(self, item: Fed | SharedSource) -> dict[str, str]:
+        """Return the options of a source, its connections' and its own; of its table, that table's before the source's.
+
+        The options by which connections are named are left out.
+        """
+        if isinstance(item, SourceTable):
+            source = self.items.get(item.source)
+            return {**(self.source_options(source) if isinstance(source, SharedSource) else {}), **item.options}
+        named = connections_of(item.options)
+        shared = [self.items.get(name.lower()) for name in named.values()]
+        options = [each.options for each in shared if isinstance(each, Connection)]
+        own = {name: text for name, text in item.options.items() if name not in named}
+        return {name: text for each in (*options, own) for name, text in each.items()}
+
+    def forgives(self, item: Item | None) -> bool:
+        """Return whether errors of ``item`` keep nothing from being read."""
+        return isinstance(item, Fed) and on_error.continues(self.source_options(item))
 
     def of_kind(self, kind: type[Item]) -> list[Item]:
         """Return all items of one class, in the order they were created."""
@@ -214,7 +162,21 @@ class Catalog(msgspec.Struct, frozen=True):
 
 def shards_of(items: Mapping[str, Item]) -> frozenset[str]:
     """Return every shard that one of ``items`` keeps."""
-    return frozenset(s for item in items.values() if not isinstance(item, Materialization) for s in item.shards)
+    return frozenset(s for item in items.values() if isinstance(item, Collected | SharedSource) for s in item.shards)
+
+
+def _needs(item: Item) -> AbstractSet[str]:
+    match item:
+        case View():
+            return set(item.imports)
+        case Materialization():
+            return {bound.collection for bound in item.bindings}
+        case SourceTable():
+            return {item.source}
+        case Source() | SharedSource():
+            return {name.lower() for name in connections_of(item.options).values()}
+        case _:
+            return set()
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> DefinitionError:

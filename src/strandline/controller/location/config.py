@@ -46,6 +46,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     FOR``): an interval such as ``1 hour`` or ``7 days``, or ``0``.
     ``cache_bytes``: how much of an object store is kept in local files (0: nothing), in ``cache`` if that is said.
     ``spark``: Spark configuration (``spark.master`` and what else a cluster wants).
+    ``kafka_jars``: where Spark gets its Kafka connector from, which reads long topics: ``maven``, or a directory with
+    its jars.  Without it (and if Spark does not have it anyway) this process reads them.
     ``functions``: what views may call besides Spark's functions, by name: a ``udf`` of Spark's that is deterministic,
     or its place (``MODULE:NAME``, MODULE a module or a file).
     ``storage``: how to reach an object store: ``endpoint`` (a server of one's own), ``region``, ``access_key_id``,
@@ -62,6 +64,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, str] = {}
     storage: dict[str, str] = {}
+    kafka_jars: str | None = None
     functions: dict[str, Any] = {}
 
     def __post_init__(self) -> None:

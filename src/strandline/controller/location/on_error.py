@@ -2,6 +2,8 @@
 
 Of a source: ``fail`` (the default) makes every read of it, and of what is computed from it, a `CollectionError` until
 the errors have left; with ``continue`` its good rows stay readable, and views over it are computed from these alone.
+``errors_max`` bounds how many errors a source may hold: beyond that it stands still, because an input that changed its
+shape would leave one for each record.
 Of a materialization: ``wait`` (the default) stands still at the last time without errors; ``continue`` pushes the good
 rows.  Errors are counted by `status` and stay readable either way.
 
@@ -15,9 +17,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from strandline.options import one_of, option, understood
+from strandline.options import COUNT, one_of, option, options_of, understood
 
 OPTION: Final = "on_error"
+ERRORS_MAX: Final = "errors_max"
 
 
 class OfSource(Enum):
@@ -43,6 +46,12 @@ class SourceOptions:
         "While records cannot be decoded: `fail` refuses reads, `continue` keeps the good rows readable.",
         default="fail",
     )
+    errors_max: int | None = option(
+        COUNT,
+        "How many errors it may hold: with more it stands still, and reads nothing more until they are dismissed or "
+        "this is raised. Without it, any number.",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +74,28 @@ def continues(options: Mapping[str, str]) -> bool:
 
 
 def others(name: str, options: Mapping[str, str], common: type[Common]) -> dict[str, str]:
-    """Return all other options, those of the connector or the endpoint.
+    """Return all other options than those of ``common``: those of the connector or the endpoint.
 
-    Raises `DefinitionError` if ``on_error`` of the item ``name`` has no such value.
+    Raises `DefinitionError` if one of ``common``, of the item ``name``, has no such value.
 
     >>> others("s", {"path": "/d", "on_error": "continue"}, SourceOptions)
     {'path': '/d'}
     """
-    understood(repr(name), common, {key: value for key, value in options.items() if key == OPTION})
-    return {key: value for key, value in options.items() if key != OPTION}
+    own = names(common)
+    understood(repr(name), common, {key: value for key, value in options.items() if key in own})
+    return {key: value for key, value in options.items() if key not in own}
+
+
+def names(common: type[Common]) -> frozenset[str]:
+    """Return the names of the options of ``common``."""
+    return frozenset(each.name for each in options_of(common))
+
+
+def errors_max(options: Mapping[str, str]) -> int | None:
+    """Return how many errors a source with such options may hold; None: any number.
+
+    >>> errors_max({"path": "/d", "errors_max": "10"}), errors_max({})
+    (10, None)
+    """
+    text = options.get(ERRORS_MAX)
+    return None if text is None else COUNT.understand(text)

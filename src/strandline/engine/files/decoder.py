@@ -1,8 +1,9 @@
 """Files to rows, on Spark: the decoder behind the files source.
 
-All files of a step are one lazy frame; staging it is the one job.  Text is read by Spark's own readers, which keep
-the text of a record that they cannot decode beside whatever they could; such a record becomes a row of the err half.
-Where it stands and what is wrong with it costs more passes over its file (`file_errors.py`), and is found only when
+All files of a step are one lazy frame; staging it is the one job.  Avro is read by Python (`avro_files.py`).  Text is
+read by Spark's own readers, which keep the text of a record that they cannot decode beside whatever they could; such a
+record becomes a row of the err half.  Where it stands and what is wrong with it costs more passes over its file
+(`file_errors.py`), and is found only when
 asked for (``locate``): the ok rows are the same either way, and on good input nothing is read twice.
 
 A file that cannot be decoded at all (its header lacks a declared column, its Parquet schema has another type) is one
@@ -29,6 +30,7 @@ from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.files import file_errors, json_lines
+from strandline.engine.files.avro_files import AvroFiles
 from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
 from strandline.engine.frames import forms, inline
@@ -62,19 +64,23 @@ class SparkFiles:
         if locate and form.encoding is Encoding.PARQUET:
             layouts, damaged = self._without_damaged(layouts, schema)
             unusable += damaged
-        frames = [
-            frame
-            for layout in layouts
-            for frame in (
-                self._text(layout, schema, form, locate) if form.encoding.text else [self._parquet(layout, schema)]
-            )
-        ]
+        frames = [frame for layout in layouts for frame in self._decoded(layout, schema, form, locate)]
         refused = _refusals(unusable, schema)
         if not frames:
             return wrap(Local(refused, plain=True))
         if unusable:
             frames.append(dataframe(Local(refused, plain=True), self._session))
         return wrap(Distributed(reduce(DataFrame.unionAll, frames), plain=not any(file.withdrawn for file in files)))
+
+    def _decoded(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
+        match form.encoding:
+            case Encoding.AVRO:
+                read = AvroFiles(schema).frame(self._session, layout.files)
+                return [read.select(*_columns(schema), ERROR, TIME, DIFF)]
+            case Encoding.PARQUET:
+                return [self._parquet(layout, schema)]
+            case _:
+                return self._text(layout, schema, form, locate)
 
     def _parquet(self, layout: Layout, schema: Schema) -> DataFrame:
         reader = self._session.read.schema(schema.ddl).option("parquet.page.verify-checksum.enabled", "true")

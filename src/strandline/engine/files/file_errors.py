@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -60,7 +60,11 @@ def described(file: DatedFile, line: int, reason: str, raw: str) -> str:
 
 def locate(session: SparkSession, bad: DataFrame, layout: Layout, schema: Schema, form: FileFormat) -> DataFrame:
     """Return a row a bad record: `PATH`, ``__error``.  ``bad`` has what Spark decoded of it, `CORRUPT` and `PATH`."""
-    reason = _csv_reason(layout, schema, form) if form.encoding is Encoding.CSV else _json_reason(schema, form)
+    raw = F.col(_RAW)
+    if form.encoding is Encoding.CSV:
+        reason = csv_reason(raw, _decoded, layout.names, schema, form)
+    else:
+        reason = json_reason(raw, _decoded, schema, None if form.multiline else "its line")
     records = bad.withColumnRenamed(CORRUPT, _RAW).withColumn(_REASON, reason).select(PATH, _RAW, _REASON)
     files = paths_table(
         session,
@@ -124,27 +128,39 @@ def _newlines(column: str) -> Column:
     return F.replace(F.col(column), F.lit("\r\n"), F.lit("\n"))
 
 
-def _csv_reason(layout: Layout, schema: Schema, form: FileFormat) -> Column:
-    texts = F.from_csv(F.col(_RAW), _as_text(layout.names), decoding(form) | {"header": "false"})
-    quoted = f"(^|{re.escape(form.delimiter)}){_quoted_field(form)}"
-    bare = F.regexp_replace(F.col(_RAW), quoted, "$1")
-    fields = F.length(F.regexp_replace(bare, f"[^{_in_class(form.delimiter)}]", "")) + 1
-    shape = F.concat(F.lit("it has "), fields, F.lit(f" fields; {len(layout.names)} are expected"))
-    return F.when(texts[CORRUPT].isNotNull(), shape).otherwise(_field_to_blame(texts, schema))
+def _decoded(name: str) -> Column:
+    return F.col(quote(name))
 
 
-def _json_reason(schema: Schema, form: FileFormat) -> Column:
-    texts = F.from_json(
-        F.col(_RAW), _as_text(schema.names), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    )
+def csv_reason(
+    raw: Column, decoded: Callable[[str], Column], names: Sequence[str], schema: Schema, form: FileFormat
+) -> Column:
+    """Say what is wrong with a CSV record of which ``decoded`` is what Spark could decode; ``names`` are its fields."""
+    texts = F.from_csv(raw, _as_text(names), decoding(form) | {"header": "false"})
+    fields = F.length(F.regexp_replace(unquoted(raw, form), f"[^{_in_class(form.delimiter)}]", "")) + 1
+    shape = F.concat(F.lit("it has "), fields, F.lit(f" fields; {len(names)} are expected"))
+    return F.when(texts[CORRUPT].isNotNull(), shape).otherwise(_field_to_blame(texts, decoded, schema))
+
+
+def unquoted(raw: Column, form: FileFormat) -> Column:
+    """Return a CSV record without its fields in quotes."""
+    return F.regexp_replace(raw, f"(^|{re.escape(form.delimiter)}){_quoted_field(form)}", "$1")
+
+
+def json_reason(raw: Column, decoded: Callable[[str], Column], schema: Schema, whole: str | None) -> Column:
+    """Say what is wrong with a JSON record of which ``decoded`` is what Spark could decode.
+
+    ``whole``: what may hold nothing else than the record, in words.
+    """
+    texts = F.from_json(raw, _as_text(schema.names), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
     shape = F.when(texts.isNull() | texts[CORRUPT].isNotNull(), F.lit("it is not a JSON object"))
-    shape = shape.when(~F.is_valid_utf8(F.col(_RAW)), F.lit("it is not UTF-8"))
-    if not form.multiline:
-        shape = shape.when(~one_value(F.col(_RAW)), F.lit("its line holds more than one JSON object"))
-    return shape.otherwise(_field_to_blame(texts, schema))
+    shape = shape.when(~F.is_valid_utf8(raw), F.lit("it is not UTF-8"))
+    if whole is not None:
+        shape = shape.when(~one_value(raw), F.lit(f"{whole} holds more than one JSON object"))
+    return shape.otherwise(_field_to_blame(texts, decoded, schema))
 
 
-def _field_to_blame(texts: Column, schema: Schema) -> Column:
+def _field_to_blame(texts: Column, decoded: Callable[[str], Column], schema: Schema) -> Column:
     """Say which is the first field that is there as text and not as its type."""
     reason = F.lit("a value inside it does not have its type")
     for column in reversed(tuple(schema)):
@@ -154,7 +170,7 @@ def _field_to_blame(texts: Column, schema: Schema) -> Column:
             F.substring(value, 1, VALUE_CHARS_MAX),
             F.lit(f"' is not a valid {column.type}"),
         )
-        reason = F.when(value.isNotNull() & F.col(quote(column.name)).isNull(), wrong).otherwise(reason)
+        reason = F.when(value.isNotNull() & decoded(column.name).isNull(), wrong).otherwise(reason)
     return reason
 
 

@@ -12,8 +12,10 @@ import csv
 import io
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
@@ -91,6 +93,9 @@ def _examine(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tuple[s
     match form.encoding:
         case Encoding.CSV if form.header:
             return _csv_header(file, schema, form)
+        case Encoding.AVRO:
+            reason = _avro_mismatch(file.path, schema)
+            return (schema.names, 0) if reason is None else Unusable(file, 0, reason, "")
         case Encoding.PARQUET:
             reason = _parquet_mismatch(file, schema)
             return (schema.names, 0) if reason is None else Unusable(file, 0, reason, "")
@@ -162,6 +167,25 @@ def _parquet_mismatch(file: DatedFile, schema: Schema) -> str | None:
         text = _spark_type(found)
         if text is not None and not _readable(text, column):
             return f"column `{column.name}` is {text} there, not {column.type}"
+    return None
+
+
+def _avro_mismatch(path: str, schema: Schema) -> str | None:
+    """Say why nothing of an Avro file can be decoded, or None if its header is sound and has all columns."""
+    try:
+        with Path(path).open("rb") as data:
+            written = fastavro.reader(data).writer_schema
+    except OSError:
+        raise  # the machine refused the file; its bytes may be whole
+    except Exception as error:  # noqa: BLE001 - damaged bytes make it raise whatever it meets first
+        return f"it cannot be read as Avro ({type(error).__name__})"
+    if not isinstance(written, dict) or written.get("type") != "record":
+        return "its values are no records"
+    names = [field["name"] for field in written["fields"]]
+    lowered = {name.lower() for name in names}
+    for column in schema:
+        if column.name.lower() not in lowered:
+            return f"it has no column `{column.name}`; it has {_some(names)}"
     return None
 
 

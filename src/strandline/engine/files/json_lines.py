@@ -22,6 +22,7 @@ from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load
 
 _LINE: Final = "__line"
 _FOUND: Final = "__found"
+_BRACES: Final = 2
 _BLANK: Final = r"^\s*$"
 
 
@@ -42,7 +43,7 @@ def one_value(line: Column) -> Column:
     The longer test is made only where braces leave it open.
     """
     trimmed = F.trim(line)
-    flat = (F.length(trimmed) - F.length(F.replace(trimmed, F.lit("{"), F.lit("")))) == 1
+    flat = (F.length(trimmed) - F.length(F.translate(trimmed, "{}", ""))) == _BRACES
     alone = (F.json_array_length(F.concat(F.lit("["), line, F.lit("]"))) == 1) & (
         F.json_array_length(F.concat(F.lit("["), line, F.lit(",0]"))) == 2
     )

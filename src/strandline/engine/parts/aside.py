@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +27,12 @@ HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class Aside:
-    """See `plane.Aside`.  Rows are added by one thread at a time, and none after `rows` was asked for."""
+    """See `plane.Aside`.  Rows are added by one thread at a time, and none after `rows` was asked for.
+
+    ``known``: the columns that no file needs to have.
+    """
+
+    known: ClassVar[tuple[str, ...]] = (TIME, DIFF)
 
     def __init__(self, session: SparkSession, schema: Schema, time: int, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._session = session
@@ -41,9 +46,11 @@ class Aside:
 
     def add(self, table: pa.Table) -> None:
         """See `plane.Aside.add`."""
-        stamped = inline.stamped(table, self._schema, time=self._time, diff=1)
-        self._held.append(stamped)
-        self._bytes += stamped.nbytes
+        self._put(inline.stamped(table, self._schema, time=self._time, diff=1))
+
+    def _put(self, table: pa.Table) -> None:
+        self._held.append(table)
+        self._bytes += table.nbytes
         if self._bytes > self._held_bytes_max:
             self._spill()
 
@@ -78,7 +85,7 @@ class Aside:
         """Move what is in memory behind what is in the file."""
         try:
             for table in self._held:
-                rows = table.drop_columns([TIME, DIFF])
+                rows = table.drop_columns(list(self.known))
                 if self._writer is None:
                     self._directory = tempfile.TemporaryDirectory(prefix="strandline-aside-")
                     path = Path(self._directory.name) / "rows.parquet"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from strandline.algebra.nodes import Node
@@ -89,6 +90,14 @@ def prepare(leaves: Leaves, node: Node, schemas: Mapping[str, pa.Schema], reques
     finally:
         for view in views.values():
             leaves.session.catalog.dropTempView(view)
+    return compiled(leaves, own, frame)
+
+
+def compiled(leaves: Leaves, own: Mapping[str, Leaf], frame: DataFrame) -> Prepared:
+    """Return the plan of ``frame``, which reads the leaves ``own`` and nothing else.
+
+    Raises as `prepare`.
+    """
     jdf: Any = frame._jdf  # noqa: SLF001 - PySpark has no name for a plan
     plan = leaves.without_exchanges(jdf.queryExecution().executedPlan())
     unknown = sorted({name for name in _nodes(plan) if name not in KEEPS_NOTHING})

@@ -22,6 +22,7 @@ from strandline.algebra.nodes import (
     Get,
     Join,
     Negate,
+    Newest,
     Node,
     Opaque,
     Passing,
@@ -35,7 +36,7 @@ from strandline.algebra.nodes import (
 from strandline.algebra.scalar import Scalar, conjunction
 from strandline.algebra.scalar import text as written
 from strandline.algebra.schema import DIFF, ERROR, TIME, quote
-from strandline.engine.sql import copies, grouping, tried
+from strandline.engine.sql import copies, grouping, keyed, tried
 from strandline.engine.sql.text import Text, listed
 
 
@@ -111,6 +112,9 @@ def _body(node: Node, frames: Mapping[str, str], text: Text) -> str:
             if not node.small:  # many changes may have few keys
                 keys = f"(SELECT DISTINCT {listed(map(quote, node.keys.names))} FROM {keys})"
             return f"SELECT {hint}r.* FROM {below(node.input)} r LEFT SEMI JOIN {keys} k ON {same}"
+        case Newest():
+            held, errors = (None if _empty(each) else below(each) for each in (node.held, node.errors))
+            return keyed.newest(node, below(node.records), held, errors, text)
 
 
 def _empty(node: Node) -> bool:

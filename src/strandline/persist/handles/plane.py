@@ -251,6 +251,14 @@ class Engine(Merger, Protocol):
         """
         ...
 
+    def arrivals(self, schema: Schema, *, keyed: bool) -> AbstractContextManager[Aside]:
+        """Return a place as `aside` does, for what a reader made of its records: each has its own time and diff.
+
+        A table has the columns of ``schema``, normalised, ``__error``, ``__time`` and ``__diff``; ``keyed``: those of
+        `algebra.keyed` too.
+        """
+        ...
+
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """Return plain Spark's result of ``sql`` over the multisets of ``relations``: insertions at ``time`` (lazy).
 
@@ -280,6 +288,25 @@ class Engine(Merger, Protocol):
         """Return ``rows``, all at ``time``, less the errors that cancel one another or one in ``held`` (lazy).
 
         An error cancels the error of the same record taken back: `algebra.undecoded` says which do.
+        """
+        ...
+
+    async def records(self, table: pa.Table, schema: Schema) -> Rows:
+        """Return keyed records that are in this process as rows: the columns of ``schema``, by name and cast.
+
+        ``__time`` and the columns that `algebra.keyed` asks for are there too.  Raises `InvalidUsage` naming a column
+        that is missing, unknown or of a type that cannot be cast.
+        """
+        ...
+
+    async def keyed(
+        self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
+    ) -> Rows:
+        """Return the updates that keyed ``records`` make (lazy; equal ones of both signs may remain).
+
+        They are exact at every time: of each key and time the last record counts (`algebra.keyed`), what was there
+        before it goes, and what it says comes.  ``held``: the rows that were there before all records, added up, of
+        these keys and perhaps others; ``errors``: the err half likewise.  There is ``__error`` if there may be errors.
         """
         ...
 

@@ -16,6 +16,7 @@ class Append:
     """Every record is an update.  See `Envelope`."""
 
     by_binding = False
+    settled = True
 
     async def updates(self, rows: Rows, slices: Sequence[Slice], lower: Frontier, *, located: bool) -> Rows:
         """See `Envelope.updates`."""

@@ -25,6 +25,11 @@ class Envelope(Protocol):
         """Whether a step takes one binding, because its updates depend on what is held just before its time."""
         ...
 
+    @property
+    def settled(self) -> bool:
+        """Whether no two updates cancel, and all are normal as the reader gave them (`StageRequest.normalised`)."""
+        ...
+
     async def updates(self, rows: Rows, slices: Sequence[Slice], lower: Frontier, *, located: bool) -> Rows:
         """Return the updates of the records ``rows`` (lazy), which `SourceReader.read` returned for ``slices``.
 

@@ -22,6 +22,7 @@ class Retracting:
     """
 
     by_binding = True
+    settled = True
 
     def __init__(self, schema: Schema, engine: Engine, held: HeldState) -> None:
         self._schema = schema

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.conditions import Condition
 from strandline.algebra.first import First
+from strandline.algebra.keyed import GONE, KEPT, ORDER, RECORD
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import cancelled
@@ -43,6 +44,7 @@ from strandline.persist.shard.batch import (
     Staged,
     narrowed,
 )
+from strandline.sources.envelopes.keyed_spec import changed
 from strandline.store.blob import Blob
 from strandline.testing.lists.list_plans import Plans, Query
 
@@ -74,6 +76,23 @@ class ListedAside:
     def rows(self) -> Rows:
         """See `plane.Aside.rows`."""
         return updates(self._schema, self._rows)
+
+
+class ListedArrivals:
+    """See `Engine.arrivals`."""
+
+    def __init__(self, schema: Schema, *, keyed: bool) -> None:
+        self._names = (*schema.names, ERROR, *((ORDER, GONE, KEPT) if keyed else ()), TIME, DIFF)
+        self._rows: list[Row] = []
+
+    def add(self, table: pa.Table) -> None:
+        """See `plane.Aside.add`."""
+        self._rows += ({name: row.get(name) for name in self._names} for row in table.to_pylist())
+
+    def rows(self) -> Rows:
+        """See `plane.Aside.rows`."""
+        names = tuple(n for n in self._names if n != ERROR or any(row[ERROR] is not None for row in self._rows))
+        return Rows(Listed(names, tuple({name: row[name] for name in names} for row in self._rows)))
 
 
 def listed(rows: Rows) -> Listed:
@@ -230,6 +249,11 @@ class ListEngine:
         """See `Engine.aside`; all of it stays in memory."""
         yield ListedAside(schema, time)
 
+    @contextmanager
+    def arrivals(self, schema: Schema, *, keyed: bool) -> Iterator[ListedArrivals]:
+        """See `Engine.arrivals`; all of it stays in memory."""
+        yield ListedArrivals(schema, keyed=keyed)
+
     async def query(self, sql: str, relations: Mapping[str, tuple[Schema, Rows]], *, time: int) -> tuple[Schema, Rows]:
         """Refuse: this engine reads no SQL text."""
         raise InvalidUsage("ListEngine reads no SQL; ask Spark's engine")
@@ -260,6 +284,24 @@ class ListEngine:
         none = dict.fromkeys(names)
         gone = (none | {ERROR: error, TIME: time, DIFF: -n} for error, n in cancelled(there).items())
         return Rows(Listed(names, (*listed(rows).rows, *gone)))
+
+    async def records(self, table: pa.Table, schema: Schema) -> Rows:
+        """See `Engine.records`; types are not cast."""
+        missing = {*schema.names, TIME, ORDER, GONE} - {*table.column_names}
+        unknown = {*table.column_names} - {*schema.names, *RECORD, TIME, DIFF}
+        if missing or unknown:
+            raise InvalidUsage(f"of keyed records are missing: {sorted(missing)}; unknown: {sorted(unknown)}")
+        names = tuple(dict.fromkeys((*table.column_names, DIFF)))
+        return Rows(Listed(names, tuple({DIFF: 1, **row} for row in table.to_pylist())))
+
+    async def keyed(
+        self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
+    ) -> Rows:
+        """See `Engine.keyed`."""
+        there, erring = (() if rows is None else listed(rows).rows for rows in (held, errors))
+        found = changed(listed(records).rows, there, erring, schema.names, key)
+        names = (*schema.names, ERROR, TIME, DIFF)
+        return Rows(Listed(names, tuple(found)))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:
         """See `Engine.weights`."""

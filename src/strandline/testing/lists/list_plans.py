@@ -27,6 +27,7 @@ from strandline.algebra.nodes import (
     Get,
     Join,
     Negate,
+    Newest,
     Node,
     Opaque,
     Passing,
@@ -40,6 +41,7 @@ from strandline.algebra.nodes import (
 from strandline.algebra.scalar import Scalar
 from strandline.algebra.schema import DIFF, ERROR, TIME
 from strandline.errors import CollectionError, EvaluationError, InvalidUsage
+from strandline.sources.envelopes.keyed_spec import changed
 from strandline.testing.lists.list_expressions import Evaluator, cast, evaluator_of, in_range
 
 Row: TypeAlias = dict[str, Any]
@@ -104,6 +106,10 @@ class Plans:
             case Failing():
                 tried = ((row, _failed(node.expressions, row)) for row in self.updates(node.input))
                 return [_error(node, row, failed) for row, failed in tried if failed]
+            case Newest():
+                records, held, erring = (self.updates(each) for each in (node.records, node.held, node.errors))
+                updates = changed(records, held, erring, node.schema.names, node.key)
+                return [{name: row[name] for name in (*node.names, TIME, DIFF)} for row in updates]
 
     def _each(self, nodes: Iterable[Node]) -> Iterator[tuple[Key, Row]]:
         for node in nodes:

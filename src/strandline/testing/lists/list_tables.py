@@ -131,18 +131,25 @@ class TablesReader:
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """See `SourceReader.read`."""
-        self._connect()
         found: list[dict[str, Any]] = []
-        for each in slices:
-            lower = each.lower
-            if lower == NOTHING_READ and each.upper != NOTHING_READ:
-                lower = self._begin(table, each, found)
-            for partition, end in each.upper.entries:
-                self._refuse_missing(partition, lower[partition], end)
-            self._deliver(table, lower, each.upper)
-            for _, offset, change in self.upstream.between(table, lower, each.upper):
-                found.append(self._record(change, offset + 1, each.time))
+        try:
+            self._connect()
+            for each in slices:
+                self._read(each, table, found)
+        except (SourceError, Unavailable):
+            self._snapshots.pop(table, None)
+            raise
         return Rows(Listed((*SCHEMA.names, TIME, DIFF, *((ORDER, GONE) if self.upstream.keyed else ())), tuple(found)))
+
+    def _read(self, each: Slice, table: str, found: list[dict[str, Any]]) -> None:
+        lower = each.lower
+        if lower == NOTHING_READ and each.upper != NOTHING_READ:
+            lower = self._begin(table, each, found)
+        for partition, end in each.upper.entries:
+            self._refuse_missing(partition, lower[partition], end)
+        self._deliver(table, lower, each.upper)
+        for _, offset, change in self.upstream.between(table, lower, each.upper):
+            found.append(self._record(change, offset + 1, each.time))
 
     async def commit(self, resume: Offsets) -> None:
         """See `SourceReader.commit`."""

@@ -45,7 +45,13 @@ def test_every_option_is_understood():
 
 @pytest.mark.parametrize(
     ("path", "encoding"),
-    [("/d/*.csv", "csv"), ("/d/a.JSONL", "json"), ("/d/*.ndjson.gz", "json"), ("/d/**/*.parquet", "parquet")],
+    [
+        ("/d/*.csv", "csv"),
+        ("/d/*.avro", "avro"),
+        ("/d/a.JSONL", "json"),
+        ("/d/*.ndjson.gz", "json"),
+        ("/d/**/*.parquet", "parquet"),
+    ],
 )
 def test_the_format_is_known_by_the_suffix(path, encoding):
     """Damage: every definition repeats itself."""
@@ -56,7 +62,7 @@ def test_the_format_is_known_by_the_suffix(path, encoding):
     ("path", "texts", "message"),
     [
         ("/d", {}, "^source 's': option 'format' is missing"),
-        ("/d", {"format": "xml"}, "csv, json, parquet"),
+        ("/d", {"format": "xml"}, "avro, csv, json, parquet"),
         ("/d", {"format": "csv", "delimeter": ";"}, "did you mean 'delimiter'"),
         ("/d", {"format": "csv", "qqq": ""}, r"'qqq' is not known; it takes path \(required\), format"),
         ("/d", {"format": "json", "header": "true"}, "'header' does not go with format 'json'"),

@@ -16,7 +16,8 @@ from typing import Final
 from strandline.algebra.formats import Encoding, FileFormat
 from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, FLAG, TEXT, one_of, option
 
-_SUFFIXES: Final = {
+SUFFIXES: Final = {
+    ".avro": Encoding.AVRO,
     ".csv": Encoding.CSV,
     ".json": Encoding.JSON,
     ".jsonl": Encoding.JSON,
@@ -118,9 +119,9 @@ class FileOptions:
         if self.format is not None:
             return self.format
         suffixes = [suffix for suffix in Path(self.path).suffixes if suffix not in COMPRESSED]
-        if suffixes and suffixes[-1].lower() in _SUFFIXES:
-            return _SUFFIXES[suffixes[-1].lower()]
-        raise ValueError(f"option 'format' is missing, and {self.path!r} has no suffix of csv, json or parquet")
+        if suffixes and suffixes[-1].lower() in SUFFIXES:
+            return SUFFIXES[suffixes[-1].lower()]
+        raise ValueError(f"option 'format' is missing, and {self.path!r} has no suffix of avro, csv, json or parquet")
 
     @property
     def decoding(self) -> FileFormat:

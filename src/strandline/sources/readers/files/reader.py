@@ -44,6 +44,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
 from strandline.sources.reader import FileDecoder, Plain, ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.readers.files.complete import Completeness
+from strandline.sources.readers.files.discovery import DISCOVERY
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
 from strandline.sources.readers.files.local_folder import LocalFolder
 from strandline.sources.readers.files.options import FileOptions, OnDurable, root_and_pattern
@@ -245,4 +246,4 @@ async def _open(options: FileOptions, given: Surroundings) -> FileReader:
     return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options)
 
 
-KIND: Final = ReaderKind("files", FileOptions, _open)
+KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY)

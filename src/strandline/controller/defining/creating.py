@@ -1,0 +1,27 @@
+"""Creating: every CREATE by its statement.
+
+Source: design page "environment" (catalog).
+"""
+
+from __future__ import annotations
+
+from strandline.controller.core import Core
+from strandline.controller.defining import definitions, sources
+from strandline.controller.language import statements
+
+
+async def create(core: Core, statement: statements.Create) -> None:
+    """Do a CREATE.  Raises `DefinitionError` with a position where it is refused; then nothing was changed."""
+    match statement:
+        case statements.CreateConnection():
+            await sources.create_connection(core, statement)
+        case statements.CreateSource():
+            await sources.create_source(core, statement)
+        case statements.CreateSourceTable():
+            await sources.create_source_table(core, statement)
+        case statements.CreateTable():
+            await definitions.create_table(core, statement)
+        case statements.CreateView():
+            await definitions.create_view(core, statement)
+        case statements.CreateMaterialization():
+            await definitions.create_materialization(core, statement)

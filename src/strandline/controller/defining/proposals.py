@@ -1,0 +1,85 @@
+"""Proposals: the statements that would read what was found upstream, for a person to look at, change and run.
+
+Source: the public face (`strandline discover`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from strandline.sources.kinds import Discovered
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """What was asked: a connector, the options that a source needs to get there, and whether it has many tables."""
+
+    connector: str
+    options: Mapping[str, str]
+    tables: bool
+
+
+def proposed(upstream: Upstream, found: Sequence[Discovered], source: str) -> list[str]:
+    """Return statements that read all that was ``found``; ``source``: the name of a source of many tables.
+
+    >>> from strandline.algebra.schema import Column, Schema
+    >>> found = [Discovered("public.accounts", Schema((Column("id", "int"),)))]
+    >>> for text in proposed(Upstream("postgres", {"connection": "pg"}, tables=True), found, "bank"):
+    ...     print(text)
+    CREATE SOURCE bank FROM postgres (connection = 'pg');
+    CREATE TABLE accounts (`id` int)
+    FROM SOURCE bank (reference = 'public.accounts');
+    """
+    names = list(_names([each.name for each in found], {source.lower()} if upstream.tables else ()))
+    if not upstream.tables:
+        return [_source(name, upstream, each) for name, each in zip(names, found, strict=True)]
+    head = f"CREATE SOURCE {source} FROM {upstream.connector} {_listed(upstream.options)};"
+    return [head, *(_table(name, source, each) for name, each in zip(names, found, strict=True))]
+
+
+def _source(name: str, upstream: Upstream, found: Discovered) -> str:
+    options = _listed({**upstream.options, **found.options})
+    return f"{_said(found)}CREATE SOURCE {name} ({found.columns.ddl})\nFROM {upstream.connector} {options};"
+
+
+def _table(name: str, source: str, found: Discovered) -> str:
+    options = _listed({"reference": found.name, **found.options})
+    return f"{_said(found)}CREATE TABLE {name} ({found.columns.ddl})\nFROM SOURCE {source} {options};"
+
+
+def _said(found: Discovered) -> str:
+    return f"-- {' '.join(found.note.split())}\n" if found.note else ""
+
+
+def _listed(options: Mapping[str, str]) -> str:
+    return f"({', '.join(f'{name} = {_quoted(text)}' for name, text in options.items())})"
+
+
+def _quoted(text: str) -> str:
+    return exp.Literal.string(text).sql("spark")
+
+
+def _names(found: Iterable[str], taken: Iterable[str]) -> Iterator[str]:
+    """Yield a name of letters, digits and ``_`` for each, the last part of what it is called if that is free."""
+    used = set(taken)
+    for name in found:
+        parts = [_plain(part) for part in re.split(r"[./]", name) if part] or ["source"]
+        tries = [_plain("_".join(parts[n:])) for n in range(len(parts) - 1, -1, -1)]
+        tries += [f"{tries[-1]}_{number}" for number in range(2, len(used) + 3)]
+        free = next(each for each in tries if each not in used)
+        used.add(free)
+        yield free
+
+
+def _plain(text: str) -> str:
+    """Return a word that is a name anywhere.
+
+    >>> _plain("Order Lines"), _plain("2024-01"), _plain("__x")
+    ('order_lines', 'n2024_01', 'x')
+    """
+    word = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "unnamed"
+    return f"n{word}" if word[0].isdigit() else word

@@ -1,0 +1,223 @@
+"""Sources: CREATE CONNECTION, CREATE SOURCE and CREATE TABLE … FROM SOURCE, checked before anything durable changes.
+
+What is stored is what was written: a source's ``connection`` names it, and the connection's options are added when the
+source is commanded (`controller/commanded.py`).  So a connection that is replaced is used at once, by all its sources.
+
+Source: design pages "environment" (catalog) and "sources" (sources to build).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import msgspec
+
+from strandline.algebra.excerpt import within
+from strandline.algebra.schema import Column, Schema
+from strandline.controller.core import Core
+from strandline.controller.defining.definitions import KINDS, add, columns_of, keeping, refuse_secrets, taken
+from strandline.controller.language import statements
+from strandline.controller.language.clauses import INCLUDE, INCLUDED
+from strandline.controller.location import on_error
+from strandline.controller.location.catalog import Catalog
+from strandline.controller.location.items import Connection, SharedSource, Source, SourceTable, connections_of
+from strandline.errors import DefinitionError
+
+Configured: TypeAlias = statements.CreateConnection | statements.CreateSource | statements.CreateSourceTable
+
+
+async def create_connection(core: Core, statement: statements.CreateConnection) -> None:
+    """CREATE CONNECTION.  One that replaces another is used by that one's sources from now on.
+
+    Raises `DefinitionError` if the name is taken, the kind or an option is not known, an option is a secret itself; or
+    a source that uses the connection cannot be with the new one.
+    """
+    present = core.catalog.find(statement.name)
+    if not (statement.replaces and isinstance(present, Connection)) and taken(core, statement, Connection):
+        return
+    with _at_option(statement):
+        refuse_secrets("connection", statement.name, statement.options)
+        core.assembly.connectors.check_connection(statement.name, statement.system, statement.options)
+    made = Connection(statement.name, statement.system, statement.options)
+    after = core.catalog.with_item(made)
+    with within(statement.at):
+        for name in core.catalog.dependents(statement.name):
+            _check_again(core, after, name)
+    await core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(made))
+    for name in core.catalog.dependents(statement.name):
+        await core.start(core.catalog.items[name.lower()])
+
+
+def _check_again(core: Core, after: Catalog, name: str) -> None:
+    """Raise `DefinitionError` if the source called ``name`` cannot be in the catalog ``after``."""
+    source = after.find(name)
+    assert isinstance(source, Source | SharedSource), "only sources use a connection"
+    own = on_error.others(source.name, connected(core, after, source), on_error.SourceOptions)
+    schema = source.schema if isinstance(source, Source) else None
+    core.assembly.connectors.check(source.name, source.connector, own, schema)
+
+
+async def create_source(core: Core, statement: statements.CreateSource) -> None:
+    """CREATE SOURCE, with columns or without.
+
+    Raises `DefinitionError` if the name is taken; a type, an option or a connection is not known; an option is given by
+    a connection already; or the connector wants columns where there are none, or the other way round.
+    """
+    if taken(core, statement, KINDS["source"]):
+        return
+    fresh = core.assembly.ids.fresh
+    with _at_option(statement):
+        refuse_secrets("source", statement.name, statement.options)
+        shared = SharedSource(statement.name, statement.connector, statement.options, remap="", progress="")
+        own = on_error.others(statement.name, connected(core, core.catalog, shared), on_error.SourceOptions)
+    schema = schema_of(core, statement)
+    with _at_option(statement):
+        core.assembly.connectors.check(statement.name, statement.connector, own, schema)
+    if schema is None:
+        with within(statement.keep_history_at):
+            if statement.keep_history is not None:
+                raise DefinitionError("KEEP HISTORY FOR is said of each table of this source, and not of the source")
+        await add(core, SharedSource(shared.name, shared.connector, shared.options, fresh("s"), fresh("s")))
+        return
+    source = Source(
+        statement.name,
+        columns_of(schema),
+        fresh("s"),
+        statement.connector,
+        statement.options,
+        remap=fresh("s"),
+        progress=fresh("s"),
+    )
+    await add(core, keeping(source, statement))
+
+
+async def create_source_table(core: Core, statement: statements.CreateSourceTable) -> None:
+    """CREATE TABLE … FROM SOURCE.
+
+    Raises `DefinitionError` if the name is taken; there is no such source, or it is a collection itself; a type or an
+    option is not known; what it refers to is there already; or the connector refuses it.
+    """
+    if taken(core, statement, SourceTable):
+        return
+    with within(statement.source_at or statement.at):
+        source = _shared(core.catalog, statement.source)
+        for other in core.catalog.fed_by(statement.source):
+            if other.reference == statement.reference:
+                raise DefinitionError(f"table {other.name!r} is {statement.reference!r} of {source.name!r} already")
+    with _at_option(statement):
+        if left := on_error.others(statement.name, statement.options, on_error.SourceOptions):
+            known = ", ".join(("reference", *sorted(on_error.names(on_error.SourceOptions))))
+            raise DefinitionError(f"option {min(left)!r} is not known; a table of a source takes {known}")
+        own = on_error.others(source.name, core.catalog.source_options(source), on_error.SourceOptions)
+    with within(statement.columns_at):
+        schema = core.assembly.analyst.parse_ddl(statement.columns)
+    with _at_option(statement):
+        connectors = core.assembly.connectors
+        connectors.check_table(statement.name, source.connector, own, statement.reference, schema)
+    table = SourceTable(
+        statement.name,
+        columns_of(schema),
+        core.assembly.ids.fresh("s"),
+        source.name.lower(),
+        statement.reference,
+        statement.options,
+    )
+    await add(core, keeping(table, statement))
+
+
+async def keep(
+    core: Core,
+    item: Source | SharedSource | SourceTable,
+    statement: statements.CreateSource | statements.CreateSourceTable,
+) -> None:
+    """Take over how long the history of ``item``, which is there, is kept, and how many errors it may hold."""
+    wanted = item if isinstance(item, SharedSource) else keeping(item, statement)
+    others = {name: text for name, text in item.options.items() if name != on_error.ERRORS_MAX}
+    now = {name: text for name, text in statement.options.items() if name == on_error.ERRORS_MAX}
+    wanted = msgspec.structs.replace(wanted, options={**others, **now})
+    if wanted == item:
+        return
+    with _at_option(statement):
+        on_error.others(item.name, now, on_error.SourceOptions)
+    await core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(wanted))
+
+
+def _shared(catalog: Catalog, name: str) -> SharedSource:
+    found = catalog.find(name)
+    if isinstance(found, Source):
+        raise DefinitionError(
+            f"source {found.name!r} is a collection itself; one that feeds tables is created without columns"
+        )
+    return catalog.one(name, SharedSource, "source")
+
+
+def connected(core: Core, catalog: Catalog, source: Source | SharedSource) -> dict[str, str]:
+    """Return a source's options, with those of the connections that it names.
+
+    Raises `DefinitionError` if there is no such connection, it is of another kind than the connector uses, or it gives
+    an option that the source gives too.
+    """
+    named = connections_of(source.options)
+    wanted = core.assembly.connectors.connections(source.connector)
+    given = dict.fromkeys(source.options, "")
+    for option, name in named.items():
+        if option not in wanted:
+            takes = f"it takes {', '.join(sorted(wanted))}" if wanted else "it uses none"
+            raise DefinitionError(
+                f"source {source.name!r}: option {option!r} is not known to {source.connector}; {takes}"
+            )
+        connection = _connection(catalog, option, name)
+        if connection.system != wanted[option]:
+            raise DefinitionError(
+                f"option {option!r}: {connection.name!r} is a connection to {connection.system}, and a source of "
+                f"{source.connector} uses one to {wanted[option]}"
+            )
+        for each in connection.options:
+            if each in given:
+                other = f"connection {given[each]!r} too" if given[each] else f"source {source.name!r} too"
+                raise DefinitionError(
+                    f"option {each!r} is given by connection {connection.name!r} and by {other}; leave one out"
+                )
+            given[each] = connection.name
+    return catalog.source_options(source)
+
+
+def _connection(catalog: Catalog, option: str, name: str) -> Connection:
+    try:
+        return catalog.one(name, Connection, "connection")
+    except DefinitionError as error:
+        raise DefinitionError(f"option {option!r}: {error.message}") from None
+
+
+def schema_of(core: Core, statement: statements.CreateSource) -> Schema | None:
+    """Return the columns that a source has by its definition, those of metadata included; None: it is no collection.
+
+    A column of metadata that is not among the statement's columns comes behind them.
+    """
+    if not statement.columns:
+        return None
+    with within(statement.columns_at):
+        schema = core.assembly.analyst.parse_ddl(statement.columns)
+    return Schema((*schema, *_included(schema, statement.options)))
+
+
+def _included(schema: Schema, options: Mapping[str, str]) -> Iterator[Column]:
+    there = {name.lower() for name in schema.names}
+    for what, kind in INCLUDED.items():
+        name = options.get(f"{INCLUDE}{what}")
+        if name and name.lower() not in there:
+            yield Column(name, kind)
+
+
+@contextmanager
+def _at_option(statement: Configured) -> Iterator[None]:
+    """Place an error where the option stands that it names first; else at the name of what is defined."""
+    try:
+        yield
+    except DefinitionError as error:
+        named = re.search(r"\boption '?(\w+)", error.message)
+        at = statement.options_at.get(named[1]) if named else None
+        raise DefinitionError(error.message, error.position or at or statement.at) from error

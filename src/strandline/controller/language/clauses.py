@@ -1,0 +1,134 @@
+"""Clauses: how a source, a table of one and a connection are configured, read as flat options.
+
+    (option = value, option 'value', option, …)
+    [KEY (columns)] [KEY FORMAT f] [[VALUE] FORMAT f] [ENVELOPE NONE | UPSERT | DEBEZIUM]
+    [INCLUDE {KEY | PARTITION | OFFSET | TIMESTAMP | HEADERS | TOPIC} [AS column], …]
+
+A clause is another way to write options: ``key``, ``key_format``, ``format``, ``envelope``, ``include_offset`` and the
+like.  So what is stored, and what a connector checks, is the same however it was written.  An option that stands alone
+is ``true``.
+
+Source: design page "sources" (sources to build); the public face (`env.execute`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from strandline.controller.language import unsupported
+from strandline.controller.language.cursor import Cursor
+from strandline.errors import DefinitionError, Position
+
+INCLUDE: Final = "include_"
+"""What the options begin with that ask for columns of metadata."""
+INCLUDED: Final[Mapping[str, str]] = {
+    "key": "binary",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key:string,value:binary>>",
+    "topic": "string",
+}
+"""What can be included of a message, and the type of its column where the statement's columns do not say it."""
+ENVELOPES: Final = ("none", "upsert", "debezium")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Options as they were given, each once, and where each stands."""
+
+    options: dict[str, str] = field(default_factory=dict)
+    at: dict[str, Position] = field(default_factory=dict)
+
+    def give(self, name: str, text: str, at: Position) -> None:
+        """Add one.  Raises `DefinitionError` if it was given before."""
+        if name in self.options:
+            raise DefinitionError(f"option {name!r} is given twice", at)
+        self.options[name], self.at[name] = text, at
+
+
+def options(cursor: Cursor) -> Given:
+    """Take ``(option = value, …)``, of which there may be none."""
+    given = Given()
+    cursor.take("(")
+    while not cursor.accept(")"):
+        if given.options:
+            cursor.take(",")
+        at, name = cursor.position, cursor.name("an option").lower()
+        said = cursor.accept("=") or cursor.peek() not in {",", ")"}
+        given.give(name, cursor.option_value() if said else "true", at)
+    return given
+
+
+def optional(cursor: Cursor) -> Given:
+    """Take options if there are any."""
+    return options(cursor) if cursor.peek() == "(" else Given()
+
+
+def of_source(cursor: Cursor, given: Given) -> None:
+    """Take the clauses that come, in any order, each once, and add the options that they mean."""
+    while read := next((read for words, read in _CLAUSES if _next(cursor, words)), None):
+        read(cursor, given)
+    word = cursor.peek()
+    if word in unsupported.SOURCE_CLAUSES:
+        refusal = unsupported.refusal(f"CREATE SOURCE … {word}", unsupported.SOURCE_CLAUSES[word])
+        raise DefinitionError(refusal, cursor.position)
+
+
+def _next(cursor: Cursor, words: tuple[str, ...]) -> bool:
+    return all(cursor.peek(n) == word for n, word in enumerate(words))
+
+
+def _key(cursor: Cursor, given: Given) -> None:
+    at = cursor.position
+    cursor.take("KEY")
+    names = cursor.names()
+    for name, where in names:
+        if "," in name:
+            raise DefinitionError(f"{name!r} cannot be a column of a key: it has a comma in its name", where)
+    given.give("key", ",".join(name for name, _ in names), at)
+
+
+def _key_format(cursor: Cursor, given: Given) -> None:
+    at = cursor.position
+    cursor.take("KEY", "FORMAT")
+    given.give("key_format", cursor.option_value().lower(), at)
+
+
+def _format(cursor: Cursor, given: Given) -> None:
+    at = cursor.position
+    cursor.accept("VALUE")
+    cursor.take("FORMAT")
+    given.give("format", cursor.option_value().lower(), at)
+
+
+def _envelope(cursor: Cursor, given: Given) -> None:
+    at = cursor.position
+    cursor.take("ENVELOPE")
+    if cursor.peek().lower() not in ENVELOPES:
+        raise cursor.fail("NONE, UPSERT or DEBEZIUM")
+    given.give("envelope", cursor.option_value().lower(), at)
+
+
+def _include(cursor: Cursor, given: Given) -> None:
+    cursor.take("INCLUDE")
+    while True:
+        at, what = cursor.position, cursor.peek().lower()
+        if what not in INCLUDED:
+            raise cursor.fail("KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS or TOPIC")
+        cursor.take(what.upper())
+        given.give(f"{INCLUDE}{what}", cursor.only_name("a column") if cursor.accept("AS") else what, at)
+        if not cursor.accept(","):
+            return
+
+
+_CLAUSES: Final[tuple[tuple[tuple[str, ...], Callable[[Cursor, Given], None]], ...]] = (
+    (("KEY", "FORMAT"), _key_format),
+    (("KEY",), _key),
+    (("FORMAT",), _format),
+    (("VALUE", "FORMAT"), _format),
+    (("ENVELOPE",), _envelope),
+    (("INCLUDE",), _include),
+)

@@ -1,0 +1,182 @@
+"""Items: what a catalog holds, each with its definition and its shards.
+
+A *collection* can be read: a table, a source, a table that a source feeds, a view.  The others are a connection
+(options under a name), a source whose tables are collections and it is none, and a materialization.
+
+A collection's ``keep_history`` is the interval of its KEEP HISTORY FOR, as it was written; None: the environment's.
+
+Source: design pages "environment" (catalog) and "persist" (names; modes and locks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final, TypeAlias
+
+import msgspec
+
+from strandline.algebra.schema import Column, Schema
+from strandline.controller.location import on_error
+
+CONNECTION: Final = "connection"
+"""The option of a source that names a connection; one that ends in ``_connection`` names another."""
+
+
+class _Item(msgspec.Struct, frozen=True, dict=True, tag_field="kind"):
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    shard: str
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The item's columns."""
+        return Schema(tuple(Column(name, kind) for name, kind in self.columns))
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """All shards that are the item's: its own, and those that it keeps besides."""
+        return (self.shard,)
+
+
+class Table(_Item, frozen=True, tag="table"):
+    """A collection written by INSERT, UPDATE and DELETE."""
+
+    keep_history: str | None = None
+
+
+class Source(_Item, frozen=True, tag="source"):
+    """A collection fed from outside.  ``remap`` and ``progress`` are the reader's own shards."""
+
+    connector: str
+    options: dict[str, str]
+    remap: str
+    progress: str
+    keep_history: str | None = None
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Its own, and its reader's."""
+        return (self.shard, self.remap, self.progress)
+
+
+class SharedSource(msgspec.Struct, frozen=True, tag_field="kind", tag="shared source"):
+    """A source that is no collection: `SourceTable`s are, which it feeds all at the same times.
+
+    ``remap`` and ``progress`` are the reader's own shards.
+    """
+
+    name: str
+    connector: str
+    options: dict[str, str]
+    remap: str
+    progress: str
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Its reader's."""
+        return (self.remap, self.progress)
+
+
+class SourceTable(_Item, frozen=True, tag="source table"):
+    """A collection that a shared source feeds.
+
+    ``reference`` is what upstream calls it.  ``source`` is in lower case.  ``options`` are those that every source
+    has; what they do not say, the source's say.
+    """
+
+    source: str
+    reference: str
+    options: dict[str, str] = {}
+    keep_history: str | None = None
+
+
+class View(_Item, frozen=True, tag="view"):
+    """A materialized view.
+
+    ``stages`` maps the name of each internal stage to its shard; ``shard`` is the last one's.
+    ``conf`` is the Spark configuration that changes answers, as it was when the view was defined.  ``checked`` is the
+    fingerprint of the plan that a check has found right, and ``distrusted`` says what one has found wrong: such a view
+    is recomputed whole until it is defined anew (`controller/asking/selfcheck.py`).
+    """
+
+    sql: str
+    imports: tuple[str, ...]
+    stages: dict[str, str]
+    conf: dict[str, str]
+    checked: str = ""
+    distrusted: str = ""
+    keep_history: str | None = None
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Its own, and those of its internal stages, which other views may use too."""
+        return (self.shard, *self.stages.values())
+
+
+class BoundTable(msgspec.Struct, frozen=True):
+    """One collection of a materialization: where it goes, and by which key.
+
+    ``backfill`` counts how often its table was asked for anew (`controller/asking/backfill.py`).
+    """
+
+    collection: str
+    table: str
+    key: tuple[str, ...]
+    backfill: int = 0
+
+
+class Materialization(msgspec.Struct, frozen=True, tag_field="kind", tag="materialization"):
+    """A task that keeps an endpoint's tables equal to collections.
+
+    Secrets in ``options`` are references, never values.
+    """
+
+    name: str
+    endpoint: str
+    options: dict[str, str]
+    bindings: tuple[BoundTable, ...]
+    id: str
+
+    @property
+    def endpoint_options(self) -> dict[str, str]:
+        """The options without those that are not the endpoint's."""
+        return on_error.others(self.name, self.options, on_error.MaterializationOptions)
+
+
+class Connection(msgspec.Struct, frozen=True, tag_field="kind", tag="connection"):
+    """Options that sources share: how a system is reached.  Secrets in them are references, never values.
+
+    ``system`` is the kind of connection: what it is made TO.
+    """
+
+    name: str
+    system: str
+    options: dict[str, str]
+
+
+Collected: TypeAlias = Table | Source | SourceTable | View
+"""What can be read."""
+Kept: TypeAlias = Collected | SharedSource
+"""What has shards."""
+Fed: TypeAlias = Source | SourceTable
+"""What is fed from outside: it has an error half that is its own."""
+Item: TypeAlias = Kept | Connection | Materialization
+
+
+def kind_of(item: Item) -> str:
+    """Return what kind of item it is, in the catalog's own words.
+
+    >>> kind_of(Connection("pg", "postgres", {}))
+    'connection'
+    """
+    return str(type(item).__struct_config__.tag)
+
+
+def connections_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the connections that a source's options name, by the option that names each.
+
+    >>> connections_of({"connection": "broker", "registry_connection": "Schemas", "topic": "t"})
+    {'connection': 'broker', 'registry_connection': 'Schemas'}
+    """
+    return {name: text for name, text in options.items() if name == CONNECTION or name.endswith(f"_{CONNECTION}")}

@@ -1,0 +1,3 @@
+"""Messages: decoding the messages of a source, on Spark and in this process alike."""
+
+__all__ = ["decoder"]

@@ -1,0 +1,186 @@
+"""From parsed messages to rows: what the shape of a message says that there is, or is no longer.
+
+Source: design page "sources" (envelopes none, upsert, debezium); columns of keyed records: `algebra.keyed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+
+from strandline.algebra import types
+from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import MessageFormat, Metadata, Shape
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
+from strandline.algebra.schema import Column as ColumnOf
+from strandline.engine.frames import forms
+from strandline.engine.messages.message_errors import described
+from strandline.engine.messages.parsed import (
+    AFTER,
+    AS_METADATA,
+    BEFORE,
+    KEY,
+    NULL_VALUE,
+    OP,
+    UNLOCATED,
+    VALUE,
+    wrong,
+)
+
+_REASON: Final = "__reason"
+_GONE: Final = "__is_gone"
+_DELETED: Final = "d"
+_WRITTEN: Final = ("c", "r", "u")
+_TRUNCATED: Final = "t"
+_UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""What Debezium writes in place of a value that PostgreSQL did not send because it stays as it was."""
+
+
+def shaped(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: bool) -> DataFrame:
+    """Return the rows of parsed messages: the columns of ``schema``, ``__error``, times, diffs, and those of keys."""
+    match form.shape:
+        case Shape.PLAIN:
+            return _plain(frame, schema, form, locate=locate)
+        case Shape.UPSERT:
+            return _upserts(frame, schema, form, locate=locate)
+        case Shape.DEBEZIUM:
+            return _changes(frame, schema, form, locate=locate)
+
+
+def _plain(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: bool) -> DataFrame:
+    null = F.when(F.col("value").isNull(), _told(NULL_VALUE, locate=locate))
+    reasoned = frame.withColumn(_REASON, F.coalesce(null, *_reasons(frame, VALUE, AS_METADATA)))
+    return _rows(reasoned, schema, form, _sources(schema, form), {})
+
+
+def _upserts(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: bool) -> DataFrame:
+    sources = _sources(schema, form)
+    no_key = F.when(F.col("key").isNull(), _told("its key is null", locate=locate))
+    unknown = F.coalesce(no_key, *_reasons(frame, KEY), _null_key(form, sources, locate=locate))
+    gone = F.col("value").isNull()
+    reasoned = frame.withColumn(_GONE, F.when(unknown.isNull(), gone)).withColumn(
+        _REASON, F.coalesce(unknown, *(F.when(~gone, each) for each in _reasons(frame, VALUE, AS_METADATA)))
+    )
+    return _rows(reasoned, schema, form, sources, {ORDER: F.col("offset"), GONE: F.col(_GONE)})
+
+
+def _changes(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: bool) -> DataFrame:
+    change = F.col(VALUE)
+    deleted = change[OP] == _DELETED
+    row = _sources(schema, form)
+    held = form.held_by_value(schema).names
+    if form.of_key is None:
+        row |= {n: F.when(deleted, change[BEFORE][n]).otherwise(change[AFTER][n]) for n in form.key if n in held}
+        misplaced: tuple[Column, ...] = ()
+    else:
+        misplaced = (F.when(F.col("key").isNull(), _told("its key is null", locate=locate)),)
+    unknown_op = F.concat(F.lit("op '"), F.coalesce(change[OP], F.lit("null")), F.lit("' is not one of c, r, u, d"))
+    whole = F.coalesce(
+        *_reasons(frame, VALUE),
+        F.when(change[OP] == _TRUNCATED, _told(_NOT_FOLLOWED, locate=locate)),
+        F.when(change[OP].isNull() | ~change[OP].isin(_DELETED, *_WRITTEN), unknown_op if locate else F.lit(UNLOCATED)),
+        F.when(~deleted & change[AFTER].isNull(), _told("it has no `after`", locate=locate)),
+    )
+    # An error of the value still has its key, where the message has one.
+    key_fails = F.coalesce(
+        *misplaced,
+        *_reasons(frame, KEY),
+        *([] if form.of_key is not None else [whole]),
+        _null_key(form, row, locate=locate),
+    )
+    reasoned = frame.where(F.col("value").isNotNull()).withColumn(_GONE, F.when(key_fails.isNull(), deleted))
+    reasoned = reasoned.withColumn(_REASON, F.coalesce(whole, key_fails, *_reasons(frame, AS_METADATA)))
+    # A truncation has no key, and an error that has one is not a deletion.
+    gone = F.when(F.col(_REASON).isNull(), F.col(_GONE)).when(key_fails.isNull(), False)
+    ours = {ORDER: F.col("offset"), GONE: gone}
+    unsent = [column.name for column in form.held_by_value(schema) if column.name not in form.key and _long(column)]
+    if unsent:
+        ours[KEPT] = _kept({name: change[AFTER][name].cast("string") for name in unsent})
+    return _rows(reasoned, schema, form, row, ours)
+
+
+_NOT_FOLLOWED: Final = "it truncates the table, and does not say which rows were there"
+
+
+def _rows(
+    frame: DataFrame, schema: Schema, form: MessageFormat, row: Mapping[str, Column], ours: Mapping[str, Column]
+) -> DataFrame:
+    """Return the rows: all columns of a good one, the key's of one that deletes, and of an error with a known key."""
+    failed = F.col(_REASON).isNotNull()
+    raw = F.col("value")
+    if form.of_key is not None and form.shape.keyed:
+        raw = F.when(F.col(wrong(KEY)).isNotNull(), F.col("key")).otherwise(raw)
+    gone = ours.get(GONE)
+    named = {}
+    held = form.held_by_value(schema).names
+    alone = len(_reasons(frame, VALUE, AS_METADATA)) == 1
+    for name in schema.names:
+        if gone is None and alone and name in held:  # nothing else can fail, and where the value fails it is NULL
+            named[name] = row[name]
+        elif gone is not None and name in form.key:
+            named[name] = F.when(gone.isNotNull(), row[name])
+        elif gone is not None:
+            named[name] = F.when(~failed & ~gone, row[name])
+        else:
+            named[name] = F.when(~failed, row[name])
+    kept = {KEPT: F.when(~failed & ~gone, ours[KEPT])} if KEPT in ours and gone is not None else {}
+    made = frame.select(
+        *(column.alias(name) for name, column in named.items()),
+        described(F.col(_REASON), raw).alias(ERROR),
+        F.col(TIME),
+        F.lit(1).cast("bigint").alias(DIFF),
+        *(column.alias(name) for name, column in {**ours, **kept}.items()),
+    )
+    if not any(forms.has_floats(kind) for _, kind in types.columns(schema)):
+        return made
+    normal = [F.expr(forms.normalised(quote(name), kind)).alias(name) for name, kind in types.columns(schema)]
+    return made.select(*normal, ERROR, TIME, DIFF, *ours)
+
+
+def _sources(schema: Schema, form: MessageFormat) -> dict[str, Column]:
+    """Return where each column comes from."""
+    found = {}
+    by_value = F.col(VALUE)[AFTER] if form.shape is Shape.DEBEZIUM else F.col(VALUE)
+    by_key = set(form.held_by_key(schema).names)
+    for column in schema:
+        metadata = form.included.get(column.name)
+        if metadata is Metadata.KEY:
+            found[column.name] = F.col(AS_METADATA)[column.name]
+        elif metadata is not None:
+            found[column.name] = F.col(metadata.value).cast(column.type)
+        elif column.name in by_key:
+            found[column.name] = F.col(KEY)[column.name]
+        else:
+            found[column.name] = by_value[column.name]
+    return found
+
+
+def _reasons(frame: DataFrame, *names: str) -> list[Column]:
+    """Return what is wrong with these parts, those that are decoded."""
+    return [F.col(wrong(name)) for name in names if wrong(name) in frame.columns]
+
+
+def _null_key(form: MessageFormat, row: Mapping[str, Column], *, locate: bool) -> Column:
+    """Return the reason if a column of the key is NULL."""
+    told = [F.when(row[n].isNull(), _told(f"key column `{n}` is null", locate=locate)) for n in form.key]
+    return F.coalesce(*told)
+
+
+def _told(reason: str, *, locate: bool) -> Column:
+    return F.lit(reason if locate else UNLOCATED)
+
+
+def _long(column: ColumnOf) -> bool:
+    """Return whether PostgreSQL may keep values of the column apart, and Debezium writes `_UNAVAILABLE` for them."""
+    return column.type in {"string", "binary"}
+
+
+def _kept(texts: Mapping[str, Column]) -> Column:
+    """Return the names of the columns that were not sent; NULL: all were."""
+    unsent = {name: F.coalesce(text == _UNAVAILABLE, F.lit(False)) for name, text in texts.items()}
+    names = F.array_compact(F.array(*(F.when(each, F.lit(name)) for name, each in unsent.items())))
+    return F.when(reduce(Column.__or__, unsent.values()), names)

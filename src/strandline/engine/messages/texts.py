@@ -1,0 +1,150 @@
+"""Parts of messages that Spark's own expressions parse: JSON, CSV, text and bytes.
+
+A text is parsed once.  That a JSON text is one value and nothing besides is seen in the same pass: the text is put
+into an object of our own, behind which one more entry follows.  If the text closes that object, or holds another
+entry, the object has not the two entries that it should have.
+
+Why a part cannot be decoded is found by parsing it again, and only where it cannot.
+
+Source: design page "sources" (undecodable input goes to the error half).  The same records in files:
+`strandline.engine.files.json_lines`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+
+from strandline.algebra import types
+from strandline.algebra.formats import Encoding
+from strandline.algebra.messages import FRAME_BYTES, MessageEncoding, MessageFormat
+from strandline.algebra.schema import Schema, quote
+from strandline.engine.files.file_errors import csv_reason, json_reason, unquoted
+from strandline.engine.files.file_paths import CORRUPT, decoding
+from strandline.engine.messages.debezium import change_reason, moments, unmoved
+from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, struct, wrong
+
+_BYTES: Final = "__bytes"
+_TEXT: Final = "__text"
+_FOUND: Final = "__found"
+_WHOLE: Final = "this message and what follows it"
+_END: Final = "what follows this message"
+"""The names of the object around a text, and of the entry behind it; a text that knows both might pass."""
+_PAYLOAD: Final = "payload"
+
+
+def parse(frame: DataFrame, part: Part, form: MessageFormat, *, locate: bool) -> DataFrame:
+    """Return ``frame`` with the struct of ``part`` and what is wrong with it."""
+    source = F.col(part.source)
+    if part.coding.framed:
+        framed = F.substring(source, 1, 1) == F.lit(b"\x00")
+        bytes_ = F.when(framed & (F.length(source) >= FRAME_BYTES), F.substring(source, FRAME_BYTES + 1, 2**31 - 1))
+    else:
+        bytes_ = source
+    given = frame.withColumn(_BYTES, bytes_).withColumn(_TEXT, F.col(_BYTES).cast("string"))
+    match part.coding.encoding:
+        case MessageEncoding.JSON:
+            found, good, reason = _json(part, form)
+        case MessageEncoding.CSV:
+            found, good, reason = _csv(part, form)
+        case MessageEncoding.TEXT:
+            found, good, reason = _text(part)
+        case _:
+            found, good, reason = _bytes(part)
+    given = given.withColumn(_FOUND, found)
+    told = reason if locate else F.lit(UNLOCATED)
+    if locate and part.coding.framed:
+        told = F.when(F.col(_BYTES).isNull(), F.lit("it does not begin with a schema's id")).otherwise(told)
+    there = source.isNotNull()
+    value, sound = good
+    # Two steps, so that Spark evaluates what is long once.
+    stepped = given.withColumn(part.name, F.when(F.coalesce(sound, F.lit(False)), value))
+    if part.change:
+        stepped = unmoved(stepped, part, form)
+    bad = there & F.col(part.name).isNull()
+    return stepped.withColumn(wrong(part.name), F.when(bad, told)).drop(_BYTES, _TEXT, _FOUND)
+
+
+_Parsed = tuple[Column, tuple[Column, Column], Column]
+"""What parses a text; the struct in that and whether it is right; and why it is not."""
+
+
+def _json(part: Part, form: MessageFormat) -> _Parsed:
+    fields = moments(part) if part.change else part.fields
+    kind = struct(fields)
+    if part.wrapped:
+        kind = f"{kind[:-1]},{_PAYLOAD}:{kind}>"
+    text = _named(part) if part.alone else F.col(_TEXT)
+    whole = F.concat(F.lit(f'{{"{_WHOLE}":{{"v":'), text, F.lit(f',"{_END}":{{}}}}}}'))
+    options = decoding(as_file(form, Encoding.JSON))
+    found = F.from_json(whole, f"`{_WHOLE}` map<string,{kind}>, {CORRUPT} string", options)
+    entries = F.col(_FOUND)[_WHOLE]
+    value = entries["v"]
+    if part.wrapped:
+        bare = F.struct(*(value[name].alias(name) for name in fields.names))
+        value = F.when(value[_PAYLOAD].isNotNull(), value[_PAYLOAD]).when(value.isNotNull(), bare)
+    sound = (
+        F.col(_FOUND)[CORRUPT].isNull()
+        & (F.size(entries) == 2)
+        & entries[_END].isNotNull()
+        & F.is_valid_utf8(F.col(_TEXT))
+    )
+    return found, (value, sound), change_reason(text, part, form) if part.change else _json_reason(text, part, form)
+
+
+def _named(part: Part) -> Column:
+    """Return the text as an object, where it is the bare value of the one field."""
+    name = json.dumps(part.held.names[0])
+    bare = F.concat(F.lit(f"{{{name}:"), F.col(_TEXT), F.lit("}"))
+    if isinstance(types.columns(part.held)[0][1], types.Struct):
+        return bare
+    return F.when(F.ltrim(F.col(_TEXT)).startswith("{"), F.col(_TEXT)).otherwise(bare)
+
+
+def _json_reason(text: Column, part: Part, form: MessageFormat) -> Column:
+    decoded = F.from_json(text, f"{part.held.ddl}, {CORRUPT} string", decoding(as_file(form, Encoding.JSON)))
+    reason = json_reason(text, lambda name: decoded[name], part.held, "it")
+    return F.when(F.trim(F.col(_TEXT)) == "", F.lit("it is empty")).otherwise(reason)
+
+
+def _csv(part: Part, form: MessageFormat) -> _Parsed:
+    own = as_file(form, Encoding.CSV)
+    line = F.regexp_replace(F.col(_TEXT), r"\r?\n$", "")
+    found = F.from_csv(line, f"{part.held.ddl}, {CORRUPT} string", decoding(own) | {"header": "false"})
+    value = F.struct(*(F.col(_FOUND)[name].alias(name) for name in part.held.names))
+    lines = F.when(line.contains("\n") | line.contains("\r"), unquoted(line, own).rlike("[\r\n]")).otherwise(False)
+    empty = F.length(F.col(_TEXT)) == 0
+    sound = F.col(_FOUND)[CORRUPT].isNull() & F.is_valid_utf8(F.col(_TEXT)) & ~lines & ~empty
+    reason = (
+        F.when(empty, F.lit("it is empty"))
+        .when(~F.is_valid_utf8(F.col(_TEXT)), F.lit(NOT_UTF8))
+        .when(lines, F.lit("it holds more than one line"))
+        .otherwise(csv_reason(line, lambda name: F.col(_FOUND)[name], part.held.names, part.held, own))
+    )
+    return found, (value, sound), reason
+
+
+def _text(part: Part) -> _Parsed:
+    (column,) = part.held
+    read = F.expr(f"{_TEXT}" if column.type == "string" else f"try_cast({_TEXT} AS {column.type})")
+    value = F.struct(F.col(_FOUND).alias(column.name))
+    sound = F.col(_FOUND).isNotNull() & F.is_valid_utf8(F.col(_TEXT))
+    refused = F.concat(F.lit("'"), F.substring(_TEXT, 1, 100), F.lit(f"' is not a valid {column.type}"))
+    return read, (value, sound), F.when(~F.is_valid_utf8(F.col(_TEXT)), F.lit(NOT_UTF8)).otherwise(refused)
+
+
+def _bytes(part: Part) -> _Parsed:
+    (column,) = part.held
+    if column.type == "binary":
+        read = F.col(_BYTES)
+    else:
+        return _text(part)
+    return read, (F.struct(F.col(_FOUND).alias(column.name)), F.col(_FOUND).isNotNull()), F.lit(UNLOCATED)
+
+
+def held_text(schema: Schema) -> str:
+    """Return these columns as texts."""
+    return ", ".join(f"{quote(name)} string" for name in schema.names)

@@ -1,0 +1,67 @@
+"""What readers declare beside themselves: the connections that they use, and how they find what there is to read.
+
+Source: design page "sources" (sources to build); the public face (CREATE CONNECTION, `strandline discover`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from strandline.algebra.schema import Schema
+
+O = TypeVar("O")  # noqa: E741 - a dataclass of options
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionKind:
+    """What CREATE CONNECTION can be made TO: its name, and its options, a dataclass of `strandline.options`.
+
+    The options of a reader that uses it extend that dataclass: a source gives them itself, or names a connection.
+    """
+
+    name: str
+    options: type[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """How far a reader has come with the snapshot of ``table``: rows so far, and about how many there are, if known."""
+
+    table: str
+    rows: int
+    about: int | None = None
+
+
+@runtime_checkable
+class ReportsSnapshots(Protocol):
+    """A reader that can say how far it is; for people alone, so it may be roughly right."""
+
+    def snapshots(self) -> Sequence[SnapshotProgress]:
+        """Return the snapshots that are being read now, from memory; called from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """Something that could be read: what upstream calls it, its columns, and the options to read it by.
+
+    The options are those that are not given anyway.  ``note``: what a person should know before, one sentence.
+    """
+
+    name: str
+    columns: Schema
+    options: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery(Generic[O]):
+    """How to ask an upstream what it has: which options that takes, and the call, which changes nothing there.
+
+    ``find`` raises `Unavailable` if upstream does not answer, `SourceError` or `DefinitionError` if nothing is there.
+    """
+
+    options: type[O]
+    find: Callable[[O], Awaitable[Sequence[Discovered]]]

@@ -1,0 +1,74 @@
+"""What the Kafka reader asks of a cluster: where a topic's partitions begin and end, messages by range, and a commit.
+
+An implementation keeps what blocks off its caller's loop, and gives up after a bounded time.
+
+Source: design page "sources" (Kafka frontiers are last-stable offsets; commit positions, not last records).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Message(NamedTuple):
+    """One message as it is in the log.  ``timestamp_ms``: None where the log has none."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Ends(NamedTuple):
+    """The first offset that a partition still has, and its last stable one: messages before it are committed."""
+
+    low: int
+    stable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it is now.  ``id``: its own for ever, so that one made anew under the same name is another."""
+
+    id: str
+    partitions: Mapping[int, Ends]
+
+
+class Span(NamedTuple):
+    """Offsets with ``lower <= offset < upper``."""
+
+    lower: int
+    upper: int
+
+
+class OutOfRange(Exception):
+    """The log does not have what was asked for: it ends before, or it begins after."""
+
+
+class Broker(Protocol):
+    """One topic of one cluster.  Any call raises `Unavailable` if the cluster does not answer or does not allow it."""
+
+    async def look(self) -> Topic | None:
+        """Return the topic as it is now; None: there is none."""
+        ...
+
+    def fetch(self, spans: Mapping[int, Span]) -> AsyncGenerator[Sequence[Message], None]:
+        """Yield the messages of these spans, by partition in order; of aborted transactions none.
+
+        Offsets may have no message: a compacted topic has gaps, and transactions leave marks.
+
+        Raises `OutOfRange` if a span is not wholly there.  One call at a time.
+        """
+        ...
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """Set the consumer group's offsets."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections.  May be called twice."""
+        ...

@@ -1,0 +1,248 @@
+"""The Kafka reader: one topic, whose partitions are the source's partitions and whose offsets are its offsets.
+
+*How far it could be read* is the last stable offset of each partition: what transactions have not committed is not
+there yet, what they aborted never is.  Partitions that come later are read from offset 0.
+
+*The topic is always the same one.*  Its id and where each partition began are written down (`beginnings.py`) before
+anything is bound.  A topic that was made anew under the same name is a `SourceError`, as is a partition whose first
+offsets that are still there lie beyond what must be read: nothing is skipped.
+
+*Reading* is by offsets.  Few messages are fetched by this process; many are read by Spark's own connector, if Spark has
+it, else fetched into a file of this machine.  What a compacted topic has lost before it was read is not seen: the
+newest message of each key is always there.
+
+*Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
+never read back: what is durable here says where reading goes on.
+
+Source: design page "sources" (Kafka frontiers are last-stable offsets; commit positions, not last records; retention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from strandline.algebra import messages
+from strandline.algebra.messages import MessageEncoding, MessageFormat, Range, TopicRanges
+from strandline.algebra.schema import Schema
+from strandline.errors import DefinitionError, SourceError, Unavailable
+from strandline.frontier.gauge import Offsets
+from strandline.persist.handles.plane import Rows
+from strandline.sources.reader import Keyed, MessageDecoder, Plain, ReaderKind, Records, Surroundings
+from strandline.sources.readers.kafka.beginnings import Beginnings
+from strandline.sources.readers.kafka.broker import Broker, Ends, OutOfRange, Topic
+from strandline.sources.readers.kafka.client import KafkaBroker
+from strandline.sources.readers.kafka.options import KafkaOptions, Start
+from strandline.sources.readers.kafka.raw import Ranges, schema_ids
+from strandline.sources.readers.kafka.registry import Registry
+from strandline.sources.readers.kafka.settings import for_spark
+from strandline.sources.reclock import NOTHING_READ, Slice
+
+GROUP: Final = "strandline-"
+"""What the name of a source's own consumer group begins with; the rest is the id of its record shard."""
+_NO_IDS: Final[frozenset[int]] = frozenset()
+
+
+class KafkaReader:
+    """Reads one topic.  See `SourceReader`."""
+
+    bounded = True
+
+    def __init__(
+        self,
+        broker: Broker,
+        beginnings: Beginnings,
+        registry: Registry | None,
+        decoder: MessageDecoder,
+        schema: Schema,
+        options: KafkaOptions,
+        form: MessageFormat,
+    ) -> None:
+        self._broker = broker
+        self._beginnings = beginnings
+        self._registry = registry
+        self._decoder = decoder
+        self._schema = schema
+        self._options = options
+        self._form = form
+        self._reached = NOTHING_READ  # by a probe, or before this process was
+        self._committed = NOTHING_READ
+
+    def records(self, table: str) -> Records:
+        """See `SourceReader.records`."""
+        return Keyed(self._form.key) if self._form.shape.keyed else Plain()
+
+    async def snapshot(self, table: str) -> None:
+        """See `SourceReader.snapshot`: a topic is read from where its partitions begin."""
+
+    async def upstream_frontier(self) -> Offsets:
+        """Return the last stable offsets of all partitions, and write down where those begin that are new."""
+        topic = await self._look()
+        if self._beginnings.topic != topic.id or any(p not in self._beginnings for p in topic.partitions):
+            await self._register(topic)
+        for partition, ends in topic.partitions.items():
+            begun = max(self._reached[str(partition)], self._beginnings[partition])
+            self._refuse_forgotten(partition, begun, ends)
+        stable = Offsets({str(partition): ends.stable for partition, ends in topic.partitions.items()})
+        self._reached = self._reached.join(stable)  # a new leader may know less for a while
+        return self._reached
+
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
+        """Return the messages of these slices: by this process if they are few, else by Spark."""
+        ranges = await self._ranges(slices)
+        wanted = Ranges(self._options.topic, ranges)
+        if self._decoder.connector and not self.likely_small(slices):
+            return await self._by_spark(wanted, ranges, locate=locate)
+        tables, ids = [wanted.table()], _NO_IDS
+        async for fetched in self._fetched(wanted):
+            tables.append(fetched)
+            ids |= self._ids(fetched)
+        form = await self._understood(ids)
+        return await self._decoder.messages(pa.concat_tables(tables), self._schema, form, locate=locate)
+
+    async def commit(self, resume: Offsets) -> None:
+        """Set the group's offsets to what is durable, if that is not what they are."""
+        self._reached = self._reached.join(resume)
+        wanted = self._committed.join(resume)
+        if wanted == self._committed:
+            return
+        await self._broker.commit({int(p): offset for p, offset in wanted.entries if offset > self._committed[p]})
+        self._committed = wanted
+
+    def likely_small(self, slices: Sequence[Slice]) -> bool:
+        """Whether so few messages are between these offsets that this process fetches them."""
+        return sum(each.upper.messages_since(each.lower) for each in slices) <= self._options.small_messages_max
+
+    def notices(self) -> tuple[str, ...]:
+        """See `SourceReader.notices`."""
+        return ()
+
+    async def close(self) -> None:
+        """See `SourceReader.close`."""
+        await self._broker.close()
+
+    # --- the topic ----------------------------------------------------------------------------------------------------
+    async def _look(self) -> Topic:
+        """Return the topic as it is now.  Raises `SourceError` if it is not there, or not the one that it was."""
+        found = await self._broker.look()
+        if found is None:
+            raise SourceError(
+                f"topic {self._options.topic!r} does not exist at {self._options.servers}: create it, or correct the "
+                "source's topic"
+            )
+        if self._beginnings.topic not in {"", found.id}:
+            raise SourceError(
+                f"topic {self._options.topic!r} is not the one that was read so far: that had the id "
+                f"{self._beginnings.topic}, and this one, made later, has {found.id}; make a new source for it"
+            )
+        return found
+
+    async def _register(self, topic: Topic) -> None:
+        await self._beginnings.refresh()
+        first = not self._beginnings.topic
+        latest = self._options.start is Start.LATEST
+        begins = {p: (ends.stable if latest else ends.low) if first else 0 for p, ends in topic.partitions.items()}
+        await self._beginnings.register(topic.id, begins)
+        if self._beginnings.topic != topic.id:
+            raise Unavailable(f"topic {self._options.topic!r} was made anew just now; ask again")
+
+    def _refuse_forgotten(self, partition: int, begun: int, ends: Ends) -> None:
+        if ends.low > begun:
+            raise SourceError(
+                f"topic {self._options.topic!r}, partition {partition}: messages from offset {begun} on have to be "
+                f"read, and the brokers have those from {ends.low} on only; they were deleted before they were read "
+                "(retention, or somebody deleted records), so the source cannot go on without a gap: make a new one"
+            )
+
+    def _refuse_missing(self, partition: int, end: int, ends: Ends) -> None:
+        if ends.stable < end:
+            raise SourceError(
+                f"topic {self._options.topic!r}, partition {partition}: messages before offset {end} were there, and "
+                f"now it ends at {ends.stable}; the cluster has lost what it had announced"
+            )
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+    async def _ranges(self, slices: Sequence[Slice]) -> list[Range]:
+        """Return what the slices say of each partition, from where it begins."""
+        parts = [(each, p, end) for each in slices for p, end in each.upper.entries if end > each.lower[p]]
+        if not self._beginnings.topic or any(int(p) not in self._beginnings for _, p, _ in parts):
+            await self._beginnings.refresh()
+        ranges = (Range(s.time, p, max(s.lower[p], self._beginnings[int(p)]), end) for s, p, end in parts)
+        return [each for each in ranges if each.lower < each.upper]
+
+    async def _fetched(self, wanted: Ranges) -> AsyncGenerator[pa.Table, None]:
+        """Yield the raw messages of the ranges, in bounded tables."""
+        try:
+            async for fetched in self._broker.fetch(wanted.spans):
+                yield wanted.table(fetched)
+        except (OutOfRange, Unavailable) as error:
+            await self._check(wanted)  # which tells what is definite from what passes
+            raise Unavailable(f"topic {self._options.topic!r} cannot be read to where it was seen: {error}") from error
+        if wanted.spans:
+            await self._look()  # after it: a topic that is there now was there when it was read
+
+    async def _check(self, wanted: Ranges) -> None:
+        """Raise `SourceError` if the topic is another one, or no longer has what is wanted."""
+        topic = await self._look()
+        for partition, span in wanted.spans.items():
+            ends = topic.partitions.get(partition, Ends(0, 0))
+            self._refuse_forgotten(partition, span.lower, ends)
+            self._refuse_missing(partition, span.upper, ends)
+
+    async def _by_spark(self, wanted: Ranges, ranges: Sequence[Range], *, locate: bool) -> Rows:
+        await self._check(wanted)
+        ids = _NO_IDS
+        if locate and self._avro:  # a message may have a schema that is none of its subject's
+            async for fetched in self._fetched(wanted):
+                ids |= self._ids(fetched)
+        form = await self._understood(ids, subjects=True)
+        topic = TopicRanges(self._options.topic, tuple(ranges), for_spark(self._options))
+        return await self._decoder.ranges(topic, self._schema, form, locate=locate)
+
+    @property
+    def _avro(self) -> tuple[str, ...]:
+        """The parts of a message that begin with the id of an Avro schema."""
+        codings = {"value": self._form.of_value, "key": self._form.of_key}
+        return tuple(
+            part
+            for part, coding in codings.items()
+            if coding is not None and coding.framed and coding.encoding is MessageEncoding.AVRO
+        )
+
+    def _ids(self, fetched: pa.Table) -> frozenset[int]:
+        return _NO_IDS.union(*(schema_ids(fetched.column(part)) for part in self._avro))
+
+    async def _understood(self, ids: Collection[int], *, subjects: bool = False) -> MessageFormat:
+        """Return the format with the schemas of these ids, and those of the topic's subjects if asked for.
+
+        Those that were needed before are there too: a format that stays as it is can be decoded by a prepared plan.
+        """
+        if self._registry is None or not self._avro:
+            return self._form
+        schemas = await self._registry.schemas(ids)
+        for part in self._avro if subjects else ():
+            schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}")
+        self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
+        return self._form
+
+
+async def _open(options: KafkaOptions, given: Surroundings) -> KafkaReader:
+    beginnings = await Beginnings.open(await given.progress(), given.epoch)
+    broker = KafkaBroker(options, options.group or GROUP + beginnings.shard)
+    registry = None if options.registry_url is None else Registry(options)
+    form = replace(options.decoding, descriptor=options.descriptor_set())
+    return KafkaReader(broker, beginnings, registry, given.messages, given.schema, options, form)
+
+
+def _check(options: KafkaOptions, schema: Schema) -> None:
+    try:
+        form = replace(options.decoding, descriptor=options.descriptor_set())
+    except OSError as error:
+        raise DefinitionError(str(error)) from None
+    messages.check(form, schema)
+
+
+KIND: Final = ReaderKind("kafka", KafkaOptions, _open, _check)

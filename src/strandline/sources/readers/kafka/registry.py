@@ -1,0 +1,119 @@
+"""A client of schema registries that speak Confluent's API: the schema of an id, the ids of a subject.
+
+What an id means never changes, so it is asked for once.  Schemas that refer to others are asked for with these put in
+(``format=resolved``).
+
+Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.html.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final
+from urllib.parse import SplitResult, quote, urlsplit
+
+from strandline.errors import ConfigError, Unavailable, first_line
+from strandline.sources.readers.kafka.options import RegistryConnection
+
+ANSWER_SECONDS_MAX: Final = 5
+ANSWER_BYTES_MAX: Final = 16 << 20
+_OK, _ABSENT = 200, 404
+_NO_SCHEMA, _NO_SUBJECT, _NO_VERSION = 40403, 40401, 40402
+
+
+class Registry:
+    """One registry."""
+
+    def __init__(self, at: RegistryConnection) -> None:
+        self._where = _where(at.registry_url or "")
+        self._shown = f"the schema registry at {self._where.scheme}://{self._where.netloc}"
+        self._at = at
+        self._schemas: dict[int, str] = {}
+        self._absent: set[int] = set()
+
+    async def schemas(self, ids: Iterable[int]) -> dict[int, str]:
+        """Return the schemas of those of ``ids`` that there are.
+
+        Raises `Unavailable` naming the id, if the registry does not answer or does not allow it.
+        """
+        wanted = sorted(ids)
+        self._absent.clear()  # what is not there may come: who writes messages may be quicker than a replica
+        for each in wanted:
+            if each not in self._schemas:
+                body = await self._get(f"/schemas/ids/{each}?format=resolved", f"the schema {each}")
+                if body is None:
+                    self._absent.add(each)
+                else:
+                    self._schemas[each] = str(body["schema"])
+        return {each: self._schemas[each] for each in wanted if each not in self._absent}
+
+    async def of_subject(self, subject: str) -> dict[int, str]:
+        """Return the schemas of all versions of a subject; none, if there is no such subject."""
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        versions = await self._get(path, f"the versions of {subject!r}")
+        ids = []
+        for version in versions or ():
+            found = await self._get(f"{path}/{version}", f"version {version} of {subject!r}")
+            if found is not None:
+                ids.append(int(found["id"]))
+        return await self.schemas(ids)
+
+    async def subjects(self) -> list[str]:
+        """Return all subjects."""
+        return [str(each) for each in await self._get("/subjects", "the subjects") or ()]
+
+    async def newest(self, subject: str) -> str | None:
+        """Return the newest schema of a subject; None, if there is no such subject."""
+        found = await self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", f"the schema of {subject!r}")
+        return None if found is None else str(found["schema"])
+
+    async def _get(self, path: str, what: str) -> Any:
+        """Return the answer as it is in JSON; None: there is no such thing."""
+        try:
+            async with asyncio.timeout(2 * ANSWER_SECONDS_MAX):
+                status, body = await asyncio.to_thread(self._ask, path)
+            answer = json.loads(body)
+        except (OSError, HTTPException, TimeoutError, ValueError) as error:
+            raise Unavailable(f"{self._shown} does not answer for {what}: {first_line(error)}") from None
+        if status == _OK:
+            return answer
+        code = answer.get("error_code") if isinstance(answer, dict) else None
+        if status == _ABSENT and code in {_NO_SCHEMA, _NO_SUBJECT, _NO_VERSION}:
+            return None
+        said = answer.get("message") if isinstance(answer, dict) else None
+        raise Unavailable(f"{self._shown} refuses {what}: status {status}{f', {said}' if said else ''}")
+
+    def _ask(self, path: str) -> tuple[int, bytes]:
+        host, port = self._where.hostname or "", self._where.port
+        if self._where.scheme == "https":
+            trusted = ssl.create_default_context(cadata=self._at.registry_ca)
+            connection: HTTPConnection = HTTPSConnection(host, port, timeout=ANSWER_SECONDS_MAX, context=trusted)
+        else:
+            connection = HTTPConnection(host, port, timeout=ANSWER_SECONDS_MAX)
+        try:
+            connection.request("GET", self._where.path.rstrip("/") + path, headers=self._headers())
+            answer = connection.getresponse()
+            return answer.status, answer.read(ANSWER_BYTES_MAX)
+        finally:
+            connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if self._at.registry_user is not None and self._at.registry_password is not None:
+            pair = f"{self._at.registry_user}:{self._at.registry_password.reveal()}"
+            headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        return headers
+
+
+def _where(url: str) -> SplitResult:
+    with suppress(ValueError):
+        where = urlsplit(url)
+        if where.scheme in {"http", "https"} and where.hostname and not where.username and where.port != 0:
+            return where
+    raise ConfigError("registry_url is http://host:port or https://host:port; a user goes to registry_user")

@@ -1,0 +1,117 @@
+"""The settings of the two Kafka clients: librdkafka in this process, Kafka's own in Spark's connector.
+
+Both read only what is committed (``read_committed``): messages of transactions that were aborted are never seen, and
+what an open one wrote is not seen yet.
+
+Source: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md, https://kafka.apache.org/documentation
+(consumer configs; PEM stores: KIP-651).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from strandline.sources.readers.kafka.options import KafkaConnection, Sasl
+from strandline.store.secret import Secret
+
+ANSWER_SECONDS_MAX: Final = 5
+"""After so long without an answer a broker is unavailable."""
+CLIENT: Final = "strandline"
+_LOGIN: Final = {
+    Sasl.PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
+    Sasl.SCRAM_256: "org.apache.kafka.common.security.scram.ScramLoginModule",
+    Sasl.SCRAM_512: "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+Settings = Mapping[str, str | Secret]
+
+
+def for_client(at: KafkaConnection) -> Settings:
+    """Return librdkafka's settings for any client of the cluster."""
+    known = {
+        "ssl.ca.pem": at.tls_ca,
+        "ssl.certificate.pem": at.tls_certificate,
+        "ssl.key.pem": at.tls_private_key,
+        "sasl.mechanism": at.sasl and at.sasl.value.upper(),
+        "sasl.username": at.user,
+        "sasl.password": at.password,
+    }
+    return {
+        "bootstrap.servers": at.servers,
+        "security.protocol": protocol(at),
+        "client.id": CLIENT,
+        "socket.timeout.ms": str(ANSWER_SECONDS_MAX * 1000),
+        "socket.connection.setup.timeout.ms": str(ANSWER_SECONDS_MAX * 1000),
+        "reconnect.backoff.max.ms": "1000",
+        **{name: value for name, value in known.items() if value is not None},
+    }
+
+
+def for_consumer(at: KafkaConnection, group: str) -> Settings:
+    """Return librdkafka's settings for a consumer outside its group, which neither assigns nor commits by itself."""
+    return {
+        **for_client(at),
+        "group.id": group,
+        "isolation.level": "read_committed",
+        "enable.auto.commit": "false",
+        "enable.auto.offset.store": "false",
+        "enable.partition.eof": "true",  # a range may end in offsets that hold no message
+        "auto.offset.reset": "error",  # what is gone is an error, and never another place to begin at
+        "check.crcs": "true",
+        "fetch.wait.max.ms": "20",  # we ask for what is there: a broker has nothing to wait for
+        "session.timeout.ms": str(ANSWER_SECONDS_MAX * 1000),  # how long a commit looks for the group's coordinator
+    }
+
+
+def for_spark(at: KafkaConnection) -> Settings:
+    """Return the settings of Spark's connector: those of Kafka's own client, each with ``kafka.`` before it.
+
+    >>> sorted(for_spark(KafkaConnection(servers="k:9092")))
+    ['failOnDataLoss', 'kafka.bootstrap.servers', 'kafka.isolation.level', 'kafka.security.protocol']
+    """
+    known: dict[str, str | Secret | None] = {
+        "ssl.truststore.type": at.tls_ca and "PEM",
+        "ssl.truststore.certificates": at.tls_ca,
+        "ssl.keystore.type": at.tls_certificate and "PEM",
+        "ssl.keystore.certificate.chain": at.tls_certificate,
+        "ssl.keystore.key": at.tls_private_key,
+        "sasl.mechanism": at.sasl and at.sasl.value.upper(),
+        "sasl.jaas.config": _jaas(at),
+    }
+    given: dict[str, str | Secret] = {
+        "bootstrap.servers": at.servers,
+        "security.protocol": protocol(at),
+        "isolation.level": "read_committed",
+        **{name: value for name, value in known.items() if value is not None},
+    }
+    return {"failOnDataLoss": "true", **{f"kafka.{name}": value for name, value in given.items()}}
+
+
+def protocol(at: KafkaConnection) -> str:
+    """Return Kafka's name of how the two ends speak.
+
+    >>> protocol(KafkaConnection(servers="k:9092", tls=True))
+    'SSL'
+    """
+    match at.tls, at.sasl is not None:
+        case True, True:
+            return "SASL_SSL"
+        case True, False:
+            return "SSL"
+        case False, True:
+            return "SASL_PLAINTEXT"
+        case _:
+            return "PLAINTEXT"
+
+
+def _jaas(at: KafkaConnection) -> Secret | None:
+    if at.sasl is None or at.user is None or at.password is None:
+        return None
+    user, password = (_quoted(text) for text in (at.user, at.password.reveal()))
+    return Secret(f"{_LOGIN[at.sasl]} required username={user} password={password};")
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,1 @@
+"""A real PostgreSQL server, spoken to by psycopg."""

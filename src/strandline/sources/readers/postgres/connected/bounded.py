@@ -1,0 +1,92 @@
+"""Connections to a real server that end within bounded time, and what the failures of their calls mean.
+
+Source: libpq's connection parameters; PostgreSQL's manual, "PostgreSQL Error Codes".
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.abc import PQGen
+
+from strandline.errors import first_line
+from strandline.sources.readers.postgres.connected import statements
+from strandline.sources.readers.postgres.options import PostgresConnection
+from strandline.sources.readers.postgres.rows.values import SETTINGS
+from strandline.sources.readers.postgres.server import UpstreamTable
+
+T = TypeVar("T")
+
+SECONDS_MAX: Final = 30.0
+"""How long a call may take that touches a few rows of the catalog."""
+WAIT_SECONDS: Final = 0.1
+"""How often a waiting call checks its time limit."""
+
+
+class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that waits for a silent server at most ``seconds_max``."""
+
+    seconds_max = SECONDS_MAX
+
+    @property
+    def ended(self) -> bool:
+        """Whether an idle connection is of no use any more: the server has something to say, which is farewell."""
+        if self.closed:
+            return True
+        watched = select.poll()
+        watched.register(self.fileno(), select.POLLIN)
+        return bool(watched.poll(0))
+
+    def wait(self, gen: PQGen[T], interval: float = WAIT_SECONDS, timeout: float | None = None) -> T:
+        """Run one exchange with the server; psycopg calls this for every statement."""
+        return super().wait(gen, interval, self.seconds_max if timeout is None else timeout)
+
+
+def parameters(options: PostgresConnection) -> Mapping[str, Any]:
+    """Return libpq's parameters, with the settings that fix the text forms of values."""
+    given = {
+        "host": options.host,
+        "port": options.port,
+        "dbname": options.database,
+        "user": options.user,
+        "sslmode": options.sslmode.value,
+        "application_name": "strandline",
+        "connect_timeout": 10,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "tcp_user_timeout": 30_000,
+    }
+    if options.password is not None:
+        given["password"] = options.password.reveal()
+    if options.sslrootcert is not None:
+        given["sslrootcert"] = options.sslrootcert
+    settings = {
+        **SETTINGS,
+        "statement_timeout": str(round(SECONDS_MAX * 1000)),
+        "idle_in_transaction_session_timeout": "0",
+    }
+    return {**given, "options": " ".join(f"-c {name}={text}" for name, text in settings.items())}
+
+
+def published(connection: psycopg.Connection[tuple[Any, ...]], publication: str) -> tuple[UpstreamTable, ...]:
+    """Return the publication's tables, as the connection sees them."""
+    query = sql.SQL(statements.TABLES).format(publication=sql.Literal(publication))
+    return statements.tables(connection.execute(query).fetchall())
+
+
+@contextmanager
+def failing(place: str, what: str, drop: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Raise psycopg's errors as ours; ``drop`` ends the connection, whose state is not known any more."""
+    try:
+        yield
+    except psycopg.Error as error:
+        drop()
+        raise statements.refused(place, what, error.sqlstate or "", first_line(error)) from error
+    except BaseException:
+        drop()
+        raise

@@ -1,0 +1,264 @@
+"""A real PostgreSQL server, by psycopg.
+
+Every call runs in a thread, on one connection that one call has at a time; a snapshot has its own.  An exchange ends
+within a bounded time, or the connection is dropped and the call is `Unavailable`.  Reading and advancing the slot hold
+an advisory lock, so that two readers of one source wait for each other instead of failing.
+
+*The snapshot* is that of a temporary slot, made by CREATE_REPLICATION_SLOT … USE_SNAPSHOT in a transaction of its own.
+Its position is exact by the log: a transaction is seen if and only if its commit record is before it.  No snapshot of
+plain SQL is: a transaction's commit is in the log before others see it, and for a moment (with synchronous standbys
+for long) it is durable and not seen.  For the moment between a commit in the log and in the list of transactions, the
+snapshot waits (`UNSETTLED`); else it would miss a row for good.  The slot is dropped at once: the transaction keeps
+what it sees.
+
+Making a slot waits for all transactions that run.  That may take long, so it goes on in its thread while calls that
+ask for it are told `Unavailable`.
+
+Source: PostgreSQL's manual, "Streaming Replication Protocol", "Logical Decoding Concepts" (exported snapshots).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from typing import Any, Final, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import sql
+
+from strandline.errors import Unavailable
+from strandline.sources.readers.postgres.connected import statements
+from strandline.sources.readers.postgres.connected.bounded import (
+    SECONDS_MAX,
+    WAIT_SECONDS,
+    BoundedConnection,
+    failing,
+    parameters,
+    published,
+)
+from strandline.sources.readers.postgres.connected.psycopg_snapshot import PsycopgSnapshot
+from strandline.sources.readers.postgres.options import PostgresConnection
+from strandline.sources.readers.postgres.pgoutput import lsn_number, lsn_text
+from strandline.sources.readers.postgres.server import Standing, Take, UpstreamTable
+
+T = TypeVar("T")
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+
+READ_SECONDS_MAX: Final = 600.0
+"""How long the server may decode its log before the first change comes."""
+MAKE_SECONDS_MAX: Final = 24 * 3600.0
+"""How long a slot may wait for the transactions that run."""
+PATIENCE_SECONDS: Final = 5.0
+"""How long a call waits for what may take long, before it says so."""
+LOCK_SECONDS_MAX: Final = 10.0
+FETCH_ROWS: Final = 5_000
+assert LOCK_SECONDS_MAX < SECONDS_MAX < READ_SECONDS_MAX < MAKE_SECONDS_MAX
+
+
+class PsycopgServer:
+    """See `Server`."""
+
+    def __init__(self, options: PostgresConnection, publication: str, slot: str) -> None:
+        self._options = options
+        self._place = options.place
+        self._names = {"slot": slot, "publication": publication}
+        self._quoted = {**self._names, "publication": '"' + publication.replace('"', '""') + '"'}
+        self._lock_number = _number(f"strandline slot {slot}")
+        self._guard = threading.Lock()
+        self._connection: BoundedConnection | None = None
+        self._making: dict[str, asyncio.Future[Any]] = {}
+        self._others: set[BoundedConnection] = set()
+        self._ends = False
+
+    async def standing(self) -> Standing:
+        """See `Server.standing`."""
+
+        def look(connection: Connection) -> Standing:
+            row = connection.execute(statements.STANDING, self._names).fetchone()
+            assert row is not None
+            return statements.standing(row, self._place)
+
+        return await self._call("its state", look)
+
+    async def create_slot(self) -> None:
+        """See `Server.create_slot`."""
+        await self._made("slot", self._create_slot)
+
+    async def tables(self) -> tuple[UpstreamTable, ...]:
+        """See `Server.tables`."""
+        publication = self._names["publication"]
+        return await self._call("the publication", lambda connection: published(connection, publication))
+
+    async def peek(self, upto: int, changes: int | None, take: Take) -> int:
+        """See `Server.peek`."""
+        values = {**self._quoted, "upto": lsn_text(upto), "changes": changes}
+
+        def read(connection: Connection) -> int:
+            count = 0
+            with self._locked(connection, READ_SECONDS_MAX), connection.cursor("strandline_changes") as cursor:
+                cursor.execute(statements.PEEK, values, binary=True)
+                while rows := cursor.fetchmany(FETCH_ROWS):
+                    take([data for (data,) in rows])
+                    count += len(rows)
+            return count
+
+        return await self._call("its changes", read)
+
+    async def advance(self, position: int) -> None:
+        """See `Server.advance`."""
+        values = {**self._names, "position": lsn_text(position)}
+
+        def move(connection: Connection) -> None:
+            with self._locked(connection, READ_SECONDS_MAX):
+                connection.execute(statements.ADVANCE, values)
+
+        await self._call("its slot", move)
+
+    async def snapshot(self) -> PsycopgSnapshot:
+        """See `Server.snapshot`."""
+        opened: PsycopgSnapshot = await self._made("snapshot", self._open_snapshot)
+        try:
+            await self._settle(opened)
+        except BaseException:
+            await opened.close()
+            raise
+        return opened
+
+    async def close(self) -> None:
+        """See `Server.close`."""
+        self._ends = True
+        for making in self._making.values():
+            making.add_done_callback(_abandon)
+        self._making.clear()
+        connections = [*self._others, *([self._connection] if self._connection else [])]
+        await asyncio.to_thread(_end, connections)
+
+    async def _settle(self, opened: PsycopgSnapshot) -> None:
+        """Wait until what the snapshot counts as committed is noted as such."""
+        values = {"snapshot": opened.seen}
+        for _ in range(round(PATIENCE_SECONDS / WAIT_SECONDS)):
+            row = await self._call(
+                "its snapshot", lambda connection: connection.execute(statements.UNSETTLED, values).fetchone()
+            )
+            if row == (0,):
+                return
+            await asyncio.to_thread(threading.Event().wait, WAIT_SECONDS)
+        raise Unavailable(f"{self._place}: transactions have committed and wait, for a standby perhaps; ask again")
+
+    async def _made(self, what: str, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` makes in its thread, perhaps begun by an earlier call."""
+        making = self._making.get(what)
+        if making is None:
+            making = self._making[what] = asyncio.get_running_loop().run_in_executor(None, make)
+        done, _ = await asyncio.wait([making], timeout=PATIENCE_SECONDS)
+        if not done:
+            raise Unavailable(f"{self._place}: the {what} waits for transactions that run there{await self._running()}")
+        if self._making.get(what) is making:
+            del self._making[what]
+        return making.result()
+
+    async def _running(self) -> str:
+        """Return which of them is the oldest, in words, if that can be known."""
+        with suppress(Unavailable):
+            find = lambda connection: connection.execute(statements.RUNNING).fetchone()  # noqa: E731
+            if found := await self._call("its sessions", find):
+                return f"; the oldest is that of session {found[0]}, for {str(found[1]).partition('.')[0]}"
+        return ""
+
+    def _create_slot(self) -> None:
+        with failing(self._place, "its slot"), self._other() as connection:
+            connection.seconds_max = MAKE_SECONDS_MAX
+            connection.execute("SET statement_timeout = 0")
+            connection.execute(statements.CREATE_SLOT, self._names)
+
+    def _open_snapshot(self) -> PsycopgSnapshot:
+        with failing(self._place, "a snapshot"):
+            connection = self._connect(replication="database")
+            self._others.add(connection)
+            try:
+                connection.seconds_max = MAKE_SECONDS_MAX
+                connection.execute("SET statement_timeout = 0")
+                connection.execute(statements.BEGIN_SNAPSHOT)
+                slot = sql.Identifier(f"strandline_snapshot_{connection.info.backend_pid}")
+                make = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput USE_SNAPSHOT").format(slot)
+                made = connection.execute(make).fetchone()
+                connection.execute(sql.SQL("DROP_REPLICATION_SLOT {}").format(slot))
+                seen = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+                assert made is not None
+                assert seen is not None
+                connection.seconds_max = READ_SECONDS_MAX
+            except BaseException:
+                self._drop_other(connection)
+                raise
+        return PsycopgSnapshot(self._place, self._names["publication"], connection, lsn_number(made[1]), seen[0])
+
+    async def _call(self, what: str, call: Callable[[BoundedConnection], T]) -> T:
+        def run() -> T:
+            with self._guard, failing(self._place, what, self._drop):
+                return call(self._connected())
+
+        return await asyncio.to_thread(run)
+
+    @contextmanager
+    def _locked(self, connection: Connection, seconds: float) -> Iterator[None]:
+        """Have the slot to oneself, in a transaction."""
+        assert isinstance(connection, BoundedConnection)
+        limits = {"lock_ms": str(round(LOCK_SECONDS_MAX * 1000)), "statement_ms": str(round(seconds * 1000))}
+        connection.seconds_max = seconds
+        with connection.transaction():
+            connection.execute(statements.LIMITS, limits)
+            connection.execute(statements.LOCK, {"number": self._lock_number})
+            yield
+        connection.seconds_max = SECONDS_MAX
+
+    def _connected(self) -> BoundedConnection:
+        if self._connection is not None and self._connection.ended:
+            self._drop()
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _connect(self, **more: Any) -> BoundedConnection:
+        if self._ends:
+            raise Unavailable(f"{self._place}: the reader was closed")
+        return BoundedConnection.connect(**parameters(self._options), **more, autocommit=True)
+
+    @contextmanager
+    def _other(self) -> Iterator[BoundedConnection]:
+        connection = self._connect()
+        self._others.add(connection)
+        try:
+            yield connection
+        finally:
+            self._drop_other(connection)
+
+    def _drop_other(self, connection: BoundedConnection) -> None:
+        self._others.discard(connection)
+        connection.close()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _number(text: str) -> int:
+    """Return the advisory lock of a text; a collision only makes two sources wait for each other."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def _end(connections: Sequence[BoundedConnection]) -> None:
+    for connection in connections:
+        with suppress(psycopg.Error):
+            connection.cancel_safe(timeout=2.0)
+        with suppress(psycopg.Error):
+            connection.close()
+
+
+def _abandon(made: asyncio.Future[Any]) -> None:
+    """Take note of how something ended that nobody waits for any more."""
+    if not made.cancelled():
+        made.exception()

@@ -1,0 +1,61 @@
+"""A snapshot of a real server: a transaction on a connection of its own, whose first statement has fixed what it sees.
+
+Source: PostgreSQL's manual, "Streaming Replication Protocol" (USE_SNAPSHOT).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from strandline.sources.readers.postgres.connected import statements
+from strandline.sources.readers.postgres.connected.bounded import BoundedConnection, failing, published
+from strandline.sources.readers.postgres.server import Take, UpstreamTable
+
+T = TypeVar("T")
+
+COPY_ROWS: Final = 5_000
+
+
+class PsycopgSnapshot:
+    """See `Snapshot`: a transaction on a connection of its own."""
+
+    def __init__(self, place: str, publication: str, connection: BoundedConnection, position: int, seen: str) -> None:
+        self._place = place
+        self._publication = publication
+        self._connection = connection
+        self._guard = threading.Lock()
+        self.position = position
+        self.seen = seen
+
+    async def tables(self) -> tuple[UpstreamTable, ...]:
+        """See `Snapshot.tables`."""
+        return await self._call(lambda connection: published(connection, self._publication))
+
+    async def copy(self, table: UpstreamTable, columns: Sequence[str], take: Take) -> None:
+        """See `Snapshot.copy`."""
+
+        def read(connection: BoundedConnection) -> None:
+            rows: list[bytes] = []
+            with connection.cursor() as cursor, cursor.copy(statements.copy(table, columns)) as copying:
+                for row in copying:
+                    rows.append(bytes(row))
+                    if len(rows) == COPY_ROWS:
+                        take(rows)
+                        rows = []
+            take(rows)
+
+        await self._call(read)
+
+    async def close(self) -> None:
+        """See `Snapshot.close`."""
+        await asyncio.to_thread(self._connection.close)
+
+    async def _call(self, call: Callable[[BoundedConnection], T]) -> T:
+        def run() -> T:
+            with self._guard, failing(self._place, "its snapshot", self._connection.close):
+                return call(self._connection)
+
+        return await asyncio.to_thread(run)

@@ -1,0 +1,74 @@
+"""The entry of PostgreSQL among the readers: how one is opened, and which schemas it can return.
+
+Source: design page "sources" (sources to build: postgres).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from strandline.algebra import types
+from strandline.algebra.schema import Schema
+from strandline.errors import DefinitionError
+from strandline.persist.handles.plane import Engine
+from strandline.sources.reader import ReaderKind, Surroundings
+from strandline.sources.readers.postgres import slot
+from strandline.sources.readers.postgres.ledger import Ledger
+from strandline.sources.readers.postgres.options import PostgresOptions, slot_of, table_name
+from strandline.sources.readers.postgres.reader import PostgresReader
+from strandline.sources.readers.postgres.rows import values
+from strandline.sources.readers.postgres.server import Server
+from strandline.sources.readers.postgres.tables import Reading, noted
+
+
+async def opened(
+    server: Server, engine: Engine, ledger: Ledger, schemas: Mapping[str, Schema], options: PostgresOptions, name: str
+) -> PostgresReader:
+    """Return a reader of ``schemas`` through the slot ``name``; upstream is asked only of tables that are new.
+
+    Raises `Unavailable`, or `SourceError`: upstream has no such table, or it cannot be read as declared.
+    """
+    new = {table: schema for table, schema in schemas.items() if table not in ledger.tables}
+    if new:
+        standing = await server.standing()
+        await ledger.refresh()
+        slot.check(standing, map(table_name, new), ledger.slot, name, options.publication)
+        there = await server.tables()
+        for table, schema in new.items():
+            upstream = slot.table_of(there, table_name(table), options.publication)
+            await ledger.write(noted(table, schema, upstream))
+    readings = [Reading(table, schema, ledger.tables[table]) for table, schema in schemas.items()]
+    return PostgresReader(
+        server,
+        engine,
+        ledger,
+        readings,
+        slot_name=name,
+        publication=options.publication,
+        step_changes=options.step_changes,
+    )
+
+
+async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader:
+    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+
+    shard = await given.progress()
+    ledger, name = await Ledger.open(shard, given.epoch), slot_of(options, shard.shard)
+    server = PsycopgServer(options, options.publication, name)
+    try:
+        return await opened(server, given.engine, ledger, given.schemas, options, name)
+    except BaseException:
+        await server.close()
+        raise
+
+
+def _check(_: PostgresOptions, schema: Schema) -> None:
+    for name, kind in types.columns(schema):
+        try:
+            values.arrow(kind)
+        except DefinitionError as error:
+            raise DefinitionError(f"column {name!r}: {error}") from None
+
+
+KIND: Final = ReaderKind("postgres", PostgresOptions, _open, _check)

@@ -1,0 +1,109 @@
+"""What a PostgreSQL source must know of its upstream after a restart: its own notes, in its record shard.
+
+That a slot was made, and on which server: a slot that is missing then was dropped, and what it kept is gone.  And how
+each table was when its snapshot was taken: by which columns its records are keyed, and of which types the columns are.
+A later note of the same thing replaces an earlier one.  A note's number is its time, so of two instances that write at
+once one is second, and reads what the first wrote.
+
+Source: design page "sources" (postgres: detection of slot loss; schema changes upstream).
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from strandline.frontier.antichain import Frontier, as_time
+from strandline.persist.handles.records import Record, RecordShard
+from strandline.persist.handles.write import fenced
+from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
+
+
+class SlotNote(msgspec.Struct, frozen=True, tag="slot"):
+    """The slot ``name`` is ours, on the cluster ``system``, in ``database``; ``made``: it was there."""
+
+    name: str
+    system: str
+    database: str
+    made: bool
+
+
+class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
+    """A column as it was: its name upstream, its type's OID, modifier and name."""
+
+    name: str
+    type_oid: int
+    modifier: int
+    type_name: str
+
+
+class TableNote(msgspec.Struct, frozen=True, tag="table"):
+    """A table as it was.
+
+    ``key``: the declared columns by which its records are keyed; None: upstream sends rows as they were.  ``columns``:
+    those that are declared, in the order of the declaration.
+    """
+
+    table: str
+    key: tuple[str, ...] | None
+    columns: tuple[ColumnNote, ...]
+
+
+Note: TypeAlias = SlotNote | TableNote
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(SlotNote | TableNote)
+
+
+class Ledger:
+    """The notes of one source, as last seen, and the way to write one.  Opened by `open`."""
+
+    def __init__(self, shard: RecordShard, epoch: int) -> None:
+        self._shard = shard
+        self._epoch = epoch
+        self._known = 0
+        self.slot: SlotNote | None = None
+        self.tables: dict[str, TableNote] = {}
+
+    @classmethod
+    async def open(cls, shard: RecordShard, epoch: int) -> Ledger:
+        """Return the ledger kept in ``shard`` (opened under ``epoch``)."""
+        opened = cls(shard, epoch)
+        await opened.refresh()
+        return opened
+
+    async def refresh(self) -> None:
+        """Read what others wrote."""
+        upper = as_time(await self._shard.refresh())
+        if upper > self._known:
+            for record in await self._shard.contents(lower=Frontier(self._known)):
+                self._take(_decoder.decode(record.data))
+            self._known = upper
+
+    async def write(self, note: Note) -> None:
+        """Write a note, durably, unless it is what is known.
+
+        Raises:
+            FencedError: a newer epoch has taken over.
+            Indeterminate: it may be written; writing it again is harmless.
+        """
+        while not self._holds(note):
+            at = self._known
+            match await self._shard.append([Record(_encoder.encode(note), at, 1)], Frontier(at), Frontier(at + 1)):
+                case Appended():
+                    self._take(note)
+                    self._known = at + 1
+                case UpperMismatch():
+                    await self.refresh()
+                case Fenced() as outcome:
+                    raise fenced(self._shard.shard, outcome, self._epoch)
+
+    def _holds(self, note: Note) -> bool:
+        return note == (self.slot if isinstance(note, SlotNote) else self.tables.get(note.table))
+
+    def _take(self, note: Note) -> None:
+        match note:
+            case SlotNote():
+                self.slot = note
+            case TableNote():
+                self.tables[note.table] = note

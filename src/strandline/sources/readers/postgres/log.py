@@ -1,0 +1,282 @@
+"""The part of upstream's log that was read last: its transactions, decoded, by table, in bounded memory.
+
+A peek begins at the slot's position, again and again, and one serves all tables.  What it brings that is known is
+skipped without being decoded; what is new is decoded once, and kept until it is durable and upstream may forget it.
+Beyond `HELD_BYTES_MAX` it lies in files of this machine.
+
+A transaction is known by where its commit record begins.  The log holds those with ``lower <= commit < upper``.
+
+Source: design page "sources" (whole transactions at one time; drops and counts changes below the data upper).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.errors import SourceError, Unavailable
+from strandline.sources.readers.postgres.pgoutput import (
+    Begin,
+    Commit,
+    DamagedMessage,
+    Delete,
+    Insert,
+    Relation,
+    Truncate,
+    Update,
+    lsn_text,
+    parse,
+)
+from strandline.sources.readers.postgres.rows.columns import LSN, table_of
+from strandline.sources.readers.postgres.tables import Change, Layout, Reading, Stops
+
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of decoded changes that are kept in memory."""
+CHUNK_ROWS: Final = 10_000
+_COMMIT, _RELATION, _BEGIN = b"CRB"
+TRUNCATED: Final = (
+    "all its rows were removed by TRUNCATE, which does not say which they were; drop the table here and create it "
+    "anew (a publication WITH (publish = 'insert, update, delete') does not send TRUNCATE)"
+)
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Some changes of a table, of transactions that commit at ``first`` to ``last``; in memory or in a file."""
+
+    first: int
+    last: int
+    rows: int
+    held: pa.Table | Path
+
+    def table(self) -> pa.Table:
+        if isinstance(self.held, pa.Table):
+            return self.held
+        with pa.memory_map(str(self.held)) as source, pa.ipc.open_file(source) as reader:
+            return reader.read_all()
+
+
+class _Pending:
+    """Changes of a table that are not a chunk yet."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.lsns: list[int] = []
+        self.orders: list[int] = []
+
+
+class Log:
+    """The transactions from `lower` on and before `upper`.
+
+    Takes messages in one thread at a time, between `begin` and `finish` or `abandon`.
+    """
+
+    def __init__(self, readings: Sequence[Reading], held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._readings: Mapping[tuple[str, str], Reading] = {}
+        self._held_bytes_max = held_bytes_max
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._files = 0
+        self.follow(readings, 0)
+
+    def follow(self, readings: Sequence[Reading], position: int) -> None:
+        """Hold nothing, from ``position`` on; read tables as ``readings`` say."""
+        self._readings = {reading.table: reading for reading in readings}
+        self.lower = self.upper = position
+        self.dropped = 0
+        """How many transactions came that lie before `lower`: the slot had stepped back."""
+        self._sizes = deque[tuple[int, int]]()  # of each transaction: where it commits, how many messages it has
+        self._chunks: dict[str, list[_Chunk]] = {reading.reference: [] for reading in readings}
+        self._stops: dict[str, list[tuple[int, str]]] = {reading.reference: [] for reading in readings}
+        self._bytes = 0
+        self._order = 0
+        self.begin()
+
+    # --- taking messages ---------------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Begin to take the messages of a peek."""
+        self._pending: dict[str, _Pending] = {reference: _Pending() for reference in self._chunks}
+        self._marks = {
+            reference: (len(chunks), len(self._stops[reference])) for reference, chunks in self._chunks.items()
+        }
+        self._layouts: dict[int, tuple[Reading, Layout | str]] = {}
+        self._commit: int | None = None
+        self._skips = False
+        self._count = 0
+        self._known = len(self._sizes)
+        self._ends = self.upper
+
+    def take(self, messages: Sequence[bytes]) -> None:
+        """Take messages in their order.  Raises `DamagedMessage`."""
+        for data in messages:
+            kind = data[0] if data else 0
+            if self._skips and kind not in {_COMMIT, _RELATION}:
+                continue
+            self._count += 1
+            match parse(data):
+                case Begin(commit_lsn):
+                    self._commit = commit_lsn
+                    self._skips = commit_lsn < self.upper
+                    self._count = 1
+                    self.dropped += commit_lsn < self.lower
+                case Commit(commit_lsn, end_lsn):
+                    if commit_lsn != self._commit:
+                        raise DamagedMessage(f"the commit {lsn_text(commit_lsn)} is not that of its transaction")
+                    self._ends = max(self._ends, end_lsn)
+                    if not self._skips:
+                        self._sizes.append((commit_lsn, self._count))
+                    self._commit, self._skips = None, False
+                case Relation() as relation:
+                    self._described(relation)
+                case Insert() | Update() | Delete() as message:
+                    self._changed(message)
+                case Truncate(oids):
+                    for oid in oids:
+                        if (known := self._layouts.get(oid)) is not None:
+                            self._stop(known[0], TRUNCATED)
+
+    def finish(self, upto: int | None) -> None:
+        """All transactions before ``upto`` were taken; None: those that were taken are all up to the last of them."""
+        for reading in self._readings.values():
+            self._cut(reading)
+        self.upper = max(self.upper, self._ends if upto is None else upto)
+
+    def abandon(self) -> None:
+        """Forget what came since `begin`: it was not all."""
+        for reference, (chunks, stops) in self._marks.items():
+            for chunk in self._chunks[reference][chunks:]:
+                self._forget(chunk)
+            del self._chunks[reference][chunks:], self._stops[reference][stops:]
+        while len(self._sizes) > self._known:
+            self._sizes.pop()
+        self.begin()
+
+    def _described(self, relation: Relation) -> None:
+        reading = self._readings.get((relation.schema, relation.name))
+        if reading is None:
+            self._layouts.pop(relation.oid, None)
+            return
+        try:
+            self._layouts[relation.oid] = reading, reading.layout(relation)
+        except Stops as why:
+            self._layouts[relation.oid] = reading, str(why)
+
+    def _changed(self, message: Insert | Update | Delete) -> None:
+        known = self._layouts.get(message.oid)
+        if known is None:
+            return
+        assert self._commit is not None
+        reading, layout = known
+        if isinstance(layout, str):
+            self._stop(reading, layout)
+            return
+        try:
+            changes = reading.changes(message, layout)
+        except Stops as why:
+            self._stop(reading, str(why))
+            return
+        pending = self._pending[reading.reference]
+        for change in changes:
+            self._order += 1
+            pending.changes.append(change)
+            pending.lsns.append(self._commit)
+            pending.orders.append(self._order)
+        if len(pending.changes) >= CHUNK_ROWS:
+            self._cut(reading)
+
+    def _stop(self, reading: Reading, why: str) -> None:
+        assert self._commit is not None
+        stops = self._stops[reading.reference]
+        if not stops or stops[-1] != (self._commit, why):
+            stops.append((self._commit, why))
+
+    def _cut(self, reading: Reading) -> None:
+        """Make what is pending a chunk."""
+        pending = self._pending[reading.reference]
+        if not pending.changes:
+            return
+        table = table_of(reading, pending.changes, pending.lsns, pending.orders)
+        self._pending[reading.reference] = _Pending()
+        chunk = _Chunk(pending.lsns[0], pending.lsns[-1], table.num_rows, table)
+        self._chunks[reading.reference].append(chunk)
+        self._bytes += table.nbytes
+        if self._bytes > self._held_bytes_max:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Move every chunk that is in memory into a file."""
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="strandline-log-")
+        for chunks in self._chunks.values():
+            for chunk in chunks:
+                if isinstance(chunk.held, pa.Table):
+                    self._files += 1
+                    path = Path(self._directory.name) / f"{self._files}.arrow"
+                    try:
+                        with pa.ipc.new_file(str(path), chunk.held.schema) as writer:
+                            writer.write_table(chunk.held)
+                    except OSError as error:
+                        raise Unavailable(f"changes cannot be put aside in {tempfile.gettempdir()}: {error}") from error
+                    chunk.held = path
+        self._bytes = 0
+
+    # --- giving and forgetting ---------------------------------------------------------------------------------------
+    def changes(self, reference: str, lower: int, upper: int) -> Iterator[pa.Table]:
+        """Yield the changes of a table that were committed from ``lower`` on and before ``upper``, in their order.
+
+        Raises `SourceError`: one of them stops the table.
+        """
+        assert self.lower <= lower
+        assert upper <= self.upper
+        for at, why in self._stops[reference]:
+            if lower <= at < upper:
+                raise SourceError(f"table {reference!r} cannot be read beyond {lsn_text(at)}: {why}")
+        for chunk in self._chunks[reference]:
+            if chunk.last < lower or chunk.first >= upper:
+                continue
+            table = chunk.table()
+            if chunk.first < lower or chunk.last >= upper:
+                at = table[LSN]
+                table = table.filter(pc.and_(pc.greater_equal(at, lower), pc.less(at, upper)))
+            yield table
+
+    @property
+    def messages(self) -> int:
+        """How many messages a peek begins with that are known."""
+        return sum(size for _, size in self._sizes)
+
+    def count(self, lower: int, upper: int) -> int:
+        """Return about how many changes there are in a range, of all tables."""
+        every = (chunk for chunks in self._chunks.values() for chunk in chunks)
+        return sum(chunk.rows for chunk in every if chunk.last >= lower and chunk.first < upper)
+
+    def forget(self, position: int) -> None:
+        """Forget what lies before ``position``."""
+        for reference, chunks in self._chunks.items():
+            gone = [chunk for chunk in chunks if chunk.last < position]
+            for chunk in gone:
+                self._forget(chunk)
+            del chunks[: len(gone)]
+            self._stops[reference] = [stop for stop in self._stops[reference] if stop[0] >= position]
+        while self._sizes and self._sizes[0][0] < position:
+            self._sizes.popleft()
+        self.lower = max(self.lower, min(position, self.upper))
+
+    def _forget(self, chunk: _Chunk) -> None:
+        if isinstance(chunk.held, Path):
+            chunk.held.unlink(missing_ok=True)
+        else:
+            self._bytes -= chunk.held.nbytes
+
+    def close(self) -> None:
+        """Forget everything; the files go."""
+        self.follow(list(self._readings.values()), self.upper)
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None

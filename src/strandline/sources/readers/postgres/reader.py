@@ -1,0 +1,312 @@
+"""The PostgreSQL reader: one publication through one logical slot, and each of its tables as it was at first.
+
+Offset ``n`` covers the transactions whose commit record begins before position ``n`` of the log, so a transaction is
+never torn.  The frontier is how far the log is durable; on an idle table it moves with everything else that the server
+does, and so does the slot.  While there is more than a tick should take, it is the end of the last transaction taken.
+
+*The slot* is made when the source is first asked, and read by peeking, so a range can be read again until `commit`
+lets the server forget it.  After a crash of the server the slot may have stepped back: what comes again is skipped,
+and counted (`dropped`).  A slot that is missing, invalidated, or has moved beyond what must be read is a `SourceError`:
+what it kept is gone, and nothing is passed over silently.
+
+*A table* begins with a snapshot whose position is exact by the log.  The slot is there before the snapshot is opened,
+and no transaction from its position on is forgotten until the table's first step is durable, so between the snapshot
+and the changes there is neither a gap nor an overlap.  Tables that ask at the same time share one.
+
+Source: design page "sources" (postgres; snapshots; keepalives advance the frontier too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from msgspec import structs
+
+from strandline.algebra.schema import TIME
+from strandline.errors import SourceError, Unavailable
+from strandline.frontier.gauge import Offsets
+from strandline.persist.handles.plane import Aside, Engine, Rows
+from strandline.sources.reader import Keyed, Records
+from strandline.sources.readers.postgres import slot
+from strandline.sources.readers.postgres.ledger import Ledger, SlotNote
+from strandline.sources.readers.postgres.log import Log
+from strandline.sources.readers.postgres.pgoutput import lsn_text
+from strandline.sources.readers.postgres.rows.columns import LSN
+from strandline.sources.readers.postgres.rows.copied import copied
+from strandline.sources.readers.postgres.server import Server, Snapshot, Standing, UpstreamTable
+from strandline.sources.readers.postgres.tables import Reading, noted
+from strandline.sources.reclock import NOTHING_READ, Slice
+
+PARTITION: Final = ""
+"""The log is one partition."""
+SMALL_CHANGES_MAX: Final = 5_000
+
+
+class PostgresReader:
+    """Reads one publication.  See `SourceReader`."""
+
+    bounded = True
+
+    def __init__(
+        self,
+        server: Server,
+        engine: Engine,
+        ledger: Ledger,
+        readings: Sequence[Reading],
+        *,
+        slot_name: str,
+        publication: str,
+        step_changes: int,
+    ) -> None:
+        self._server = server
+        self._engine = engine
+        self._ledger = ledger
+        self._readings = {reading.reference: reading for reading in readings}
+        self._slot = slot_name
+        self._publication = publication
+        self._step_changes = step_changes
+        self._log = Log(readings)
+        self._confirmed: int | None = None  # where the slot stands, as last seen
+        self._reached = 0
+        self._snapshot: Snapshot | None = None
+        self._waiting: set[str] = set()  # tables that have not taken their rows from the snapshot yet
+        self._given: dict[str, ExitStack] = {}  # what holds the rows of the last read of each table
+        self._guard = asyncio.Lock()
+        self._notices: tuple[str, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """How many transactions came again that were durable: the slot had stepped back."""
+        return self._log.dropped
+
+    def records(self, table: str) -> Records:
+        """Return `Keyed`, or `TakenBack` where upstream says rows as they were."""
+        return self._readings[table].records
+
+    async def snapshot(self, table: str) -> Offsets:
+        """See `SourceReader.snapshot`."""
+        async with self._guard:
+            if self._snapshot is None or (table not in self._waiting and self._is_late(self._snapshot)):
+                await self._open_snapshot()
+            assert self._snapshot is not None
+            if table not in self._waiting:
+                await self._describe(table, self._snapshot)
+                self._waiting.add(table)
+            return Offsets({PARTITION: self._snapshot.position})
+
+    async def upstream_frontier(self) -> Offsets:
+        """Return how far the log is durable, or how far a tick should take it."""
+        async with self._guard:
+            standing = await self._standing()
+            await self._gather(standing.flushed, self._step_changes)
+            self._reached = max(self._reached, self._log.upper)
+            return Offsets({PARTITION: self._reached})
+
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
+        """See `SourceReader.read`.  Errors always say where they are."""
+        async with self._guard:
+            reading, first = self._readings[table], slices[0]
+            begins = first.lower == NOTHING_READ
+            if begins and self._snapshot is None:
+                raise Unavailable(f"the snapshot of table {table!r} was lost: another one is taken")
+            start = self._snapshot.position if begins and self._snapshot else first.lower[PARTITION]
+            upper = slices[-1].upper[PARTITION]
+            if not begins:
+                await self._taken(table)
+            if not (self._log.lower <= start and upper <= self._log.upper):
+                await self._standing()
+                await self._gather(upper, None)
+            self._refuse_forgotten(start)
+            into = self._room(reading)
+            if begins:
+                await self._copy(reading, first.time, into)
+            await asyncio.to_thread(_add, into, self._dated(table, slices, start))
+            return into.rows()
+
+    async def commit(self, resume: Offsets) -> None:
+        """Let the server forget what lies before ``resume``."""
+        position = resume[PARTITION]
+        if not position:
+            return
+        async with self._guard:
+            if self._confirmed is None:
+                await self._standing()
+            if self._confirmed is None or position <= self._confirmed:
+                return
+            await self._server.advance(position)
+            self._confirmed = position
+            self._log.forget(position)
+            if self._snapshot is not None and self._snapshot.position <= position:
+                await self._release()  # what it shows is durable in all tables
+
+    def likely_small(self, slices: Sequence[Slice]) -> bool:
+        """See `SourceReader.likely_small`."""
+        lower, upper = slices[0].lower[PARTITION], slices[-1].upper[PARTITION]
+        return bool(lower) and self._log.count(lower, upper) <= SMALL_CHANGES_MAX
+
+    def notices(self) -> tuple[str, ...]:
+        """See `SourceReader.notices`."""
+        return self._notices
+
+    async def close(self) -> None:
+        """See `SourceReader.close`."""
+        self._snapshot = None
+        self._waiting.clear()
+        await self._server.close()
+        for held in self._given.values():
+            held.close()
+        self._given.clear()
+        self._log.close()
+
+    # --- the slot ----------------------------------------------------------------------------------------------------
+    async def _standing(self) -> Standing:
+        """Ask how upstream stands; make the slot if it was never made."""
+        standing = await self._server.standing()
+        if self._ledger.slot is None or not self._ledger.slot.made:
+            await self._ledger.refresh()  # after the server was asked: a slot of ours that it has is noted by now
+        slot.check(
+            standing,
+            [reading.table for reading in self._readings.values()],
+            self._ledger.slot,
+            self._slot,
+            self._publication,
+        )
+        if self._ledger.slot is None or not self._ledger.slot.made:
+            standing = await self._made(standing)
+        assert standing.slot is not None
+        self._confirmed = standing.slot.confirmed
+        self._notices = slot.notices(standing)
+        return standing
+
+    async def _made(self, standing: Standing) -> Standing:
+        """Make the slot, and note it before and after: one that is there and was not noted is another's."""
+        note = SlotNote(self._slot, standing.system, standing.database, made=False)
+        await self._ledger.write(note)
+        if standing.slot is None:
+            await self._server.create_slot()
+            standing = await self._server.standing()
+            slot.check(standing, [], note, self._slot, self._publication)
+        if standing.slot is None:
+            raise Unavailable(f"replication slot {self._slot!r} was made and is gone; it is made again")
+        await self._ledger.write(structs.replace(note, made=True))
+        return standing
+
+    async def _gather(self, upto: int, changes: int | None) -> None:
+        """Take the log up to ``upto``, or about so many messages more than are known."""
+        assert self._confirmed is not None
+        if self._log.upper < self._confirmed or not self._log.upper:
+            self._log.follow(list(self._readings.values()), self._confirmed)
+        if upto <= self._log.upper:
+            return
+        known = self._log.upper
+        limit = None if changes is None else changes + self._log.messages
+        while True:
+            count = await self._peek(upto, limit)
+            if limit is None or count < limit:
+                self._log.finish(upto)
+                return
+            self._log.finish(None)
+            if self._log.upper > known:
+                return
+            limit *= 2
+
+    async def _peek(self, upto: int, limit: int | None) -> int:
+        self._log.begin()
+        try:
+            return await self._server.peek(upto, limit, self._log.take)
+        except BaseException:
+            self._log.abandon()
+            raise
+
+    def _refuse_forgotten(self, start: int) -> None:
+        if self._log.lower > start:
+            raise SourceError(
+                f"slot {self._slot!r} has moved to {lsn_text(self._log.lower)}, beyond {lsn_text(start)}, from where "
+                "on it must be read: what lies between is gone; drop the source and its tables, and create them anew"
+            )
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+    def _is_late(self, snapshot: Snapshot) -> bool:
+        """Whether what came after the snapshot may be forgotten upstream already."""
+        return snapshot.position < max(self._confirmed or 0, self._log.lower)
+
+    async def _open_snapshot(self) -> None:
+        await self._standing()  # the slot is there first
+        await self._release()
+        self._snapshot = await self._server.snapshot()
+
+    async def _release(self) -> None:
+        """Let the snapshot go: upstream cannot clean up behind it."""
+        snapshot, self._snapshot = self._snapshot, None
+        self._waiting.clear()
+        if snapshot is not None:
+            await snapshot.close()
+
+    async def _taken(self, table: str) -> None:
+        """Take note that a table needs its snapshot no more."""
+        self._waiting.discard(table)
+        if not self._waiting:
+            await self._release()
+
+    async def _describe(self, table: str, snapshot: Snapshot) -> None:
+        """Note how the table is read whose rows the snapshot has."""
+        reading = self._readings[table]
+        upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
+        note = noted(table, reading.schema, upstream)
+        if note.key != reading.note.key:
+            raise SourceError(
+                f"table {table!r} has another replica identity than when it was created here: set it back, or drop the "
+                "table here and create it anew"
+            )
+        if note != reading.note:
+            await self._ledger.write(note)
+            self._readings[table] = Reading(table, reading.schema, note)
+            self._log.follow(list(self._readings.values()), self._confirmed or 0)
+
+    async def _tables(self, snapshot: Snapshot) -> Sequence[UpstreamTable]:
+        try:
+            return await snapshot.tables()
+        except Unavailable:
+            self._snapshot = None
+            raise
+
+    async def _copy(self, reading: Reading, time: int, into: Aside) -> None:
+        assert self._snapshot is not None
+        snapshot = self._snapshot
+        try:
+            upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
+            await copied(snapshot, upstream, reading, time, into)
+        except Unavailable:
+            self._snapshot = None
+            raise
+        except SourceError:
+            await self._taken(reading.reference)
+            raise
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+    def _room(self, reading: Reading) -> Aside:
+        """Return an empty place for the rows of a read; those of the table's last read go."""
+        if (held := self._given.pop(reading.reference, None)) is not None:
+            held.close()
+        held = self._given[reading.reference] = ExitStack()
+        return held.enter_context(self._engine.arrivals(reading.schema, keyed=isinstance(reading.records, Keyed)))
+
+    def _dated(self, table: str, slices: Sequence[Slice], start: int) -> Iterator[pa.Table]:
+        """Yield the changes of a range with the time of their slice."""
+        bounds = np.array([start, *(each.upper[PARTITION] for each in slices)], np.int64)
+        assert all(before.upper == after.lower for before, after in pairwise(slices))
+        times = np.array([each.time for each in slices], np.int64)
+        for changes in self._log.changes(table, start, int(bounds[-1])):
+            place = np.searchsorted(bounds, changes[LSN].to_numpy(), side="right") - 1
+            yield changes.drop_columns([LSN]).append_column(TIME, pa.array(times[place], pa.int64()))
+
+
+def _add(into: Aside, tables: Iterator[pa.Table]) -> None:
+    for table in tables:
+        into.add(table)

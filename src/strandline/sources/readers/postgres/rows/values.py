@@ -1,0 +1,327 @@
+"""The values of a column: PostgreSQL's text forms, as values of a collection's type.
+
+A whole column is cast at once, and one by one only where that fails.  A text that is no value of the type leaves a NULL
+and a reason, by which its row becomes an error: nothing is rounded, cut off or guessed.
+
+A string takes every type of PostgreSQL, as its text.  A decimal takes what it holds exactly; NaN and infinity are no
+decimals.  A ``timestamp`` is read from a text with a zone, and one without is taken as UTC; a ``timestamp_ntz`` is
+what the clock shows in UTC.  Dates and times beyond the years 1 to 9999, and infinite ones, have no value.  Arrays have
+one dimension.  The session's settings (`SETTINGS`) fix the text forms, so that all readers see the same.
+
+Source: PostgreSQL's manual, "Data Types" (output forms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal as Number
+from decimal import localcontext
+from re import compile as compiled
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
+from strandline.errors import DefinitionError
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "datestyle": "ISO,YMD",
+    "extra_float_digits": "1",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+}
+"""What a session says, so that its output forms are those that are read here."""
+_DIGITS_MAX: Final = 38
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_YEAR: Final = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+_DAY: Final = f"{_YEAR}-[0-9]{{2}}-[0-9]{{2}}"
+_SHOWN: Final = f"{_DAY} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:[.][0-9]{{1,6}})?"
+_WHOLE: Final = "-?[0-9]{1,30}"
+_PLAIN: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _WHOLE),
+    **dict.fromkeys(("float", "double"), "-?[0-9]+(?:[.][0-9]*)?(?:e[+-][0-9]{1,4})?"),
+    "date": _DAY,
+    "timestamp": f"{_SHOWN}[+]00",
+    "timestamp_ntz": _SHOWN,
+}
+"""The texts of each type that are cast at once."""
+_INTEGER: Final = compiled(_WHOLE)
+_REAL: Final = compiled(_PLAIN["double"])
+_NUMBER: Final = compiled("-?[0-9]+(?:[.][0-9]+)?")
+_DATE: Final = compiled(f"({_YEAR})-([0-9]{{2}})-([0-9]{{2}})")
+_TIME: Final = compiled(
+    f"({_DAY}) ([0-9]{{2}}):([0-9]{{2}}):([0-9]{{2}})(?:[.]([0-9]{{1,6}}))?"
+    "(?:([+-])([0-9]{2})(?::([0-9]{2}))?(?::([0-9]{2}))?)?"
+)
+_ITEM: Final = compiled(r'"((?:[^"\\]|\\.)*)"|([^",{}\\\s](?:[^",{}\\]|\\.)*)')
+
+
+def arrow(kind: Type) -> pa.DataType:
+    """Return the Arrow type of a column's values.
+
+    Raises `DefinitionError`: no value of PostgreSQL is read as this type.
+    """
+    match kind:
+        case Atom(name):
+            return _ARROW[name]
+        case Decimal(precision, scale):
+            return pa.decimal128(precision, scale)
+        case Array(Atom() | Decimal() as element):
+            return pa.list_(pa.field("element", arrow(element)))
+        case Array() | Struct():
+            raise DefinitionError("a value of PostgreSQL is read as a plain type, or as an array of one")
+
+
+def typed(texts: pa.Array | Sequence[bytes | None], kind: Type) -> tuple[pa.Array, dict[int, str]]:
+    """Return the values of a column, and why there is none, by position, where a text is no value of ``kind``.
+
+    >>> typed([b"7", None, b"x"], Atom("int"))[1]
+    {2: 'it is no int'}
+    """
+    target = arrow(kind)
+    try:
+        return _at_once(texts if isinstance(texts, pa.Array) else pa.array(texts, pa.binary()), kind, target), {}
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _OneByOne):
+        pass
+    values: list[Any] = []
+    reasons: dict[int, str] = {}
+    for n, text in enumerate(texts.to_pylist() if isinstance(texts, pa.Array) else texts):
+        try:
+            values.append(None if text is None else value(text, kind))
+        except ValueError as error:
+            reasons[n] = str(error)
+            values.append(None)
+    return pa.array(values, target), reasons
+
+
+class _OneByOne(Exception):
+    """The column is not cast at once."""
+
+
+def _at_once(texts: pa.Array, kind: Type, target: pa.DataType) -> pa.Array:
+    """Return the values of a column whose texts are all plain: those give the same values one by one."""
+    if kind == Atom("boolean"):
+        found = pc.index_in(texts, pa.array([b"f", b"t"], pa.binary()))
+        if found.null_count != texts.null_count:
+            raise _OneByOne
+        return found.cast(pa.bool_())
+    strings = texts.cast(pa.string())
+    if kind == Atom("string"):
+        return strings
+    pattern = _fitting(kind) if isinstance(kind, Decimal) else _PLAIN.get(kind.name) if isinstance(kind, Atom) else None
+    if pattern is None or pc.all(pc.match_substring_regex(strings, f"^(?:{pattern})$")).as_py() is False:
+        raise _OneByOne
+    cast = strings.cast(target)
+    return _finite(cast) if pa.types.is_floating(target) else cast
+
+
+def _fitting(kind: Decimal) -> str:
+    """Return the pattern of numbers that need no rescaling: Arrow's overflows silently."""
+    whole = f"[0-9]{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
+    return f"-?{whole}" + (f"(?:[.][0-9]{{1,{kind.scale}}})?" if kind.scale else "")
+
+
+def _finite(floats: pa.Array) -> pa.Array:
+    """Return floats with −0.0 as 0.0; refuse infinite ones, because a plain text writes none."""
+    if pc.any(pc.is_inf(floats)).as_py():
+        raise _OneByOne
+    return pc.add(floats, pa.scalar(0.0, floats.type))
+
+
+def value(text: bytes, kind: Type) -> Any:
+    """Return the one value that ``text`` writes.  Raises `ValueError` saying why there is none.
+
+    >>> value(b"1.50", Decimal(10, 1)), value(b"2024-02-29", Atom("date")), value(b"{1,NULL}", Array(Atom("int")))
+    (Decimal('1.5'), datetime.date(2024, 2, 29), [1, None])
+    """
+    try:
+        written = text.decode()
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    match kind:
+        case Decimal(precision, scale):
+            return _decimal(written, precision, scale)
+        case Array(element):
+            return [None if item is None else value(item.encode(), element) for item in items(written)]
+        case Atom(name):
+            return _READ[name](written)
+        case Struct():
+            raise ValueError("a value of PostgreSQL is not read as a struct")
+
+
+def _decimal(text: str, precision: int, scale: int) -> Number:
+    if text in {"NaN", "Infinity", "-Infinity"}:
+        raise ValueError(f"a decimal({precision},{scale}) cannot be {text}")
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(f"it is no decimal({precision},{scale})")
+    number = Number(text)
+    with localcontext(prec=len(text) + _DIGITS_MAX):
+        scaled = number.scaleb(scale)
+        whole = int(scaled)
+        if whole != scaled:
+            raise ValueError(f"it has more digits after the point than decimal({precision},{scale})")
+        if abs(whole) >= 10**precision:
+            raise ValueError(f"it has more digits than decimal({precision},{scale})")
+        return Number(whole).scaleb(-scale)
+
+
+def _integer(bits: int, name: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if _INTEGER.fullmatch(text) is None:
+            raise ValueError(f"it is no {name}")
+        number = int(text)
+        if not -(1 << bits - 1) <= number < 1 << bits - 1:
+            raise ValueError(f"it lies outside {name}")
+        return number
+
+    return read
+
+
+def _float(target: pa.DataType, name: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        if text in {"NaN", "Infinity", "-Infinity"}:
+            return float(text)
+        if _REAL.fullmatch(text) is None:
+            raise ValueError(f"it is no {name}")
+        number = float(pa.array([text]).cast(target)[0].as_py())
+        if number in {float("inf"), float("-inf")}:
+            raise ValueError(f"it lies outside {name}")
+        return number + 0.0
+
+    return read
+
+
+def _boolean(text: str) -> bool:
+    if text not in {"t", "f", "true", "false"}:
+        raise ValueError("it is no boolean")
+    return text[0] == "t"
+
+
+def _binary(text: str) -> bytes:
+    if not text.startswith("\\x"):
+        raise ValueError("it is no bytea")
+    return bytes.fromhex(text[2:])
+
+
+def _date(text: str) -> date:
+    found = _DATE.fullmatch(text)
+    if found is None:
+        raise ValueError("it is no date of the years 1 to 9999")
+    return date(int(found[1]), int(found[2]), int(found[3]))
+
+
+def _clock(text: str) -> datetime:
+    """Return what the clock shows in UTC; a text without a zone is in UTC."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError("it is no time of the years 1 to 9999")
+    day, fraction = _date(found[1]), (found[5] or "").ljust(6, "0")
+    shown = datetime(day.year, day.month, day.day, int(found[2]), int(found[3]), int(found[4]), int(fraction))  # noqa: DTZ001
+    if found[6] is None:
+        return shown
+    ahead = timedelta(hours=int(found[7]), minutes=int(found[8] or 0), seconds=int(found[9] or 0))
+    try:
+        return shown - ahead if found[6] == "+" else shown + ahead
+    except OverflowError:
+        raise ValueError("it is no time of the years 1 to 9999") from None
+
+
+def _instant(text: str) -> datetime:
+    return _clock(text).replace(tzinfo=UTC)
+
+
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {
+    "boolean": _boolean,
+    "tinyint": _integer(8, "tinyint"),
+    "smallint": _integer(16, "smallint"),
+    "int": _integer(32, "int"),
+    "bigint": _integer(64, "bigint"),
+    "float": _float(pa.float32(), "float"),
+    "double": _float(pa.float64(), "double"),
+    "string": str,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _instant,
+    "timestamp_ntz": _clock,
+}
+
+
+def items(text: str) -> list[str | None]:
+    r"""Return the texts of an array of one dimension.
+
+    >>> items('{1,NULL,"a,\\"b","NULL"}'), items("{}")
+    (['1', None, 'a,"b', 'NULL'], [])
+    """
+    if not (text.startswith("{") and text.endswith("}")):
+        raise ValueError("it is no array that begins at 1")
+    return list(_items(text[1:-1]))
+
+
+def _items(inner: str) -> Iterator[str | None]:
+    at = 0
+    while at < len(inner) or (at and inner[at - 1] == ","):
+        found = _ITEM.match(inner, at)
+        if found is None:
+            raise ValueError("it is no array of one dimension")
+        quoted, plain = found[1], found[2]
+        if quoted is None and plain.upper() == "NULL":
+            yield None
+        else:
+            yield _UNESCAPED.sub(r"\1", plain if quoted is None else quoted)
+        at = found.end()
+        if at < len(inner):
+            if inner[at] != ",":
+                raise ValueError("it is no array of one dimension")
+            at += 1
+
+
+_UNESCAPED: Final = compiled(r"\\(.)")
+
+
+def spark_type(name: str) -> str:
+    """Return the type of a collection's column that holds every value of a type of PostgreSQL (`format_type`), or text.
+
+    >>> [spark_type(name) for name in ("integer", "numeric(10,2)", "numeric", "timestamp(3) with time zone", "uuid")]
+    ['int', 'decimal(10,2)', 'string', 'timestamp', 'string']
+    >>> spark_type("bigint[]"), spark_type("json[]")
+    ('array<bigint>', 'array<string>')
+    """
+    if name.endswith("[]"):
+        return f"array<{spark_type(name[:-2])}>"
+    digits = _NUMERIC.fullmatch(name)
+    if digits is not None and int(digits[1]) <= _DIGITS_MAX and 0 <= int(digits[2]) <= int(digits[1]):
+        return f"decimal({digits[1]},{digits[2]})"
+    return _SPARK.get(_MODIFIER.sub("", name), "string")
+
+
+_NUMERIC: Final = compiled(r"numeric\((\d+),(-?\d+)\)")
+_MODIFIER: Final = compiled(r"\(\d+\)")
+_SPARK: Final[Mapping[str, str]] = {
+    "boolean": "boolean",
+    "smallint": "smallint",
+    "integer": "int",
+    "bigint": "bigint",
+    "real": "float",
+    "double precision": "double",
+    "date": "date",
+    "timestamp with time zone": "timestamp",
+    "timestamp without time zone": "timestamp_ntz",
+    "bytea": "binary",
+}

@@ -1,0 +1,143 @@
+"""What the reader asks of a PostgreSQL server: the protocol, and the plain data of its answers.
+
+`PsycopgServer` speaks it to a real one, in threads and within bounded time; a double answers from memory.  A position
+in the log is a number (`pgoutput.lsn_text` writes it).
+
+*Order*: a transaction belongs to what is before position ``n`` if its commit record begins before ``n``.  A slot goes
+by the same, whatever ``n`` is, so no position has to be the end of a record.
+
+Source: PostgreSQL's manual, "Logical Decoding Concepts", "Replication Management Functions".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from strandline.sources.readers.postgres.pgoutput import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStanding:
+    """A replication slot as it stands.
+
+    ``confirmed``: what is before it is not sent any more.  ``lost``: why the server has no log for it any more, or
+    empty.
+    """
+
+    plugin: str
+    database: str
+    confirmed: int
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The server as it stands.
+
+    ``system``: which cluster it is.  ``flushed``: how far its log is durable.  ``published``: the tables that the
+    publication has, as (schema, name); None: there is no such publication.  ``unpublished``: which kinds of changes
+    (insert, update, delete, truncate) it leaves out.
+    """
+
+    system: str
+    database: str
+    wal_level: str
+    flushed: int
+    slot: SlotStanding | None
+    published: frozenset[tuple[str, str]] | None
+    unpublished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamColumn:
+    """A column of a table: ``type_name`` is how the server writes its type; ``key``: it is of the replica identity."""
+
+    name: str
+    type_oid: int
+    modifier: int
+    type_name: str
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamTable:
+    """A table of the publication, with the columns and the rows (``where``, or all) that it publishes."""
+
+    schema: str
+    name: str
+    identity: Identity
+    columns: tuple[UpstreamColumn, ...]
+    where: str = ""
+    partitioned: bool = False
+
+
+Take = Callable[[Sequence[bytes]], None]
+"""What is given messages, or rows, some at a time.  Called in another thread, one call at a time."""
+
+
+class Snapshot(Protocol):
+    """The database as it was at one position of the log."""
+
+    @property
+    def position(self) -> int:
+        """Exactly the transactions before it are seen."""
+        ...
+
+    async def tables(self) -> tuple[UpstreamTable, ...]:
+        """Return the publication's tables as they were."""
+        ...
+
+    async def copy(self, table: UpstreamTable, columns: Sequence[str], take: Take) -> None:
+        """Give the rows of ``table`` to ``take``: each as a line of CSV without its end, NULL an empty field unquoted.
+
+        Raises `Unavailable`: the snapshot is lost; or `SourceError`: it may not be read.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release it upstream.  May be called twice."""
+        ...
+
+
+class Server(Protocol):
+    """One database, one publication, one slot.
+
+    Each call raises `Unavailable` if the server does not answer (another session has the slot, the password is wrong),
+    and `SourceError` if it answers that it never will (no privilege).
+    """
+
+    async def standing(self) -> Standing:
+        """Return how server, slot and publication stand."""
+        ...
+
+    async def create_slot(self) -> None:
+        """Create the slot, at some position from now on.  Does nothing if it is there.
+
+        It waits for the transactions that run upstream: `Unavailable` says so, and to ask again goes on waiting.
+        """
+        ...
+
+    async def tables(self) -> tuple[UpstreamTable, ...]:
+        """Return the publication's tables."""
+        ...
+
+    async def peek(self, upto: int, changes: int | None, take: Take) -> int:
+        """Give ``take`` the messages of all transactions from the slot's position up to ``upto``; return how many.
+
+        They stay in the slot.  ``changes``: stop after the transaction with which there are so many messages.
+        """
+        ...
+
+    async def advance(self, position: int) -> None:
+        """Let the server forget what is before ``position``.  Does nothing if it already may."""
+        ...
+
+    async def snapshot(self) -> Snapshot:
+        """Open a snapshot at some position from now on.  Waits as `create_slot` does."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections, snapshots too.  May be called at any moment, twice."""
+        ...

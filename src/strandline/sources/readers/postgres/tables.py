@@ -1,0 +1,241 @@
+"""A table of the publication as a collection: which of its columns are declared, and what its changes say of its rows.
+
+Two ways, decided when the source first sees the table and noted (`ledger.TableNote`):
+
+- *Taken back*: with REPLICA IDENTITY FULL upstream says each row as it was, so a change is −old and +new.  A table
+  without a key is read like this too: while it has no identity, upstream itself refuses to update or delete its rows.
+- *Keyed*: with a primary key, or REPLICA IDENTITY USING INDEX, upstream says the key as it was.  A value that an update
+  left as it was (TOAST) is not sent; the record says so, and what is held has it.
+
+What cannot be told so that the collection would stay right *stops* the table (`Stops`): a truncation, a column that is
+gone or changed its type, an identity that says too little.
+
+A column is found by its name, or by its name without case if only one is called so.  Columns that are not declared
+are left out, whether they were there at first or were added later.
+
+Source: design page "sources" (postgres: replica identities; schema changes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias, cast
+
+from strandline.algebra.schema import Schema
+from strandline.errors import SourceError
+from strandline.sources.reader import Keyed, Records, TakenBack
+from strandline.sources.readers.postgres.ledger import ColumnNote, TableNote
+from strandline.sources.readers.postgres.options import table_name
+from strandline.sources.readers.postgres.pgoutput import (
+    KEPT,
+    Delete,
+    Identity,
+    Insert,
+    Relation,
+    Tuple,
+    Update,
+    Value,
+)
+from strandline.sources.readers.postgres.server import UpstreamColumn, UpstreamTable
+
+Texts: TypeAlias = tuple[bytes | None, ...]
+"""The values of the declared columns, in their order, as texts."""
+MOVED_AND_KEPT: Final = (
+    "its key changed, and upstream did not send a large value that stayed as it was: "
+    "set REPLICA IDENTITY FULL upstream, and update the row"
+)
+_KEY_KEPT: Final = "upstream did not send its key, a large value: set REPLICA IDENTITY FULL upstream"
+_WIDENED: Final = {
+    21: frozenset({20, 23}),  # smallint → bigint, integer
+    23: frozenset({20}),  # integer → bigint
+    25: frozenset({1043}),  # text → varchar
+    1043: frozenset({25}),  # varchar → text
+}
+"""Types (by OID) whose values stay what they are, in the same text form, if the column gets another type."""
+_NUMERIC: Final = 1700
+
+
+class Change(NamedTuple):
+    """What a message says of one row.
+
+    ``diff``: 1, or −1 for a row as it was.  ``gone``: of a key that has no row any more.  ``kept``: the positions of
+    columns that stay as they were.  ``reason``: why the row cannot be told, else empty.
+    """
+
+    texts: Texts
+    diff: int = 1
+    gone: bool = False
+    kept: tuple[int, ...] = ()
+    reason: str = ""
+
+
+class Stops(Exception):
+    """The table cannot be read beyond this change; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the declared columns stand in a relation's rows, and how far a row as it was is known."""
+
+    positions: tuple[int, ...]
+    keys: tuple[int, ...]
+    full: bool
+
+    def texts(self, row: Tuple) -> tuple[Value, ...]:
+        """Return the declared columns of a row."""
+        return tuple([row[at] for at in self.positions])
+
+
+def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
+    """Return how a table is read whose columns are declared as ``schema``.
+
+    Raises `SourceError`: a declared column is not there, or the key is not declared.
+    """
+    found = {name: _named(name, upstream.columns) for name in schema.names}
+    missing = [name for name, column in found.items() if column is None]
+    if missing:
+        there = ", ".join(column.name for column in upstream.columns)
+        raise SourceError(
+            f"table {reference!r} has no column {', '.join(missing)} in the publication; it has {there}; "
+            "drop the table here and create it with these"
+        )
+    columns = {name: column for name, column in found.items() if column is not None}
+    key = None
+    if upstream.identity in {Identity.DEFAULT, Identity.INDEX} and any(column.key for column in upstream.columns):
+        declared = {column.name: name for name, column in columns.items()}
+        lacking = [column.name for column in upstream.columns if column.key and column.name not in declared]
+        if lacking:
+            raise SourceError(
+                f"table {reference!r} is told by its key, of which {', '.join(lacking)} is not declared: declare it, "
+                f"or set ALTER TABLE {reference} REPLICA IDENTITY FULL upstream"
+            )
+        key = tuple(declared[column.name] for column in upstream.columns if column.key)
+    notes = (ColumnNote(c.name, c.type_oid, c.modifier, c.type_name) for c in columns.values())
+    return TableNote(reference, key, tuple(notes))
+
+
+def _named(name: str, columns: Sequence[UpstreamColumn]) -> UpstreamColumn | None:
+    exact = [column for column in columns if column.name == name]
+    alike = [column for column in columns if column.name.lower() == name.lower()]
+    return exact[0] if exact else alike[0] if len(alike) == 1 else None
+
+
+class Reading:
+    """How the changes of one table are read."""
+
+    def __init__(self, reference: str, schema: Schema, note: TableNote) -> None:
+        self.reference = reference
+        self.schema = schema
+        self.note = note
+        names = list(schema.names)
+        self.key = None if note.key is None else tuple(names.index(name) for name in note.key)
+
+    @property
+    def table(self) -> tuple[str, str]:
+        """Its schema and its name upstream."""
+        return table_name(self.reference)
+
+    @property
+    def records(self) -> Records:
+        """What its records are."""
+        return TakenBack() if self.note.key is None else Keyed(self.note.key)
+
+    def layout(self, relation: Relation) -> Layout:
+        """Return where the declared columns stand.  Raises `Stops`: the table is not any more what it was."""
+        positions = []
+        at = {column.name: n for n, column in enumerate(relation.columns)}
+        for was in self.note.columns:
+            if was.name not in at:
+                raise Stops(f"column {was.name!r} is gone upstream; {_ANEW.format(self.reference)} without it")
+            now = relation.columns[at[was.name]]
+            if not _reads_alike(was, now.type_oid, now.modifier):
+                raise Stops(
+                    f"column {was.name!r} was of type {was.type_name} and is not any more, and its rows may have "
+                    f"changed with it; {_ANEW.format(self.reference)}"
+                )
+            positions.append(at[was.name])
+        keys = () if self.key is None else tuple(positions[n] for n in self.key)
+        full = relation.identity is Identity.FULL
+        if self.key is not None and not full:
+            own = {n for n, column in enumerate(relation.columns) if column.key}
+            if own != {*keys}:
+                raise Stops(
+                    f"its replica identity was the key {', '.join(self.note.key or ())} and is another now; set that "
+                    f"key again, or REPLICA IDENTITY FULL, and {_ANEW.format(self.reference)}"
+                )
+        return Layout(tuple(positions), keys, full)
+
+    def changes(self, message: Insert | Update | Delete, layout: Layout) -> tuple[Change, ...]:
+        """Return what a message says.  Raises `Stops`: it says too little of the row as it was."""
+        match message:
+            case Insert(_, new):
+                return (Change(_plain(layout.texts(new))),)
+            case Delete(_, old, key):
+                if self.key is not None:
+                    return (self._gone(layout.texts(old)),)
+                return (Change(_plain(layout.texts(self._whole(old, key=key))), -1),)
+            case Update(_, old, key, new) if self.key is None:
+                before = layout.texts(self._whole(old, key=key))
+                after = _filled(layout.texts(new), before)
+                return Change(_plain(before), -1), Change(_plain(after))
+            case Update(_, old, key, new):
+                return self._moved(None if old is None else layout.texts(old), layout.texts(new), key=key)
+
+    def _whole(self, old: Tuple | None, *, key: bool) -> Tuple:
+        if old is None or key:
+            raise Stops(
+                "a row was updated or deleted, and upstream does not say what it was: its replica identity is not FULL "
+                f"any more; set it, and {_ANEW.format(self.reference)}"
+            )
+        return old
+
+    def _moved(self, old: tuple[Value, ...] | None, new: tuple[Value, ...], *, key: bool) -> tuple[Change, ...]:
+        assert self.key is not None
+        if old is not None:
+            new = _filled(new, old) if not key else _filled(new, old, only=self.key)
+        if any(new[n] is KEPT for n in self.key):
+            return (Change(_without_kept(new), reason=_KEY_KEPT),)
+        kept = tuple(n for n, text in enumerate(new) if text is KEPT)
+        if old is None or all(old[n] == new[n] for n in self.key):
+            return (Change(_without_kept(new), kept=kept),)
+        return self._gone(old), Change(_without_kept(new), reason=MOVED_AND_KEPT if kept else "")
+
+    def _gone(self, old: tuple[Value, ...]) -> Change:
+        assert self.key is not None
+        return Change(tuple(_text(old[n]) if n in self.key else None for n in range(len(old))), gone=True)
+
+
+_ANEW: Final = "then drop the table {} here and create it anew"
+
+
+def _reads_alike(was: ColumnNote, type_oid: int, modifier: int) -> bool:
+    """Return whether a column's values are what they were, in the same text form, though its type may be another."""
+    if was.type_oid != type_oid:
+        return type_oid in _WIDENED.get(was.type_oid, ())
+    if was.type_oid != _NUMERIC or was.modifier == modifier:
+        return True
+    return modifier < 0 or (was.modifier >= 0 and _scale(modifier) >= _scale(was.modifier))
+
+
+def _scale(modifier: int) -> int:
+    """Return how many digits a numeric's modifier allows after the point."""
+    return (modifier - 4) & 0x7FF
+
+
+def _filled(new: tuple[Value, ...], old: tuple[Value, ...], only: Sequence[int] | None = None) -> tuple[Value, ...]:
+    return tuple(old[n] if text is KEPT and (only is None or n in only) else text for n, text in enumerate(new))
+
+
+def _text(value: Value) -> bytes | None:
+    return None if value is KEPT else value
+
+
+def _without_kept(values: tuple[Value, ...]) -> Texts:
+    return tuple(map(_text, values))
+
+
+def _plain(values: tuple[Value, ...]) -> Texts:
+    if KEPT in values:
+        raise Stops("upstream left out a large value of a row as a whole")
+    return cast("Texts", values)

@@ -1,0 +1,193 @@
+"""A `MessageDecoder` over lists: JSON, text and bytes, for simulations without Spark.
+
+It says the same of a message as `strandline.engine.messages`, of the values that a simulation makes: what is a row,
+what deletes one, what is an error, and of which key.  It knows no CSV, no Avro, no Protobuf and no times as texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from strandline.algebra import types
+from strandline.algebra.keyed import GONE, KEPT, ORDER
+from strandline.algebra.messages import Coding, MessageEncoding, MessageFormat, Metadata, Shape, TopicRanges, check
+from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
+from strandline.engine.files.values import Refused, named
+from strandline.errors import InvalidUsage
+from strandline.persist.handles.plane import Rows
+from strandline.testing.lists.list_engine import Listed
+
+_UNAVAILABLE: Final = "__debezium_unavailable_value"
+_WRITTEN: Final = frozenset("cru")
+
+
+class ListMessages:
+    """Decodes messages as lists."""
+
+    connector = False
+
+    async def messages(self, raw: pa.Table, schema: Schema, form: MessageFormat, *, locate: bool) -> Rows:
+        """See `MessageDecoder.messages`."""
+        check(form, schema)
+        own = (ORDER, GONE, KEPT) if form.shape is Shape.DEBEZIUM else (ORDER, GONE) if form.shape.keyed else ()
+        names = (*schema.names, ERROR, TIME, DIFF, *own)
+        rows = [row for message in raw.to_pylist() if (row := _row(message, schema, form, locate=locate)) is not None]
+        filled = tuple({name: row.get(name) for name in names} for row in rows)
+        return Rows(Listed(names, filled))
+
+    async def ranges(self, topic: TopicRanges, schema: Schema, form: MessageFormat, *, locate: bool) -> Rows:
+        """See `MessageDecoder.ranges`: lists have no broker."""
+        raise InvalidUsage(f"topic {topic.topic!r}: an engine over lists has no connector")
+
+
+def _row(message: Mapping[str, Any], schema: Schema, form: MessageFormat, *, locate: bool) -> dict[str, Any] | None:
+    """Return the update that a message makes; None if it says nothing new."""
+    if form.shape is Shape.DEBEZIUM and message["value"] is None:
+        return None
+    row: dict[str, Any] = {TIME: message[TIME], DIFF: 1}
+    if form.shape.keyed:
+        row |= {ORDER: message["offset"], GONE: None}
+    try:
+        match form.shape:
+            case Shape.PLAIN:
+                if message["value"] is None:
+                    raise Refused("its value is null")
+                row |= _decoded(message["value"], form.of_value, form.held_by_value(schema))
+            case Shape.UPSERT:
+                row |= _key(message, schema, form) | {GONE: message["value"] is None}
+                if not row[GONE]:
+                    row |= _decoded(message["value"], form.of_value, form.held_by_value(schema))
+            case Shape.DEBEZIUM:
+                _change(message, schema, form, row)
+        if not row.get(GONE):
+            row |= _metadata(message, schema, form)
+    except Refused as refused:
+        key = {name: row[name] for name in form.key if name in row} if row.get(GONE) is not None else {}
+        ours = {name: row[name] for name in (TIME, DIFF, ORDER, GONE) if name in row}
+        row = ours | key | {ERROR: _error(message, str(refused)) if locate else "not located"}
+    return row
+
+
+def _key(message: Mapping[str, Any], schema: Schema, form: MessageFormat) -> dict[str, Any]:
+    if message["key"] is None:
+        raise Refused("its key is null")
+    coding, held = form.of_key, form.held_by_key(schema)
+    assert coding is not None, "the format was checked"
+    found = _decoded(message["key"], coding, held, bare=True, wrapped=form.shape is Shape.DEBEZIUM)
+    return _known(found, form)
+
+
+def _known(key: dict[str, Any], form: MessageFormat) -> dict[str, Any]:
+    for name in form.key:
+        if key.get(name) is None:
+            raise Refused(f"key column `{name}` is null")
+    return key
+
+
+def _change(message: Mapping[str, Any], schema: Schema, form: MessageFormat, row: dict[str, Any]) -> None:
+    """Add to ``row`` what a change says, the key first."""
+    held = form.held_by_value(schema)
+    if form.of_key is not None and message["key"] is not None:
+        row |= _key(message, schema, form) | {GONE: False}
+    change = _object(_text(message["value"]))
+    change = change["payload"] if isinstance(change.get("payload"), dict) else change
+    op = change.get("op")
+    if op == "t":
+        raise Refused("it truncates the table, and does not say which rows were there")
+    if op != "d" and op not in _WRITTEN:
+        raise Refused(f"op '{'null' if op is None else op}' is not one of c, r, u, d")
+    half = change.get("before" if op == "d" else "after")
+    if op != "d" and half is None:
+        raise Refused("it has no `after`")
+    values = _converted(half or {}, held)
+    if form.of_key is None:
+        row |= _known({name: values.get(name) for name in form.key}, form)
+    elif row[GONE] is None:
+        raise Refused("its key is null")
+    row[GONE] = op == "d"
+    if op != "d":
+        unsent = [name for name, value in values.items() if value == _UNAVAILABLE and name not in form.key]
+        row |= values | {KEPT: unsent or None}
+
+
+def _metadata(message: Mapping[str, Any], schema: Schema, form: MessageFormat) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, metadata in form.included.items():
+        (column,) = (each for each in schema if each.name == name)
+        value = message[metadata.value]
+        if metadata is Metadata.KEY and value is not None:
+            coding = form.of_key or Coding(MessageEncoding.BYTES if column.type == "binary" else MessageEncoding.TEXT)
+            value = _decoded(value, coding, Schema((column,)), bare=True)[name]
+        elif metadata is Metadata.PARTITION and column.type != "string":
+            value = int(value)
+        found[name] = value
+    return found
+
+
+def _decoded(data: bytes, coding: Coding, held: Schema, *, bare: bool = False, wrapped: bool = False) -> dict[str, Any]:
+    match coding.encoding:
+        case MessageEncoding.BYTES if held.columns[0].type == "binary":
+            return {held.names[0]: data}
+        case MessageEncoding.TEXT | MessageEncoding.BYTES:
+            text = _text(data)
+            return _converted({held.names[0]: text if held.columns[0].type == "string" else _number(text)}, held)
+        case MessageEncoding.JSON:
+            text = _text(data)
+            if bare and not text.lstrip().startswith("{"):
+                text = f"{{{json.dumps(held.names[0])}:{text}}}"
+            found = _object(text)
+            if wrapped and isinstance(found.get("payload"), dict):
+                found = found["payload"]
+            return _converted(found, held)
+        case other:
+            raise InvalidUsage(f"an engine over lists decodes no {other.value}")
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused("it is not UTF-8") from error
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text, parse_float=Decimal)
+    except ValueError as error:
+        raise Refused("it is empty" if not text.strip() else "it is not a JSON object") from error
+    if not isinstance(found, dict):
+        raise Refused("it is not a JSON object")
+    return found
+
+
+def _number(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise Refused(f"'{text}' is not a number") from error
+
+
+def _converted(found: Mapping[str, Any], held: Schema) -> dict[str, Any]:
+    kinds = {column.name: column.type for column in held}
+    return {name: named(name, kind, kinds[name])(_plain(found.get(name), kind)) for name, kind in types.columns(held)}
+
+
+def _plain(value: Any, kind: types.Type) -> Any:
+    """Return JSON's number as the kind of number that the column has."""
+    if isinstance(value, Decimal) and kind in (types.Atom("double"), types.Atom("float")):
+        return float(value)
+    return value
+
+
+def _error(message: Mapping[str, Any], reason: str) -> str:
+    place = f"{message['topic']}[{message['partition']}]@{message['offset']}"
+    raw = message["value"]
+    told = {"place": place, "reason": reason}
+    if raw is not None:
+        told["raw"] = raw.decode(errors="replace")
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,126 @@
+"""A first load, a first result and staleness are told apart.  Over lists."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from strandline.controller.asking.progress import progress
+from strandline.controller.asking.status import status
+from strandline.controller.core import Core
+from strandline.controller.defining.creating import create
+from strandline.controller.language.statements import parse
+from strandline.controller.location.config import Config, Mode
+from strandline.errors import Unavailable
+from strandline.instance.beginnings import Beginning
+from strandline.sources.kinds import SnapshotProgress
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_assembly import list_assembly
+from strandline.testing.lists.list_kinds import Kinds, TablesReader
+from strandline.testing.lists.list_source import Upstream
+from strandline.testing.simulation.kernel import run_sync
+from strandline.wiring.registry import Readers
+
+DEFINITIONS = (
+    "CREATE SOURCE bank FROM tables (server = one)",
+    "CREATE TABLE accounts (partition STRING, offset BIGINT, value BIGINT) FROM SOURCE bank (REFERENCE 'a')",
+    "CREATE MATERIALIZED VIEW v AS SELECT a.value AS value FROM accounts a",
+    "CREATE TABLE t (k STRING)",
+)
+
+
+@pytest.fixture
+def upstream() -> Upstream:
+    """Return an upstream with a row."""
+    made = Upstream()
+    made.produce("a", 1)
+    return made
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    """Return the clock of the location."""
+    return HandClock(1_000)
+
+
+@pytest.fixture
+def core(upstream: Upstream, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> Core:
+    """Return an environment with a source of tables, a view over one of them, and a table."""
+    Kinds({"one": upstream}).install(monkeypatch.setitem)
+    assembly = list_assembly(clock, CountingIds("p"), MemoryBlob(), MemoryConsensus())
+    nothing = cast("Any", None)
+    object.__setattr__(assembly, "connectors", Readers(clock, assembly.engine, nothing, nothing))
+    opened = run_sync(Core.open(assembly, Config(), Mode.FULL))
+    for text in DEFINITIONS:
+        run_sync(create(opened, cast("Any", parse(text))))
+    return opened
+
+
+def found(core: Core, name: str) -> dict[str, Any]:
+    """Return the status of a collection."""
+    return cast("dict[str, Any]", run_sync(status(core))["collections"][name])
+
+
+def test_a_source_snapshots_a_view_hydrates_and_then_they_follow(core: Core, upstream: Upstream) -> None:
+    """Damage: "behind" means a first load of a day, or a view that nobody ever computed, or one second."""
+    upstream.down = True
+    run_sync(core.tick())
+    assert [found(core, name)["phase"] for name in ("accounts", "v", "t")] == ["snapshotting", "hydrating", "following"]
+    assert found(core, "accounts")["first"] == {"rows": 0, "about": None, "ms": None}
+    assert found(core, "accounts")["lag"] == {"ms": None, "rows": 0}
+    assert progress(core)["first"]["accounts"] == {"phase": "snapshotting", "rows": 0, "about": None}
+    upstream.down = False
+    run_sync(core.tick())
+    assert [found(core, name)["phase"] for name in ("accounts", "v")] == ["following", "following"]
+    assert found(core, "accounts")["first"] is None
+    assert progress(core)["first"] == {}
+
+
+def test_lag_is_in_time_and_in_rows(core: Core, upstream: Upstream, clock: HandClock) -> None:
+    """Damage: a dashboard shows yesterday's numbers, and `status` shows that all is well."""
+    run_sync(core.tick())
+    upstream.produce("a", 2, 3)
+    run_sync(core.ingest())  # the views do not step
+    clock.now += 60_000
+    assert found(core, "v")["lag"]["rows"] == 2
+    assert found(core, "v")["lag"]["ms"] >= 60_000
+    run_sync(core.tick())
+    assert found(core, "v")["lag"] == {"ms": 0, "rows": 0}
+    upstream.produce("a", 4)
+    run_sync(core.ingest(step=False))  # it is bound and not read
+    assert found(core, "accounts")["lag"]["rows"] == 1
+    assert found(core, "accounts")["source"] == "bank"
+    assert found(core, "accounts")["durable_records"] == 3
+
+
+def test_a_reader_says_how_far_its_snapshot_is(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a snapshot of a day shows no sign of life."""
+    seen: list[Beginning] = []
+
+    async def interrupted(self: TablesReader, *_: object, **__: object) -> object:
+        seen.extend(core.beginnings())
+        raise Unavailable("not yet")
+
+    monkeypatch.setattr(TablesReader, "snapshots", lambda _: [SnapshotProgress("a", 7, 10)], raising=False)
+    monkeypatch.setattr(TablesReader, "read", interrupted)
+    run_sync(core.tick())
+    (accounts,) = [each for each in seen if each.name == "accounts"]
+    assert (accounts.verb, accounts.rows, accounts.about) == ("snapshotting", 7, 10)
+    assert accounts.since_ms is not None
+    assert found(core, "accounts")["first"] == {"rows": 7, "about": 10, "ms": None}
+
+
+def test_sources_and_connections_are_listed(core: Core) -> None:
+    """Damage: a source without a collection of its own is nowhere, and its problem neither."""
+    run_sync(create(core, cast("Any", parse("CREATE CONNECTION here TO lists (server = one)"))))
+    told = run_sync(status(core))
+    assert told["sources"]["bank"] == {
+        "connector": "tables",
+        "connections": [],
+        "tables": ["accounts"],
+        "notices": [],
+        "problem": None,
+    }
+    assert told["connections"] == {"here": {"to": "lists", "used_by": []}}

@@ -1,0 +1,123 @@
+"""Records of Avro files become rows; what cannot be decoded says which record of which file it is."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import io
+import json
+import uuid
+from decimal import Decimal
+
+import fastavro
+import pytest
+
+from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
+from strandline.algebra.undecoded import TAKES_BACK
+from strandline.engine.files.decoder import SparkFiles
+from strandline.engine.frames.rows import dataframe, unwrap
+
+pytestmark = pytest.mark.spark
+
+PAIR = Schema((Column("k", "int"), Column("v", "string")))
+WRITTEN = {
+    "type": "record",
+    "name": "r",
+    "fields": [{"name": "K", "type": "long"}, {"name": "v", "type": ["null", "string"]}],
+}
+
+
+def avro(schema, records):
+    """Return the bytes of a file."""
+    data = io.BytesIO()
+    fastavro.writer(data, fastavro.parse_schema(schema), records)
+    return data.getvalue()
+
+
+def _logical(of, name, **more):
+    return {"type": of, "logicalType": name, **more}
+
+
+@pytest.fixture
+def decode(spark, tmp_path):
+    """Decode files; return the good rows and the errors."""
+
+    def run(named, schema=PAIR, *, withdrawn=False):
+        dated = []
+        for name, content in named.items():
+            (tmp_path / name).write_bytes(content)
+            dated.append(DatedFile(str(tmp_path / name), name, len(content), 7, withdrawn))
+        rows = asyncio.run(SparkFiles(spark).decode(dated, schema, FileFormat(Encoding.AVRO), locate=True))
+        found = dataframe(unwrap(rows), spark).toArrow().to_pylist()
+        assert all(row[TIME] == 7 for row in found)
+        assert all(row[DIFF] == (-1 if withdrawn and row[ERROR] is None else 1) for row in found)
+        errors = [json.loads(row[ERROR]) for row in found if row[ERROR] is not None]
+        return [tuple(row[n] for n in schema.names) for row in found if row[ERROR] is None], errors
+
+    return run
+
+
+def test_records_are_read_by_name_and_those_that_do_not_fit_are_errors(decode):
+    """Damage: a number is cut to fit its column."""
+    rows, errors = decode({"a.avro": avro(WRITTEN, [{"K": 1, "v": "a"}, {"K": 1 << 40}, {"K": 2, "v": None}])})
+    assert sorted(rows) == [(1, "a"), (2, None)]
+    reason = "column `k`: '1099511627776' is not a valid int"
+    raw = '{"K": 1099511627776, "v": null}'
+    assert errors == [{"file": "a.avro", "record": 2, "reason": reason, "raw": raw}]
+
+
+def test_a_damaged_file_gives_the_rows_before_the_damage_and_one_error(decode):
+    """Damage: one file's damage fails the read of all others."""
+    whole = avro(WRITTEN, [{"K": n, "v": "x" * 100} for n in range(5000)])
+    rows, errors = decode(
+        {"a.avro": whole[:-5000], "b.avro": avro(WRITTEN, [{"K": 9, "v": None}]), "c.avro": b"Obj\x02", "d.avro": b""}
+    )
+    assert (9, None) in rows
+    assert 0 < len(rows) < 5000
+    assert [(e["file"], e.get("record")) for e in sorted(errors, key=lambda e: e["file"])] == [
+        ("a.avro", len(rows)),
+        ("c.avro", None),
+        ("d.avro", None),
+    ]
+
+
+def test_a_file_without_a_column_is_one_error(decode):
+    """Damage: a column is NULL in all rows because its name was misspelt."""
+    rows, errors = decode({"a.avro": avro({**WRITTEN, "fields": WRITTEN["fields"][:1]}, [{"K": 1}])})
+    assert (rows, [e["reason"] for e in errors]) == ([], ["it has no column `v`; it has K"])
+
+
+def test_records_of_a_withdrawn_file_are_taken_back(decode):
+    """Damage: a correction adds the rows that it should take away."""
+    rows, errors = decode({"a.avro": avro(WRITTEN, [{"K": 1, "v": "a"}, {"K": 1 << 40}])}, withdrawn=True)
+    assert rows == [(1, "a")]
+    assert errors[0]["reason"].startswith(TAKES_BACK)
+
+
+def test_logical_types_are_what_they_mean(decode):
+    """Damage: a date becomes a number of days, an amount its digits without the point."""
+    kinds = {
+        "d": (_logical("bytes", "decimal", precision=10, scale=2), "decimal(12,3)", Decimal("1.50")),
+        "day": (_logical("int", "date"), "date", dt.date(2024, 1, 2)),
+        "ms": (_logical("long", "timestamp-millis"), "timestamp", dt.datetime(2024, 1, 2, 3, tzinfo=dt.UTC)),
+        "us": (_logical("long", "timestamp-micros"), "timestamp", dt.datetime(2024, 1, 2, 3, 4, 5, 678901, dt.UTC)),
+        "u": (_logical("string", "uuid"), "string", uuid.UUID(int=5)),
+        "e": ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, "string", "B"),
+        "m": ({"type": "map", "values": "int"}, "array<struct<key:string,value:int>>", {"b": 2, "a": 1}),
+        "n": (
+            ["null", {"type": "record", "name": "n", "fields": [{"name": "x", "type": "double"}]}],
+            "struct<x:double>",
+            {"x": -0.0},
+        ),
+    }
+    written = {"type": "record", "name": "r", "fields": [{"name": n, "type": k[0]} for n, k in kinds.items()]}
+    schema = Schema(tuple(Column(n, k[1]) for n, k in kinds.items()))
+    rows, errors = decode({"a.avro": avro(written, [{n: k[2] for n, k in kinds.items()}])}, schema)
+    entries = [{"key": "a", "value": 1}, {"key": "b", "value": 2}]
+    assert errors == []
+    same = [k[2] for n, k in kinds.items() if n in {"d", "day", "ms", "us"}]
+    (row,) = rows
+    assert [*row[:4]] == same
+    assert row[4:7] == (str(uuid.UUID(int=5)), "B", entries)
+    assert repr(row[7]) == "{'x': 0.0}"

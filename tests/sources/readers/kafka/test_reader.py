@@ -1,0 +1,308 @@
+"""The Kafka reader reads a topic's offsets, each once, and stops where the topic is not what was announced."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from strandline.errors import FencedError, SourceError, Unavailable
+from strandline.frontier.gauge import Offsets
+from strandline.options import understood
+from strandline.persist.client import PersistClient
+from strandline.sources.reader import Keyed, Plain
+from strandline.sources.readers.kafka.beginnings import Beginnings
+from strandline.sources.readers.kafka.broker import Span
+from strandline.sources.readers.kafka.options import KafkaOptions
+from strandline.sources.readers.kafka.reader import KIND, KafkaReader
+from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.memory_broker import MemoryBroker, MemoryTopic
+from strandline.testing.lists.number_messages import SCHEMA, NumberDecoder
+
+NOW_MS = 1_700_000_000_000
+
+
+class Place:
+    """A topic in memory, a location, and readers of them."""
+
+    table = ""
+
+    def __init__(self, decoder: NumberDecoder | None = None, **options: str) -> None:
+        self.topic = MemoryTopic()
+        self.topic.produce(0)
+        self.topic.produce(1)
+        self.blob = MemoryBlob()
+        self.engine = ListEngine(self.blob)
+        self.decoder = decoder or NumberDecoder()
+        given = {"servers": "k:9092", "topic": "t", "format": "text", **options}
+        self.options = understood("source 's'", KafkaOptions, given)
+        self.brokers: list[MemoryBroker] = []
+        self._client = PersistClient(HandClock(NOW_MS), CountingIds(), self.blob, MemoryConsensus(), self.engine)
+        self._numbers = count()
+
+    async def reader(self, epoch: int = 1) -> KafkaReader:
+        """Open a reader as a fresh process would."""
+        beginnings = await Beginnings.open(await self._client.records("s-progress", epoch), epoch)
+        self.brokers.append(MemoryBroker(self.topic))
+        return KafkaReader(
+            self.brokers[-1], beginnings, None, self.decoder, SCHEMA, self.options, self.options.decoding
+        )
+
+    async def produce(self, *, undecodable: bool = False) -> None:
+        """Append numbers to both partitions, with gaps between them."""
+        for partition in (0, 1):
+            self.topic.produce(partition, *(str(next(self._numbers)).encode() for _ in range(3)))
+            self.topic.skip(partition)
+        if undecodable:
+            self.topic.produce(1, b"no number")
+
+    async def break_promise(self) -> None:
+        """Delete what was announced."""
+        self.topic.forget(0, self.topic.logs[0].stable)
+
+
+class TestKafkaReader(ReaderContract):
+    """The contract."""
+
+    @pytest.fixture
+    def place(self) -> Place:
+        """An empty topic."""
+        return Place()
+
+
+def values(rows: Any) -> list[tuple[int, str, int]]:
+    """Return numbers with partition and offset, in order."""
+    return sorted((row["n"], row["part"], row["at"]) for row in listed(rows).rows)
+
+
+async def read(reader: KafkaReader, *slices: Slice) -> list[tuple[int, str, int]]:
+    """Read slices."""
+    return values(await reader.read(slices, table="", locate=False))
+
+
+def test_offsets_without_messages_are_covered_too() -> None:
+    """Damage: a source of a compacted topic, or of one with transactions, never gets to the end."""
+
+    async def body() -> None:
+        place = Place()
+        place.topic.produce(0, b"1", b"2", b"3")
+        place.topic.compact(0, 1)
+        place.topic.skip(0, 2)
+        reader = await place.reader()
+        assert (end := await reader.upstream_frontier()) == Offsets({"0": 5})
+        assert await read(reader, Slice(7, NOTHING_READ, end)) == [(1, "0", 0), (3, "0", 2)]
+        assert await read(reader, Slice(7, Offsets({"0": 3}), end)) == []
+
+    asyncio.run(body())
+
+
+def test_a_partition_that_comes_later_is_read_from_its_first_message() -> None:
+    """Damage: what was written to it before the first probe that saw it is lost."""
+
+    async def body() -> None:
+        place = Place(start="latest")
+        place.topic.produce(0, b"1")
+        reader = await place.reader()
+        before = await reader.upstream_frontier()
+        place.topic.produce(7, b"2")
+        after = await reader.upstream_frontier()
+        assert await read(reader, Slice(7, before, after)) == [(2, "7", 0)]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("start", "found"), [("earliest", [2, 3, 4]), ("latest", [4])])
+def test_a_partition_begins_where_it_was_first_seen(start: str, found: list[int]) -> None:
+    """Damage: a topic whose first messages have expired cannot be read; or a restart reads from elsewhere."""
+
+    async def body() -> None:
+        place = Place(start=start)
+        place.topic.produce(0, b"1", b"2", b"3")
+        place.topic.forget(0, 1)
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        place.topic.produce(0, b"4")
+        for each in (reader, await place.reader()):
+            whole = Slice(7, NOTHING_READ, await each.upstream_frontier())
+            assert [n for n, _, _ in await read(each, whole)] == found
+
+    asyncio.run(body())
+
+
+def test_a_topic_made_anew_stops_the_source() -> None:
+    """Damage: offsets of one topic are taken for those of another, and its first messages are never read."""
+
+    async def body() -> None:
+        place = Place()
+        place.topic.produce(0, b"1")
+        reader = await place.reader()
+        whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
+        place.topic.make_anew()
+        place.topic.produce(0, b"2", b"3")
+        for each in (reader, await place.reader()):
+            with pytest.raises(SourceError, match="id topic-1, and this one, made later, has topic-1'"):
+                await each.upstream_frontier()
+            with pytest.raises(SourceError, match="not the one that was read so far"):
+                await each.read([whole], table="", locate=False)
+        place.topic.id = None
+        with pytest.raises(SourceError, match="topic 't' does not exist at k:9092"):
+            await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_what_was_deleted_before_it_was_seen_stops_the_source() -> None:
+    """Damage: retention overtakes a source that was away, and the gap is skipped silently."""
+
+    async def body() -> None:
+        place = Place()
+        place.topic.produce(0, b"1", b"2")
+        reader = await place.reader()
+        whole = await reader.upstream_frontier()
+        await reader.commit(whole)
+        place.topic.forget(0, 2)
+        fresh = await place.reader()
+        await fresh.commit(whole)
+        assert await fresh.upstream_frontier() == whole
+        place.topic.produce(0, b"3", b"4")
+        place.topic.forget(0, 3)
+        for each in (reader, fresh):
+            with pytest.raises(SourceError, match=r"partition 0: messages from offset 2 on .* from 3 on only"):
+                await each.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_log_that_is_shorter_than_announced_stops_the_source() -> None:
+    """Damage: a cluster that lost messages gives other ones under their offsets."""
+
+    async def body() -> None:
+        place = Place()
+        place.topic.produce(0, b"1", b"2")
+        reader = await place.reader()
+        whole = await reader.upstream_frontier()
+        del place.topic.logs[0].messages[1]
+        place.topic.logs[0].stable = 1
+        assert await reader.upstream_frontier() == whole, "a new leader may know less for a while"
+        with pytest.raises(SourceError, match="messages before offset 2 were there, and now it ends at 1"):
+            await reader.read([Slice(7, NOTHING_READ, whole)], table="", locate=False)
+
+    asyncio.run(body())
+
+
+def test_a_broker_that_is_away_is_asked_again() -> None:
+    """Damage: a restart of Kafka ends a source for ever."""
+
+    async def body() -> None:
+        place = Place()
+        place.topic.produce(0, b"1")
+        reader = await place.reader()
+        whole = await reader.upstream_frontier()
+        place.topic.away = True
+        with pytest.raises(Unavailable):
+            await reader.upstream_frontier()
+        with pytest.raises(Unavailable):
+            await reader.read([Slice(7, NOTHING_READ, whole)], table="", locate=False)
+        with pytest.raises(Unavailable):
+            await reader.commit(whole)
+        place.topic.away = False
+        assert await reader.upstream_frontier() == whole
+        await reader.commit(whole)
+        assert place.topic.committed == {0: 1}
+
+    asyncio.run(body())
+
+
+def test_a_commit_names_what_moved_and_never_goes_back() -> None:
+    """Damage: an idle topic costs a commit each second; or somebody who deletes by the group's offsets loses rows."""
+
+    async def body() -> None:
+        place = Place()
+        reader = await place.reader()
+        await reader.commit(NOTHING_READ)
+        await reader.commit(Offsets({"0": 3, "1": 1}))
+        await reader.commit(Offsets({"0": 3, "1": 2}))
+        await reader.commit(Offsets({"0": 2}))
+        assert place.topic.commits == [{0: 3, 1: 1}, {1: 2}]
+
+    asyncio.run(body())
+
+
+def test_many_messages_are_left_to_spark_if_it_can_read_them() -> None:
+    """Damage: a long topic goes through this process; or credentials are printed with a plan."""
+
+    async def body() -> None:
+        decoder = NumberDecoder(connector=True)
+        place = Place(decoder, small_messages_max="3")
+        place.topic.produce(0, b"0", b"1", b"2")
+        place.topic.forget(0, 1)
+        place.topic.produce(1, b"3", b"4")
+        reader = await place.reader()
+        end = await reader.upstream_frontier()
+        middle = Offsets({"0": 2, "1": 1})
+        await reader.read([Slice(7, NOTHING_READ, middle), Slice(9, middle, end)], table="", locate=False)
+        (topic,) = decoder.topics
+        assert [(r.time, r.partition, r.lower, r.upper) for r in topic.ranges] == [
+            (7, "0", 1, 2), (7, "1", 0, 1), (9, "0", 2, 3), (9, "1", 1, 2),
+        ]  # fmt: skip
+        assert topic.options["kafka.isolation.level"] == "read_committed"
+        assert not place.brokers[0].fetched
+        assert await read(reader, Slice(9, middle, end)) == [(2, "0", 2), (4, "1", 1)]
+        assert place.brokers[0].fetched == [{0: Span(2, 3), 1: Span(1, 2)}]
+        place.topic.forget(0, 2)
+        with pytest.raises(SourceError, match="messages from offset 1 on"):
+            await reader.read([Slice(7, NOTHING_READ, end)], table="", locate=False)
+
+    asyncio.run(body())
+
+
+def test_two_instances_agree_on_where_a_topic_begins() -> None:
+    """Damage: one of them reads what the other has skipped."""
+
+    async def body() -> None:
+        place = Place(start="latest")
+        place.topic.produce(0, b"1")
+        first, second = await place.reader(), await place.reader()
+        await first.upstream_frontier()
+        place.topic.produce(0, b"2")
+        end = await second.upstream_frontier()
+        assert [n for n, _, _ in await read(second, Slice(7, NOTHING_READ, end))] == [2]
+
+    asyncio.run(body())
+
+
+def test_a_fenced_reader_writes_nothing_down() -> None:
+    """Damage: a process that was replaced goes on to say where partitions begin."""
+
+    async def body() -> None:
+        place = Place()
+        old = await place.reader(1)
+        new = await place.reader(2)
+        place.topic.produce(0, b"1")
+        with pytest.raises(FencedError):
+            await old.upstream_frontier()
+        await new.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_records_are_what_the_envelope_says() -> None:
+    """Damage: a deletion in the topic becomes an error, or an insertion."""
+    upsert = {"envelope": "upsert", "key": "id, part", "key_format": "json", "format": "json"}
+    assert asyncio.run(Place().reader()).records("") == Plain()
+    assert asyncio.run(Place(**upsert).reader()).records("") == Keyed(("id", "part"))
+
+
+def test_a_definition_that_makes_no_rows_is_refused() -> None:
+    """Damage: a source is defined, and each message of it is an error."""
+    given = understood("source 's'", KafkaOptions, {"servers": "k:9092", "topic": "t", "format": "text"})
+    with pytest.raises(Exception, match="a value is one column"):
+        KIND.check(given, SCHEMA)
+    KIND.check(replace(given, include_partition="part", include_offset="at", format=type(given.format).JSON), SCHEMA)

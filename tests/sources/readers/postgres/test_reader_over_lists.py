@@ -1,0 +1,325 @@
+"""The PostgreSQL reader over a server in memory: what a slot, a snapshot and a crash may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from itertools import count
+
+import pytest
+
+from strandline.algebra.keyed import GONE
+from strandline.algebra.schema import DIFF, ERROR, Column, Schema
+from strandline.errors import SourceError, Unavailable
+from strandline.persist.client import PersistClient
+from strandline.sources.readers.postgres.kind import opened
+from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, TableNote
+from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.sources.readers.postgres.pgoutput import Identity
+from strandline.sources.readers.postgres.reader import PARTITION
+from strandline.sources.readers.postgres.server import SlotStanding
+from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.list_postgres import ListDatabase, ListServer, delete, insert, update
+
+SCHEMA = Schema((Column("id", "int"), Column("n", "int"), Column("v", "string")))
+PROCESSES = count()
+
+
+class Place:
+    """A database in memory, a location, and readers of them."""
+
+    table = "public.t"
+
+    def __init__(self, identity=Identity.DEFAULT):
+        self.database, self.numbers = ListDatabase(), count(1)
+        self.blob, self.consensus = MemoryBlob(), MemoryConsensus()
+        self.engine = ListEngine(self.blob)
+        self.schemas = {self.table: SCHEMA}
+        for name in "tu":
+            self.database.create(name, identity, id="*integer", n="text", v="text")
+        self.database.commit(insert("t", (b"0", b"0", b"at first")))
+
+    async def ledger(self):
+        client = PersistClient(HandClock(), CountingIds(f"p{next(PROCESSES)}"), self.blob, self.consensus)
+        return await Ledger.open(await client.records("ledger", 1), 1)
+
+    async def reader(self, **options):
+        given = PostgresOptions(user="u", publication="p", **options)
+        server = ListServer(self.database)
+        reader = await opened(server, self.engine, await self.ledger(), self.schemas, given, "s")
+        reader.server = server
+        return reader
+
+    async def produce(self, *, undecodable=False):
+        n = str(next(self.numbers)).encode()
+        first = (n + b"0", n, b"a")
+        self.database.commit(
+            insert("t", first), insert("t", (n + b"1", b"x" if undecodable else n, None)),
+            update("t", first, (n + b"0", n, b"b")),
+        )  # fmt: skip
+
+    async def break_promise(self):
+        self.database.slot = SlotStanding("pgoutput", "d", self.database.at)
+
+
+@pytest.fixture(params=[Identity.DEFAULT, Identity.FULL], ids=["keyed", "full"])
+def place(request):
+    """A database of tables with the identity."""
+    return Place(request.param)
+
+
+class TestPostgresReader(ReaderContract):
+    @pytest.fixture(params=[Identity.DEFAULT, Identity.FULL], ids=["keyed", "full"])
+    def place(self, request):
+        return Place(request.param)
+
+    def test_a_broken_promise_is_an_error_and_never_other_rows(self, place):
+        """Damage: a bound range is read with other contents, silently."""
+
+        async def body():
+            reader = await place.reader()
+            begun = (await self.whole(place, reader)).upper
+            await place.produce()
+            announced = Slice(7, begun, await reader.upstream_frontier())
+            wanted = await self.found(place, reader, announced)
+            await place.break_promise()
+            assert await self.found(place, reader, announced) == wanted, "it has them already"
+            with pytest.raises(SourceError, match="has moved to"):
+                await self.found(place, await place.reader(), announced)
+
+        self.run(body())
+
+
+async def rows(place, reader, *slices, table="public.t"):
+    """The records of slices, without what is None."""
+    found = listed(await reader.read(slices, table=table, locate=True)).rows
+    return [{name: value for name, value in row.items() if value is not None} for row in found]
+
+
+def test_any_crash_leaves_each_table_with_exactly_its_rows(place):
+    """Damage: after a crash, a step back of the slot or a lost snapshot a row is missing or doubled."""
+
+    async def body(seed):
+        chance, database = random.Random(seed), place.database
+        place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
+        held = {table: {} for table in place.schemas}
+        durable, bound, time = dict.fromkeys(held), [], 0
+        reader, told = await place.reader(step_changes=chance.choice([1, 5, 1000])), 0
+        known = NOTHING_READ
+        for _ in range(120):
+            match chance.randrange(9):
+                case 0 | 1:
+                    change(chance, database)
+                case 2:
+                    database.idle()
+                case 3:
+                    await reader.close()
+                    reader = await place.reader(step_changes=chance.choice([1, 5, 1000]))
+                case 4 if told:
+                    slot = database.slot
+                    database.slot = SlotStanding(slot.plugin, slot.database, chance.randint(told // 2, slot.confirmed))
+                case 5 | 6:
+                    time += 1
+                    begun = [await reader.snapshot(table) for table in held if durable[table] is None]
+                    offsets = await reader.upstream_frontier()
+                    for each in begun:
+                        offsets = offsets.join(each)
+                    if known <= offsets != known:
+                        bound.append((time, known, offsets))
+                        known = offsets
+                case 7 | 8 if bound:
+                    table = chance.choice(list(held))
+                    await step(reader, table, held, durable, bound)
+                    done = min((durable[each] or NOTHING_READ for each in held), key=lambda o: o[PARTITION])
+                    await reader.commit(done)
+                    told = max(told, done[PARTITION])
+        for table, found in held.items():
+            if durable[table] is not None:
+                name = table.removeprefix("public.")
+                contents = database.contents(durable[table][PARTITION])[name]
+                assert Counter(found.values()) == Counter((int(i), int(n), v.decode()) for i, n, v in contents)
+        assert durable
+
+    async def step(reader, table, held, durable, bound):
+        if durable[table] is None:
+            begun = await reader.snapshot(table)
+            first = next(((time, upper) for time, _, upper in bound if begun <= upper), None)
+            if first is None:
+                return
+            slices = [Slice(first[0], NOTHING_READ, first[1])]
+        else:
+            slices = [Slice(*each) for each in bound if durable[table] <= each[1]]
+            if not slices:
+                return
+        for row in await rows(place, reader, *slices, table=table):
+            take(held[table], row)
+        durable[table] = slices[-1].upper
+
+    def take(rows, row):
+        key = row["id"]
+        if GONE in row:
+            rows.pop(key, None)
+            if not row[GONE]:
+                rows[key] = (key, row["n"], row["v"])
+        elif row[DIFF] > 0:
+            rows[key] = (key, row["n"], row["v"])
+        else:
+            assert rows.pop(key) == (key, row["n"], row["v"])
+
+    for seed in range(60):
+        identity = next(iter(place.database.tables.values())).identity
+        place.__init__(identity)
+        asyncio.run(body(seed))
+
+
+def change(chance, database):
+    """Commit some changes of both tables."""
+    changes = []
+    contents = {name: list(rows) for name, rows in database.contents(database.at).items()}
+    for _ in range(chance.randint(1, 4)):
+        name = chance.choice("tu")
+        fresh = (str(chance.randrange(1000, 10**6)).encode(), str(chance.randrange(9)).encode(), b"v")
+        if not contents[name] or chance.random() < 0.4:
+            changes.append(insert(name, fresh))
+            contents[name].append(fresh)
+            continue
+        old = contents[name].pop(chance.randrange(len(contents[name])))
+        if chance.random() < 0.3:
+            changes.append(delete(name, old))
+        else:
+            new = fresh if chance.random() < 0.3 else (old[0], *fresh[1:])
+            changes.append(update(name, old, new))
+            contents[name].append(new)
+    database.commit(*changes)
+
+
+def test_a_server_that_is_down_is_asked_again(place):
+    """Damage: an outage stops the source, or half of what a peek sent is taken for all."""
+
+    async def body():
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        await place.produce()
+        peek = reader.server.peek
+
+        async def half(upto, changes, take):
+            await peek(upto, changes, lambda messages: take(messages[:1]))
+            raise Unavailable("the connection is lost")
+
+        reader.server.peek = half
+        with pytest.raises(Unavailable):
+            await reader.upstream_frontier()
+        reader.server.peek = peek
+        place.database.down = True
+        with pytest.raises(Unavailable):
+            await reader.upstream_frontier()
+        place.database.down = False
+        found = await rows(place, reader, Slice(2, begun, await reader.upstream_frontier()))
+        assert len(found) == (3 if place.database.tables["t"].identity is Identity.DEFAULT else 4)
+
+    asyncio.run(body())
+
+
+def test_a_slot_that_stepped_back_is_counted(place):
+    """Damage: nobody sees that a server lost what it had acknowledged."""
+
+    async def body():
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        first = place.database.slot
+        await place.produce()
+        upper = await reader.upstream_frontier()
+        await reader.commit(upper)
+        place.database.slot = first
+        place.database.idle()
+        await reader.upstream_frontier()
+        assert reader.dropped == 1
+
+    asyncio.run(body())
+
+
+def test_a_slot_of_another_kind_or_lost_is_refused(place):
+    """Damage: changes of another database are taken for ours."""
+
+    async def body():
+        for slot, why in (
+            (SlotStanding("test_decoding", "d", 5), "is not one for pgoutput"),
+            (SlotStanding("pgoutput", "e", 5), "is not one for pgoutput"),
+            (SlotStanding("pgoutput", "d", 5, "its log was removed"), "is lost: its log was removed"),
+        ):
+            place.database.slot = slot
+            await (await place.ledger()).write(SlotNote("s", "1", "d", made=True))
+            with pytest.raises(SourceError, match=why):
+                await (await place.reader()).upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_slot_that_was_made_and_not_noted_is_adopted_and_a_strangers_is_not(place):
+    """Damage: a crash between making the slot and noting it leaves a slot that nobody reads, and holds the log."""
+
+    async def body():
+        place.database.slot = SlotStanding("pgoutput", "d", 5)
+        with pytest.raises(SourceError, match="is there already"):
+            await (await place.reader()).upstream_frontier()
+        place.database.slot = None
+        create = ListServer.create_slot
+
+        async def dies(server):
+            await create(server)
+            raise KeyboardInterrupt
+
+        reader = await place.reader()
+        reader.server.create_slot = lambda: dies(reader.server)
+        with pytest.raises(KeyboardInterrupt):
+            await reader.upstream_frontier()
+        confirmed = place.database.slot.confirmed
+        await place.produce()
+        second = await place.reader()
+        await second.upstream_frontier()
+        assert place.database.slot.confirmed == confirmed
+
+    asyncio.run(body())
+
+
+def test_a_large_value_that_stayed_is_said_and_never_invented():
+    """Damage: an update of another column makes a large value NULL."""
+
+    async def body():
+        place = Place()
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        old, new = (b"0", b"0", b"at first"), (b"0", b"1", b"at first")
+        place.database.commit(update("t", old, new, kept=[2]))
+        place.database.commit(update("t", new, (b"9", b"1", b"at first"), kept=[2]))
+        kept, gone, moved = await rows(place, reader, Slice(2, begun, await reader.upstream_frontier()))
+        assert (kept["__kept"], "v" in kept) == (["v"], False)
+        assert (gone["id"], gone[GONE], moved["id"]) == (0, True, 9)
+        assert "REPLICA IDENTITY FULL" in moved[ERROR]
+
+    asyncio.run(body())
+
+
+def test_two_ledgers_agree_and_the_newest_note_counts(place):
+    """Damage: after a restart another slot is made, or a table is read by another key."""
+
+    async def body():
+        first, second = await place.ledger(), await place.ledger()
+        slot, note = SlotNote("s", "1", "d", made=True), TableNote("t", ("id",), ())
+        await first.write(slot)
+        await second.write(note)
+        await second.write(slot)
+        await first.write(TableNote("t", None, ()))
+        await second.refresh()
+        for each in (first, second, await place.ledger()):
+            await each.refresh()
+            assert (each.slot, each.tables) == (slot, {"t": TableNote("t", None, ())})
+
+    asyncio.run(body())

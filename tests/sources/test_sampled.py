@@ -1,0 +1,37 @@
+"""What is proposed for sampled data holds the sample."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.sources.sampled import SAMPLE_BYTES, of_csv, of_json
+
+
+@pytest.mark.parametrize(
+    ("records", "ddl"),
+    [
+        ([b'{"a": 1}', b'{"a": 2.5}'], "`a` double"),
+        ([b'{"a": 1}', b'{"a": "x"}'], "`a` string"),
+        ([b'{"a": null}', b'{"a": 1}'], "`a` bigint"),
+        ([b'{"a": 1}', b'{"a": null}'], "`a` bigint"),
+        ([b'{"a": null}'], "`a` string"),
+        ([b'{"a": {"x y": [1]}}'], "`a` struct<`x y`:array<bigint>>"),
+        ([b'{"at": "2024-01-01T10:00:00Z"}'], "`at` timestamp"),
+    ],
+)
+def test_a_column_of_json_holds_all_that_was_sampled(records: list[bytes], ddl: str) -> None:
+    """Damage: the source that was proposed puts half of the sample into its error half."""
+    assert of_json(records).ddl == ddl
+
+
+def test_what_is_no_object_is_refused() -> None:
+    """Damage: a source of JSON is proposed for data that are none."""
+    with pytest.raises(ValueError, match="no JSON object"):
+        of_json([b"1,2"])
+
+
+def test_a_record_that_the_sample_cuts_says_nothing() -> None:
+    """Damage: a column of numbers is proposed as text, because the last number was cut."""
+    sample = (b"a,b\n" + b"1,2\n" * SAMPLE_BYTES)[: SAMPLE_BYTES - 1]
+    assert of_csv(sample).ddl == "`a` bigint, `b` bigint"
+    assert of_csv(b"x;1\ny;2\n", delimiter=";", header=False).names == ("f0", "f1")
