@@ -30,27 +30,27 @@ from strandline.sources.readers.files import reader as files
 from strandline.sources.readers.generators import auction, bank, counter, tpch
 from strandline.sources.readers.iceberg import kind as iceberg
 from strandline.sources.readers.kafka import reader as kafka
+from strandline.sources.readers.postgres import kind as postgres
 from strandline.sources.readers.webhook import reader as webhook
 from strandline.store.clock import Clock
 from strandline.wiring.locations import KINDS as LOCATIONS
 
 K = TypeVar("K")
 
-READERS: Final[Mapping[str, ReaderKind[Any]]] = {
-    kind.name: kind
-    for kind in (
-        files.KIND,
-        clock.KIND,
-        kafka.KIND,
-        webhook.KIND,
-        delta.KIND,
-        iceberg.KIND,
-        counter.KIND,
-        auction.KIND,
-        bank.KIND,
-        tpch.KIND,
-    )
-}
+_READERS: Final[tuple[ReaderKind[Any], ...]] = (
+    files.KIND,
+    clock.KIND,
+    kafka.KIND,
+    postgres.KIND,
+    webhook.KIND,
+    delta.KIND,
+    iceberg.KIND,
+    auction.KIND,
+    bank.KIND,
+    counter.KIND,
+    tpch.KIND,
+)
+READERS: Final[Mapping[str, ReaderKind[Any]]] = {kind.name: kind for kind in _READERS}
 CONNECTIONS: Final[Mapping[str, ConnectionKind]] = {
     kind.name: kind for reader in READERS.values() for kind in reader.connections.values()
 }
