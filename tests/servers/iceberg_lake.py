@@ -5,6 +5,7 @@ No catalog that needs a server or a database is there for it: the directory is i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,21 @@ NAME = ("db", "t")
 
 
 class DirectoryCatalog(NoopCatalog, MetastoreCatalog):
-    """A catalog of the one table in ``root``."""
+    """A catalog of the one table at ``location``; ``properties``: what its object store needs."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__("test", warehouse=f"file://{root}")
-        self.root = root
+    def __init__(self, location: str, properties: Mapping[str, str]) -> None:
+        super().__init__("test", **properties)
+        self.location = location
+        self.given = dict(properties)
 
     def create_table(
         self, identifier: Any, schema: Any, partition_spec: PartitionSpec | None = None, **properties: str
     ) -> Table:
         given = {} if partition_spec is None else {"partition_spec": partition_spec}
-        return self._save(self._create_staged_table(identifier, schema, str(self.root), properties=properties, **given))
+        return self._save(self._create_staged_table(identifier, schema, self.location, properties=properties, **given))
 
     def load_table(self, identifier: Any) -> Table:
-        return self._table(identifier, StaticTable.from_metadata(str(self.root)).metadata_location)
+        return self._table(identifier, StaticTable.from_metadata(self.location, self.given).metadata_location)
 
     def load_namespace_properties(self, namespace: Any) -> dict[str, str]:
         return {}
@@ -57,32 +59,34 @@ class DirectoryCatalog(NoopCatalog, MetastoreCatalog):
 
     def _save(self, staged: Any) -> Table:
         self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
-        (self.root / "metadata" / "version-hint.text").write_text(Path(staged.metadata_location).name)
+        hint = staged.io.new_output(f"{self.location}/metadata/version-hint.text")
+        with hint.create(overwrite=True) as file:
+            file.write(Path(staged.metadata_location).name.encode())
         return self._table(staged.name(), staged.metadata_location)
 
     def _table(self, identifier: Any, location: str) -> Table:
-        found = StaticTable.from_metadata(location)
+        found = StaticTable.from_metadata(location, self.given)
         return Table(identifier, found.metadata, location, found.io, self)
 
 
 class IcebergLake:
-    """The table in the directory ``root``."""
+    """The table in the directory ``root``, or at the URL ``location``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, location: str | None = None, properties: Mapping[str, str] | None = None) -> None:
         self.root = root
+        self.catalog = DirectoryCatalog(location or str(root), properties or {})
 
     def create(
         self, rows: pa.Table, *, schema: Any = None, partition_spec: PartitionSpec | None = None, **properties: str
     ) -> None:
         """Make the table, of these rows."""
-        catalog = DirectoryCatalog(self.root)
-        catalog.create_table(NAME, schema or rows.schema, partition_spec=partition_spec, **properties)
+        self.catalog.create_table(NAME, schema or rows.schema, partition_spec=partition_spec, **properties)
         if rows.num_rows:
             self.stored().append(rows)
 
     def stored(self) -> Table:
         """Return the table as it is now."""
-        return DirectoryCatalog(self.root).load_table(NAME)
+        return self.catalog.load_table(NAME)
 
     def rows(self) -> pa.Table:
         """Return what pyiceberg reads from it."""
