@@ -151,7 +151,7 @@ class SparkFiles:
         if form.encoding is Encoding.JSON and not form.multiline:
             decoded = json_lines.decoded(self._session, layout.files, ddl, form)
         else:
-            reader = self._session.read.schema(ddl).options(**decoding(form))
+            reader = self._session.read.schema(f"{ddl}, {CORRUPT} string").options(**decoding(form))
             decoded = load(reader, form.encoding.value, layout.files)
         read = self._dated(decoded, layout.files)
         if not locate:
@@ -175,10 +175,9 @@ class SparkFiles:
 
 
 def _ddl(layout: Layout, schema: Schema) -> str:
-    """Return what is parsed of a record: a layout's fields, those that are not declared as text, and `CORRUPT`."""
+    """Return what is parsed of a record: a layout's fields, those that are not declared as text."""
     declared = {c.name.lower(): c.type for c in schema}
-    fields = [f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names]
-    return ", ".join([*fields, f"{CORRUPT} string"])
+    return ", ".join(f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names)
 
 
 def _of_lines(frame: DataFrame, *, ddl: str, schema: Schema, form: FileFormat) -> DataFrame:

@@ -28,7 +28,7 @@ from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.engine.files import json_lines
 from strandline.engine.files.file_bytes import FileBytes
 from strandline.engine.files.file_layout import Layout
-from strandline.engine.files.file_paths import decoding
+from strandline.engine.files.file_paths import CORRUPT, decoding
 from strandline.engine.frames import forms, inline
 
 SMALL_BYTES_MAX: Final = 1 << 20
@@ -87,10 +87,10 @@ def lines(layout: Layout, form: FileFormat, of: FileBytes) -> pa.Table | None:
 
 
 def parsed(frame: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
-    """Return the columns of ``ddl`` of lines, and what is beside them."""
+    """Return the columns of ``ddl`` of lines, `CORRUPT`, and what is beside them."""
     if form.encoding is Encoding.JSON:
         return json_lines.parsed(frame, ddl, form)
-    record = F.from_csv(F.col(LINE), ddl, decoding(form) | {"header": "false"})
+    record = F.from_csv(F.col(LINE), f"{ddl}, {CORRUPT} string", decoding(form) | {"header": "false"})
     return frame.withColumn("__found", record).select("__found.*", TIME, DIFF)
 
 
