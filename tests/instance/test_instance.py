@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 from strandline.bench.environment import TICK_MS, Place, _change, _define, over_lists
 from strandline.controller.asking.holding import Hold
@@ -10,12 +11,14 @@ from strandline.controller.asking.reads import snapshot
 from strandline.controller.commanded import commands
 from strandline.controller.core import Core
 from strandline.controller.location.config import Config, Mode
+from strandline.errors import SourceError
 from strandline.frontier.antichain import Frontier, as_time
-from strandline.instance.commands import Command, RunDataflow
+from strandline.instance.commands import Collection, Command, Output, RunDataflow, RunIngestion
 from strandline.instance.instance import Equipment, Instance
 from strandline.instance.problems import Problems
 from strandline.testing.lists.list_engine import listed
 from strandline.testing.simulation.kernel import run_sync
+from strandline.testing.upstreams.list_tables import SCHEMA, Change, Tables, TablesReader
 
 
 def open_core(place: Place) -> Core:
@@ -148,3 +151,91 @@ def test_what_is_commanded_again_runs_on_and_what_is_commanded_otherwise_is_ende
     run_sync(core.tick())
     assert instance.runs("totals")
     assert core.all_problems() == {}
+
+
+class Bank:
+    """`Connectors` of one upstream of tables."""
+
+    def __init__(self) -> None:
+        self.upstream = Tables()
+        self.upstream.produce("log", Change("public.accounts", 1, 100), Change("public.owners", 1, 7))
+        self.upstream.begin_log()
+        self.refused = ""
+
+    async def reader(self, *_: object) -> TablesReader:
+        """Return a reader that fails for the table that is refused."""
+        bank = self
+
+        class Refusing(TablesReader):
+            async def snapshot(self, table: str) -> Any:
+                if table == bank.refused:
+                    raise SourceError(f"relation {table} was dropped")
+                return await super().snapshot(table)
+
+        return Refusing(self.upstream)
+
+
+def of_bank(core: Core, *tables: str) -> tuple[Instance, Bank]:
+    """Return an instance that runs a source with some tables."""
+    have, writing, bank = core.assembly, core.require_writing(), Bank()
+    equipment = Equipment(core.client, core.engine, cast("Any", bank), have.drivers, have.together)
+    instance = Instance(equipment, writing.epoch, writing.transactions, Problems(have.clock))
+    run_sync(instance.start("bank", bank_of(*tables)))
+    return instance, bank
+
+
+def bank_of(*tables: str) -> RunIngestion:
+    """Return the command of the source: each table feeds the collection of its name."""
+    outputs = tuple(Output(Collection(t.title(), f"shard-{t}", SCHEMA), f"public.{t}") for t in tables)
+    return RunIngestion("bank", outputs, "bank", {}, "bank-remap", "bank-progress")
+
+
+def test_each_collection_that_a_source_feeds_is_known_by_its_name() -> None:
+    """Damage: a table of a source cannot be seen in `status`, or its errors cannot be dismissed."""
+    core = open_core(over_lists())
+    instance, _ = of_bank(core, "accounts", "owners")
+    time = as_time(upper(core, "items"))
+    run_sync(instance.ingest(time))
+    report = instance.report()
+    wanted = {"accounts": Frontier(time + 1), "owners": Frontier(time + 1), "bank": Frontier(time + 1)}
+    assert report.frontiers == wanted
+    assert {table: each.durable_records for table, each in report.sources["bank"].outputs.items()} == {
+        "public.accounts": 1,
+        "public.owners": 1,
+    }
+    counters = instance.counters()
+    assert (counters["source/accounts/read_records"], counters["source/owners/reread_records"]) == (1, 0)
+    assert [instance.runs(name) for name in ("bank", "accounts", "owners", "cards")] == [True, True, True, False]
+    assert run_sync(instance.catch_up("owners")) == Frontier(time + 1)
+    assert run_sync(instance.catch_up("cards")) is None
+    assert instance.needed() == {"bank-remap": Frontier(time)}
+
+
+def test_a_table_that_cannot_be_copied_is_a_problem_of_its_own_and_of_its_source() -> None:
+    """Damage: one table that was dropped upstream stops all tables, or says nothing."""
+    core = open_core(over_lists())
+    instance, bank = of_bank(core, "accounts", "owners")
+    bank.refused = "public.owners"
+    time = as_time(upper(core, "items"))
+    run_sync(instance.ingest(time))
+    assert instance.report().frontiers == {"accounts": Frontier(time + 1), "owners": Frontier(0), "bank": Frontier(0)}
+    assert dict(instance._problems) == dict.fromkeys(("owners", "bank"), "relation public.owners was dropped")
+    bank.refused = ""
+    run_sync(instance.ingest(time + 1))
+    assert dict(instance._problems) == {}
+    assert instance.report().frontiers["owners"] == Frontier(time + 2)
+
+
+def test_a_source_that_gets_another_table_starts_anew_and_reads_nothing_again() -> None:
+    """Damage: adding a table copies all the others once more."""
+    core = open_core(over_lists())
+    instance, bank = of_bank(core, "accounts")
+    time = as_time(upper(core, "items"))
+    run_sync(instance.ingest(time))
+    wanted = bank_of("accounts", "owners")
+    run_sync(instance.end({"bank": wanted}))
+    assert not instance.runs("bank")
+    run_sync(instance.start("bank", wanted))
+    run_sync(instance.ingest(time + 1))
+    assert instance.report().frontiers["owners"] == Frontier(time + 2)
+    assert bank.upstream.delivered == {("public.accounts", "log", 0): 1, ("public.owners", "log", 0): 1}

@@ -185,3 +185,27 @@ def test_a_slice_beyond_what_is_bound_is_refused():
     """Damage: data of a time become durable before its binding, so a restart may bind it otherwise."""
     with pytest.raises(InvalidUsage, match="known up to"):
         remap_of([(1000, {"0": 3})]).slices(MINIMUM, Frontier(1002))
+
+
+@given(moves, st.data())
+def test_the_definition_over_compacted_bindings_is_the_compacted_definition(moves, data):
+    """``compact(reclock(remap, src)) = reclock(compact(remap), src)``, by the spec on both sides.
+
+    Damage: a source that was compacted, and one that was not, disagree about when a message happened.
+    """
+    bindings, remap = history([(1, {}), *moves])
+    since = Frontier(data.draw(st.integers(0, remap.upper.at - 1), "since"))
+
+    def reclocked(bindings):
+        return {u: time for time in bindings for u in spec.target(bindings, time, messages(remap))}
+
+    compacted = {binding.time: binding.offsets for binding in remap.compact(since).bindings}
+    assert reclocked(compacted) == {u: since.advance(time) for u, time in reclocked(bindings).items()}
+
+
+@given(moves, st.dictionaries(st.sampled_from(PARTITIONS), st.integers(0, 9)))
+def test_the_first_covering_binding_is_the_first_that_covers_all_of_it(moves, wanted):
+    """Damage: a snapshot is dated before what it holds had happened, or a table is never begun."""
+    _, remap = history(moves)
+    covering = [binding for binding in remap.bindings if Offsets(wanted) <= binding.offsets]
+    assert remap.first_covering(Offsets(wanted)) == (covering[0] if covering else None)

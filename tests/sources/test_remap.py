@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,9 @@ class Place:
     def __init__(self):
         self.blob, self.consensus, self.processes = MemoryBlob(), MemoryConsensus(), 0
 
-    def client(self):
+    def client(self, **options):
         self.processes += 1
-        return PersistClient(HandClock(), CountingIds(f"p{self.processes}"), self.blob, self.consensus)
+        return PersistClient(HandClock(), CountingIds(f"p{self.processes}"), self.blob, self.consensus, **options)
 
     async def open(self, epoch=1):
         return await RemapShard.open(await self.client().records("remap", epoch), epoch)
@@ -182,6 +183,60 @@ def test_of_what_is_durable_one_binding_is_kept():
             shard.compact(Frontier(max(0, n - 2)))
         assert [b.time for b in shard.remap.bindings] == [96, 97, 98, 99]
         assert shard.remap.resume([Frontier(97)]) == Offsets({"0": 97})
+
+    asyncio.run(body())
+
+
+def counting_calls(store, monkeypatch):
+    """Counts the calls to a store, and the bytes that are written."""
+    counted = Counter()
+    for name in ("compare_and_set", "compare_and_set_many", "scan", "head", "truncate", "get", "set", "delete"):
+        if hasattr(store, name):
+            call = getattr(store, name)
+
+            async def counting(*given, call=call, name=name):
+                counted[name] += 1
+                counted["bytes"] += len(given[1]) if name == "set" else 0
+                counted["bytes"] += len(given[0].new.data) if name == "compare_and_set" else 0
+                return await call(*given)
+
+            monkeypatch.setattr(store, name, counting)
+    return counted
+
+
+@pytest.mark.parametrize("ticks", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.time_limit(300)
+def test_a_remap_stays_small_however_many_ticks_there_were(ticks, monkeypatch):
+    """Damage: after a year of ticks a source needs a year of bindings to start, and a second to bind the next tick."""
+
+    async def body():
+        place, partitions, lag = Place(), [str(n) for n in range(4)], 3
+        calls = [counting_calls(store, monkeypatch) for store in (place.blob, place.consensus)]
+        client, touched = place.client(grace_ms=0), Touched(monkeypatch)
+        shard = await RemapShard.open(await client.records("remap", 1), 1)
+        hold = await client.since("remap", "history", 1)
+        costs, live = [], 0
+        begun, ended = 1_000_000, 1_000_000 + ticks  # so that all numbers have as many digits
+        for n in range(begun, ended):
+            before = sum(calls, Counter())
+            work = await touched.during(shard.mint(n, Offsets(dict.fromkeys(partitions, n + 1))))
+            costs.append((work, sum(calls, Counter()) - before))
+            shard.compact(Frontier(max(0, n - lag)))
+            live = max(live, len(shard.remap.bindings))
+            if n % 16 == 15:  # as an environment does at its ticks
+                await hold.downgrade(Frontier(max(0, n - lag)))
+            client.clock.now += 1_000
+        stored = sum(batch.rows for batch in shard._shard.state.batches)
+        assert live <= lag + 3
+        assert stored <= 1_000
+        early, late = costs[200:1_000], costs[-800:]
+        for what in ("bytes", "compare_and_set", "scan", "get", "set"):
+            assert sum(cost[what] for _, cost in late) <= 1.1 * sum(cost[what] for _, cost in early) + 800, what
+        assert max(work for work, _ in late) <= max(work for work, _ in early)
+        fresh = await place.open()
+        assert len(fresh.remap.bindings) <= lag + 20
+        durable = Frontier(ended - lag)
+        assert fresh.remap.slices(durable, fresh.remap.upper) == shard.remap.slices(durable, shard.remap.upper)
 
     asyncio.run(body())
 

@@ -15,7 +15,7 @@ from strandline.sources.remap import RemapShard
 from strandline.sources.resume import PERIOD_MS, ResumptionFrontier
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.lists.list_tables import SCHEMA
+from strandline.testing.upstreams.list_tables import SCHEMA
 
 OUTPUTS = ("a", "b")
 
@@ -95,7 +95,7 @@ def test_a_source_that_feeds_nothing_keeps_nothing_upstream():
     run(body)
 
 
-def test_it_is_told_each_second_and_whenever_the_clock_was_set_back():
+def test_upstream_learns_each_second_and_whenever_the_clock_was_set_back():
     """Damage: upstream is asked at every step; or, after a clock was corrected by an hour, not for an hour."""
 
     async def body(place):
@@ -117,7 +117,7 @@ def test_it_is_told_each_second_and_whenever_the_clock_was_set_back():
     run(body)
 
 
-def test_an_upstream_that_does_not_answer_is_told_later():
+def test_an_upstream_that_does_not_answer_learns_it_later():
     """Damage: a broker that is away for a moment keeps everything for ever, or ends the tick."""
 
     async def body(place):
@@ -128,7 +128,7 @@ def test_an_upstream_that_does_not_answer_is_told_later():
         await frontier.advance()
         assert (frontier.problem, frontier.offsets) == ("the upstream does not answer", NOTHING_READ)
         place.upstream.down = False
-        await frontier.advance()
+        await frontier.follow()  # at once, and not a second later
         assert (frontier.problem, frontier.offsets) == ("", Offsets({"p": 4}))
 
     run(body)

@@ -24,7 +24,7 @@ from strandline.sources.steps import Advanced, Idle, OutputShard, Stalled
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
-from strandline.testing.lists.list_tables import SCHEMA, Change, Tables, TablesReader
+from strandline.testing.upstreams.list_tables import SCHEMA, Change, Tables, TablesReader
 
 TABLES = ("accounts", "owners")
 

@@ -154,7 +154,7 @@ def _known(item: Kept, shard: str, items: Sequence[Kept], upper: Upper) -> Front
             return upper(item.shard)
         case SharedSource():
             fed = [each for each in items if isinstance(each, SourceTable) and each.source == item.name.lower()]
-            uppers = [upper(table.shard) for table in fed]
+            uppers = [upper(table.shard) for table in fed] or [upper(shard)]
             known = [each for each in uppers if each is not None]
             return meet(known) if known and len(known) == len(uppers) else None
         case _:

@@ -24,7 +24,6 @@ from strandline.errors import ConfigError, FencedError
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.instance import beginnings, live
 from strandline.instance.beginnings import Beginning
-from strandline.instance.budget import ErrorBudgets
 from strandline.instance.commands import (
     Collection,
     Command,
@@ -38,6 +37,7 @@ from strandline.instance.commands import (
 )
 from strandline.instance.connections import Connectors, Drivers
 from strandline.instance.dataflows import Dataflows
+from strandline.instance.error_half import ErrorBudgets
 from strandline.instance.problems import Problems
 from strandline.instance.reports import Report, SourceFigures, ViewStatus
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit
@@ -337,8 +337,9 @@ class Instance:
         return Report(frontiers, notices, sources, views, tasks, steps)
 
     def needed(self) -> dict[str, Frontier]:
-        """Return, by shard, the time from which on the stages that run here must be able to read it."""
-        found: dict[str, Frontier] = {}
+        """Return, by shard, the time from which on what runs here must be able to read it."""
+        commands = {name: each for name, each in self._commanded.items() if isinstance(each, RunIngestion)}
+        found = {commands[name].remap: each.needed for name, each in self._ingestions.items() if name in commands}
         for run in self._dataflows.runs:
             needed = run.needed
             for shard in (*run.reads, run.sink.writer.shard):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from strandline.errors import SourceError, Unavailable
-from strandline.frontier.antichain import Frontier, meet
+from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine, Rows
 from strandline.sources.kinds import ReportsSnapshots, SnapshotProgress
@@ -79,6 +79,11 @@ class Ingestion:
     def bound(self) -> Frontier:
         """The first time that is not bound, as last seen."""
         return self._remap.remap.upper
+
+    @property
+    def needed(self) -> Frontier:
+        """The time that the remap must stay readable at: one step below what is durable in all outputs."""
+        return Frontier(max(0, as_time(meet([self.upper, self.bound])) - 1))
 
     @property
     def status(self) -> Status:

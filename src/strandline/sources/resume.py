@@ -69,7 +69,7 @@ class ResumptionFrontier:
         try:
             await self._reader.commit(resume)
         except (SourceError, Unavailable) as error:
-            self.problem = str(error)
+            self.problem, self._told_ms = str(error), None  # the next chance is as good as any
             return
         self.offsets, self.problem = resume, ""
         self._remap.compact(durable)

@@ -27,6 +27,7 @@ from strandline.instance.commands import RunIngestion
 from strandline.persist.client import PersistClient
 from strandline.persist.handles import register
 from strandline.persist.shard import machine, patience, trace
+from strandline.sources import resume
 from strandline.sources.reader import SourceReader
 from strandline.store.blob import Blob
 from strandline.store.memory import MemoryBlob
@@ -72,6 +73,8 @@ LARGE_UPDATES: Final = (100_000, 100_000, 3, 0)
 """Above how many updates a merge is carried out beside ticks."""
 LONG_S: Final = 0.03
 """How long a tick runs until it is said what it waits for."""
+RESUME_MS: Final = 5
+"""How often upstream learns what it may forget: a history takes less than a second."""
 SKEWS_MS: Final = (0, -5_000, 5_000, -3_600_000, 3_600_000)
 """How wrong a clock may be set."""
 ACKNOWLEDGED_MIN: Final = 2
@@ -230,6 +233,7 @@ class World:
             mock.patch.object(trace, "LARGE_UPDATES", self.large_updates),
             mock.patch.object(retention, "TICKS_BETWEEN", self.ticks_between),
             mock.patch.object(problems, "LONG_S", LONG_S),
+            mock.patch.object(resume, "PERIOD_MS", RESUME_MS),
             mock.patch.object(core_module, "PersistClient", partial(PersistClient, rollup_every=self.rollup_every)),
             mock.patch.object(core_module, "define", define),
             mock.patch.object(definitions, "define", define),

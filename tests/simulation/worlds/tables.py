@@ -40,7 +40,6 @@ from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
-from strandline.testing.lists.list_tables import SCHEMA, Change, Place, Row, Tables, TablesReader
 from strandline.testing.simulation.kernel import (
     CHANGE,
     READ,
@@ -54,6 +53,7 @@ from strandline.testing.simulation.kernel import (
     Simulation,
     run_sync,
 )
+from strandline.testing.upstreams.list_tables import SCHEMA, Change, Place, Row, Tables, TablesReader
 from worlds.outside import asked
 from worlds.seats import Told
 

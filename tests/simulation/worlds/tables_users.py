@@ -13,9 +13,9 @@ from strandline.errors import FencedError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.sources.steps import Stalled
 from strandline.store.unreliable import Choose
-from strandline.testing.lists.list_tables import SCHEMA
 from strandline.testing.simulation.choices import Seeded
 from strandline.testing.simulation.kernel import Fate, IoPoint
+from strandline.testing.upstreams.list_tables import SCHEMA
 from worlds.tables import FIRST, LATER, PARTITIONS, REMAP, TablesWorld
 from worlds.tries import UNANSWERED
 

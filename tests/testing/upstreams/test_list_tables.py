@@ -9,7 +9,7 @@ import pytest
 from strandline.store.memory import MemoryBlob
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.lists.list_engine import ListEngine
-from strandline.testing.lists.list_tables import Change, Tables, TablesReader
+from strandline.testing.upstreams.list_tables import Change, Tables, TablesReader
 
 
 class TablesPlace:
