@@ -37,7 +37,7 @@ _BLANK: Final = r"^\s*$"
 
 def decoded(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: FileFormat) -> DataFrame:
     """Return the columns of ``ddl``, `PATH` and `CORRUPT`: a row a line that is not blank."""
-    text = load(session, "text", files)
+    text = load(session.read, "text", files)
     return parsed(text.select(F.col("value").alias(LINE), F.col("_metadata.file_path").alias(PATH)), ddl, form)
 
 

@@ -184,7 +184,7 @@ def check_table(load: Load, system: str, reference: str, schema: Schema) -> None
 
 
 def kind_of(name: str, options: type[O], load_of: Callable[[O], Load], *, tables: bool = True) -> ReaderKind[O]:
-    """Return the entry of a generator for the registry; ``tables``: it has several."""
+    """Return the entry of a generator for the registry; ``tables``: it has several, and is no collection itself."""
 
     async def open_it(given: O, around: Surroundings) -> LoadReader:
         load = load_of(given)
@@ -193,11 +193,11 @@ def kind_of(name: str, options: type[O], load_of: Callable[[O], Load], *, tables
         begun = await note(await around.progress(), around.epoch, Begun(max(0, around.clock.now_ms())))
         return LoadReader(around.clock, around.engine, around.schemas, load, given, begun.at_ms)
 
-    def check(given: O, schema: Schema) -> None:
-        check_table(load_of(given), name, "", schema)
-
-    def check_fed(given: O, reference: str, schema: Schema) -> None:
+    def check(given: O, reference: str, schema: Schema) -> None:
         check_table(load_of(given), name, reference, schema)
+
+    def check_only(given: O, schema: Schema) -> None:
+        check(given, "", schema)
 
     async def find(given: O) -> Sequence[Discovered]:
         return [Discovered(table, schema) for table, schema in sorted(load_of(given).tables.items())]
@@ -206,8 +206,8 @@ def kind_of(name: str, options: type[O], load_of: Callable[[O], Load], *, tables
         name,
         options,
         open_it,
-        check,
+        check_only,
         tables=tables,
-        check_table=check_fed,
+        check_table=check,
         discovery=Discovery(options, find) if tables else None,
     )
