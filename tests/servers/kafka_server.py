@@ -214,7 +214,7 @@ def _settings(server: KafkaServer, keys: Path) -> dict[str, str]:
         "group.initial.rebalance.delay.ms": "0",
         "log.cleaner.backoff.ms": "100",
         "log.initial.task.delay.ms": "100",
-        "log.retention.check.interval.ms": "500",
+        "log.retention.ms": "-1",  # tests write messages of long ago
     }
 
 

@@ -183,7 +183,7 @@ def sources(
     json: JsonOption = True,
 ) -> None:
     """Measure reading a topic into a durable collection, beside plain Spark that writes Parquet."""
-    from strandline.bench.sources import measure_kafka
+    from strandline.bench.sources.kafka import measure_kafka
     from strandline.engine.session.kafka_jars import jars
 
     def measure(session: SparkSession, place: Path) -> dict[str, Any]:

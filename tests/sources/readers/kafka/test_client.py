@@ -29,7 +29,7 @@ from strandline.store.system import SystemClock
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
-from strandline.testing.lists.number_messages import SCHEMA, NumberDecoder
+from strandline.testing.upstreams.number_messages import SCHEMA, NumberDecoder
 
 pytestmark = pytest.mark.server
 T = TypeVar("T")

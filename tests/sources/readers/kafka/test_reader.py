@@ -23,8 +23,8 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
-from strandline.testing.lists.memory_broker import MemoryBroker, MemoryTopic
-from strandline.testing.lists.number_messages import SCHEMA, NumberDecoder
+from strandline.testing.upstreams.memory_broker import MemoryBroker, MemoryTopic
+from strandline.testing.upstreams.number_messages import SCHEMA, NumberDecoder
 
 NOW_MS = 1_700_000_000_000
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from strandline.bench.sources import measure_kafka
+from strandline.bench.sources.kafka import measure_kafka
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,6 @@
-"""`strandline bench sources`: from an upstream to a durable collection, beside plain Spark that reads the same.
+"""From a topic to a durable collection, beside plain Spark that reads the same offsets by ``from_json`` into Parquet.
 
-Each upstream that is given has a section.  In each round both sides have their turn, and read exactly the same: ours
-binds, decodes, appends and commits in one tick of a new environment; plain Spark reads, decodes and writes Parquet.
+In each round both sides have their turn: ours binds, decodes, appends and commits in one tick of a new environment.
 What either side has at the end is compared.
 
 Source: design page "the public face" (benchmarks).
