@@ -13,6 +13,8 @@ import strandline
 from kafka_server import PASSWORD, KafkaServer
 from strandline.controller.defining import project
 from strandline.controller.language import statements
+from strandline.options import understood
+from strandline.wiring.registry import READERS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "sources.md").read_text()
 
@@ -64,3 +66,14 @@ def test_the_settings_of_kafka_are_read(tmp_path: Path) -> None:
     (text,) = examples("Kafka", "yaml")
     (tmp_path / "strandline.yml").write_text(text)
     assert project.load(tmp_path).config["kafka_jars"] == "maven"
+
+
+@pytest.mark.parametrize("name", ["Files", "Webhook", "Delta Lake", "Iceberg", "Load generators"])
+def test_the_sources_of_other_sections_are_accepted_as_they_stand(name: str) -> None:
+    """Damage: an option that the page names is not known."""
+    for text in (text for example in examples(name, "sql") for text in statements.split(example)):
+        statement = statements.parse(text)
+        if isinstance(statement, statements.CreateSource):
+            kind = READERS[statement.connector]
+            understood(statement.name, kind.options, statement.options)
+            assert kind.tables == (not statement.columns)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,15 +14,71 @@ import strandline
 from strandline.client import Transaction
 from strandline.controller.language import statements, unsupported
 from strandline.errors import DefinitionError
+from strandline.options import PLACE, TEXT, option
+from strandline.sources.kinds import ConnectionKind
+from strandline.sources.reader import ReaderKind, SourceReader
+from strandline.testing.kinds import TablesReader
+from strandline.testing.lists.list_source import Upstream
+from strandline.wiring import registry
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "statements.md").read_text()
 EXAMPLES = "\n".join(re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """How a server of the page is reached."""
+
+    servers: str | None = option(TEXT, "Brokers.", default=None)
+    sasl: str | None = option(TEXT, "How to log in.", default=None)
+    host: str | None = option(TEXT, "A host.", default=None)
+    user: str | None = option(TEXT, "A user.", default=None)
+    password: str | None = option(PLACE, "A password.", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Server):
+    """What the page says of sources."""
+
+    topic: str | None = option(TEXT, "A topic.", default=None)
+    publication: str | None = option(TEXT, "A publication.", default=None)
+    format: str | None = option(TEXT, "An encoding.", default=None)
+    key: str | None = option(TEXT, "Columns.", default=None)
+    key_format: str | None = option(TEXT, "An encoding.", default=None)
+    envelope: str | None = option(TEXT, "An envelope.", default=None)
+    include_timestamp: str | None = option(TEXT, "A column.", default=None)
+    include_offset: str | None = option(TEXT, "A column.", default=None)
+
+
+@pytest.fixture
+def upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an upstream in memory, which stays empty, be read in the place of each server; what is there is checked."""
+
+    async def nothing(*_: object) -> SourceReader:
+        return TablesReader(Upstream())
+
+    for name, tables in (("kafka", False), ("postgres", True)):
+        made = ReaderKind(name, Read, nothing, connections={"connection": ConnectionKind(name, Server)}, tables=tables)
+        there = registry.READERS.get(name)
+        kind = made if there is None or not there.connections else replace(there, open=nothing)
+        monkeypatch.setitem(cast("Any", registry.READERS), name, kind)
+        if name not in registry.CONNECTIONS:
+            monkeypatch.setitem(cast("Any", registry.CONNECTIONS), name, ConnectionKind(name, Server))
+
+
 @pytest.mark.spark
-def test_the_examples_of_the_page_run_as_they_stand(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("upstreams")
+def test_the_examples_of_the_page_run_as_they_stand(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a reader copies a statement that is refused, or does something else."""
-    script = EXAMPLES.replace("/tmp/visits/", f"{tmp_path}/").replace(":memory:", f"{tmp_path}/dashboard.duckdb")
+    monkeypatch.setenv("KAFKA_PASSWORD", "canary-4711")
+    (tmp_path / "pg").write_text("canary-4711")
+    script = (
+        EXAMPLES.replace("/run/secrets", str(tmp_path))
+        .replace("/tmp/visits/", f"{tmp_path}/")
+        .replace(":memory:", f"{tmp_path}/dashboard.duckdb")
+    )
     answers = []
     with strandline.open("memory://", spark=spark) as env:
         transaction: Transaction | None = None
@@ -38,6 +96,8 @@ def test_the_examples_of_the_page_run_as_they_stand(spark: SparkSession, tmp_pat
                 case statement:
                     (transaction or env).execute(statement)
         assert env.verify("sales").ok
+        assert env.collection("clicks").schema.names == ("user_id", "page", "clicked_at", "offset")
+        assert env.status()["problems"] == {}
         customers = [(1, "Leiden"), (3, "Bern")]
         assert answers == [[("Bern", 1), ("Leiden", 1)], [(1,)], [("Bern",)], [(1,), (2,)], customers]
         assert [(row["id"], int(row["amount"])) for row in env.query("SELECT * FROM orders").collect()] == [(7, 5)]

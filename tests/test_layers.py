@@ -54,8 +54,9 @@ INNER = {
     "engine": (
         ("session", "frames"),
         ("arrangements", "sql"),
-        ("parts", "files"),
+        ("parts",),
         ("prepared",),
+        ("files",),
         ("messages",),
         ("spark",),
     ),

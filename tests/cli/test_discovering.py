@@ -9,7 +9,7 @@ import pytest
 
 from strandline.cli.app import main
 from strandline.controller.language.statements import CreateSource, parse, split
-from strandline.testing.lists.list_kinds import Kinds
+from strandline.testing.kinds import Kinds
 from strandline.testing.lists.list_source import Upstream
 
 

@@ -113,7 +113,7 @@ def test_on_spark_rows_and_errors_come_and_go(
     history = [[said for said in messages if said.key] for messages in history]
     history.append([Said(key, "end", "whole") for key in ((1, "a"), (1, None), (2, "a"))])  # it mends what is broken
     env, failing = place.open_interpreted(), 0
-    env.execute("CREATE SOURCE s (k BIGINT, p STRING, v STRING, note STRING) USING log OPTIONS ()")
+    env.execute("CREATE SOURCE s (k BIGINT, p STRING, v STRING, note STRING) USING log")
     env.execute(f"CREATE MATERIALIZED VIEW w AS {VIEW}")
     for number, messages in enumerate(history, start=1):
         upstream.say(*messages)

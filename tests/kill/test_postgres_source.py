@@ -110,6 +110,7 @@ class Bank:
                     os.kill(pid, signal.SIGKILL)
                 else:
                     self.database.run(f"SELECT pg_terminate_backend({pid})")
+        self.database.close()
 
     async def updates(self) -> dict[str, list[dict]]:
         """Return all durable updates of each table, and its upper."""

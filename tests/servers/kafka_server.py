@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 from strandline.testing import topics
 
@@ -140,7 +140,7 @@ class KafkaServer:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
-        topics.done(self.admin.create_partitions([NewPartitions(topic, partitions)]))
+        topics.grow(self.admin, topic, partitions)
 
     def delete_records(self, topic: str, offsets: dict[int, int]) -> None:
         """Forget what is before ``offsets``, by partition, as retention does."""

@@ -60,23 +60,28 @@ class PostgresServer:
         name = f"test_{next(_NUMBERS)}"
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
-            made = PostgresDatabase(self, name)
-            try:
-                yield made
-            finally:
-                made.close()
-                connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
-                for _ in range(50):
-                    active = connection.execute(
-                        "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active", (name,)
-                    ).fetchone()
-                    if active == (0,):
-                        break
-                    connection.execute("SELECT pg_sleep(0.1)")
-                connection.execute(
-                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
-                )
-                connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        made = PostgresDatabase(self, name)
+        try:
+            yield made
+        finally:
+            made.close()
+            self.revive()
+            with psycopg.connect(self.url, autocommit=True) as connection:
+                self._drop(connection, name)
+
+    def _drop(self, connection: psycopg.Connection, name: str) -> None:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        for _ in range(100):  # a slot is free a moment after its session has ended
+            active = connection.execute(
+                "SELECT count(*) FROM pg_replication_slots WHERE database = %s AND active", (name,)
+            ).fetchone()
+            if active == (0,):
+                break
+            connection.execute("SELECT pg_sleep(0.1)")
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
+        )
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -140,9 +145,10 @@ class PostgresDatabase:
         return psycopg.connect(self.url)
 
     def close(self) -> None:
-        """End the session."""
+        """End the session; the next statement begins another one."""
         if self._session is not None:
             self._session.close()
+            self._session = None
 
 
 _NUMBERS = itertools.count()

@@ -377,8 +377,8 @@ class Newest:
     """The updates that keyed records make (`algebra.keyed`; maintenance of a source's collection).
 
     ``records`` yield the records: ``schema``'s columns and those of a record, of which `KEPT` and `ERROR` may lack.
-    ``held``: the rows that are there before, added up, of these keys and perhaps others; ``errors``: the err half
-    likewise, in one column `ERROR`; `NOTHING` for neither.  Their times do not matter.
+    ``held``: the updates before them, of these keys and perhaps others; ``errors``: those of the err half, in one
+    column `ERROR`; `NOTHING` for neither.  Their times do not matter.
     """
 
     records: Node

@@ -23,9 +23,9 @@ from typing import Any
 
 from rich.text import Text
 
-from strandline.cli.beginning import Living
 from strandline.cli.moving import Pace, Pacer
 from strandline.cli.terminal.exits import Exit
+from strandline.cli.terminal.living import Living
 from strandline.cli.terminal.opening import Opener
 from strandline.cli.terminal.output import Output, printable
 from strandline.client import Environment

@@ -324,7 +324,11 @@ class Core:
     async def stop(self, item: Item) -> None:
         """Take an item that is no longer in the catalog out of ticks.  Raises what an endpoint raises."""
         self.problems.pop(item.name.lower(), None)
-        await self._run(runs_in(item))
+        if not isinstance(item, SourceTable):
+            await self.require_writing().instance.stop(item.name.lower())
+            return
+        async with self.problems.of(item.source):  # which goes on without it, or cannot be opened anyway
+            await self._run(item.source)
 
     def live(self) -> dict[str, int]:
         """Return the live counters of what runs here (`instance/live.py`)."""

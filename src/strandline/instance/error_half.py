@@ -1,7 +1,8 @@
 """Error halves, as a reader of an environment sees them: reading a collection with errors raises them.
 
 `refuse` stands before every read of a collection's rows, unless it is a source whose errors are forgiven.  `tally`
-counts for `status` either way.
+counts for `status` either way.  `ErrorBudgets` say which source holds more than it may (``errors_max``): an input that
+changes its shape upstream would leave an error for each of its records.
 
 Source: design pages "compute" (the ok and err halves travel side by side) and "sources" (error half).
 """
@@ -9,12 +10,13 @@ Source: design pages "compute" (the ok and err halves travel side by side) and "
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from strandline.errors import CollectionError
+from strandline.instance.commands import Collection, Output
 from strandline.persist.handles.definite import read_definitely
 from strandline.persist.handles.plane import Engine, Errors, Half
 from strandline.persist.handles.read import ReadHandle
@@ -99,6 +101,45 @@ def _error(name: str, found: Errors, time: int, since: int) -> CollectionError:
         f"{name!r} has {some} at {time}, since {since}: {described(errors[0])}; " + remedy(errors[0]),
         errors,
         since,
+    )
+
+
+class ErrorBudgets:
+    """How many errors the collections of sources may hold.  Errors are counted again only where some came or went.
+
+    A source that holds more stops at the next tick: what came so far is durable and readable, and nothing more is
+    bound.  It goes on by itself once its errors were dismissed, or the budget was raised.
+    """
+
+    def __init__(self, engine: Engine, reader: Callable[[Collection], Awaitable[ReadHandle]]) -> None:
+        self._engine = engine
+        self._reader = reader
+        self._counted: dict[str, tuple[object, int]] = {}
+
+    async def exceeded(self, outputs: Sequence[Output]) -> str:
+        """Return which of ``outputs`` holds more errors than it may, and what to do; empty if none does."""
+        for output in outputs:
+            if output.errors_max is not None and (held := await self._count(output.collection)) > output.errors_max:
+                return _exceeded(output.collection.name, held, output.errors_max)
+        return ""
+
+    async def _count(self, collection: Collection) -> int:
+        reader = await self._reader(collection)
+        state = await reader.refresh()
+        if not state.upper.at:
+            return 0
+        seen = (state.since, *(batch.errors for batch in state.batches if batch.errors))
+        known = self._counted.get(collection.shard)
+        if known is None or known[0] != seen:
+            known = seen, await count(self._engine, reader, state.upper.at - 1)
+            self._counted[collection.shard] = known
+        return known[1]
+
+
+def _exceeded(name: str, held: int, most: int) -> str:
+    return (
+        f"it holds {held} errors and errors_max is {most}, so nothing more is read; look at {name}_errors, then "
+        f"dismiss them with `strandline source skip {name}`, or raise errors_max in its definition"
     )
 
 

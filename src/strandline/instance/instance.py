@@ -24,7 +24,6 @@ from strandline.errors import ConfigError, FencedError
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.instance import beginnings, live
 from strandline.instance.beginnings import Beginning
-from strandline.instance.budget import ErrorBudgets
 from strandline.instance.commands import (
     Collection,
     Command,
@@ -38,6 +37,7 @@ from strandline.instance.commands import (
 )
 from strandline.instance.connections import Connectors, Drivers
 from strandline.instance.dataflows import Dataflows
+from strandline.instance.error_half import ErrorBudgets
 from strandline.instance.problems import Problems
 from strandline.instance.reports import Report, SourceFigures, ViewStatus
 from strandline.instance.tables import Change, OpenTable, Statement, Times, commit

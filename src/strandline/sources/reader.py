@@ -31,6 +31,7 @@ from strandline.persist.handles.records import RecordShard
 from strandline.sources.kinds import ConnectionKind, Discovery
 from strandline.sources.reclock import Slice
 from strandline.store.clock import Clock
+from strandline.store.secret import Secret
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +121,13 @@ class SourceReader(Protocol):
 
 class FileDecoder(Protocol):
     """Turns files into rows, on the data plane (implemented by the engine)."""
+
+    async def reach(self, url: str, options: Mapping[str, str | Secret]) -> None:
+        """Learn how objects below ``url`` (as ``s3://bucket/prefix``) are read, before any are decoded.
+
+        Raises `ConfigError` if the data plane cannot reach them.
+        """
+        ...
 
     async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         """Return the records of all files (lazy): as `SourceReader.read` says."""

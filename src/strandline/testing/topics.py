@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import KafkaException, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 ANSWER_SECONDS_MAX: Final = 60
 
@@ -41,8 +41,23 @@ def make(client: AdminClient, topic: str, partitions: int, config: Mapping[str, 
     """Make a topic."""
     done(client.create_topics([NewTopic(topic, partitions, 1, config=dict(config))]))
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
-    while (found := client.list_topics(topic, timeout=5).topics[topic]).error or len(found.partitions) < partitions:
-        assert time.monotonic() < deadline, found.error
+    while not _is_ready(client, topic, partitions):
+        assert time.monotonic() < deadline, f"topic {topic!r} cannot be used"
+
+
+def grow(client: AdminClient, topic: str, partitions: int) -> None:
+    """Give a topic more partitions."""
+    done(client.create_partitions([NewPartitions(topic, partitions)]))
+    deadline = time.monotonic() + ANSWER_SECONDS_MAX
+    while not _is_ready(client, topic, partitions):
+        assert time.monotonic() < deadline, f"topic {topic!r} does not grow"
+
+
+def _is_ready(client: AdminClient, topic: str, partitions: int) -> bool:
+    try:
+        return len(ends(client, topic)) == partitions
+    except KafkaException:
+        return False
 
 
 def drop(client: AdminClient, topic: str) -> None:

@@ -7,7 +7,7 @@ Source: design pages "sources" and "materialize" (drivers are products).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -168,7 +168,12 @@ def page() -> str:
         _HEAD,
         "## Sources\n\nEvery source takes these:\n",
         *lines(SourceOptions),
-        *(part for kind in READERS.values() for part in (f"\n### `USING {kind.name}`\n", *lines(kind.options))),
+        *(part for kind in READERS.values() for part in _reader_lines(kind)),
+        *(
+            part
+            for kind in CONNECTIONS.values()
+            for part in (f"\n## Connections `TO {kind.name}`\n", *lines(kind.options))
+        ),
         "\n## Materializations\n\nEvery materialization takes these:\n",
         *lines(MaterializationOptions),
     ]
@@ -179,6 +184,15 @@ def page() -> str:
         if location.options is not None:
             parts += [f"\n## `storage` of a location `{location.form}`\n", *lines(location.options)]
     return "\n".join(parts)
+
+
+def _reader_lines(kind: ReaderKind[Any]) -> Iterator[str]:
+    yield f"\n### `USING {kind.name}`\n"
+    for option, connection in kind.connections.items():
+        yield f"`{option}` names a connection `TO {connection.name}`, which gives that one's options.\n"
+    if kind.tables:
+        yield "It has tables: the source has no columns, and `CREATE TABLE … FROM SOURCE` makes a collection of each.\n"
+    yield from lines(kind.options)
 
 
 _HEAD: Final = """# Options

@@ -85,6 +85,7 @@ QUERIES: Final = {
     "groups by position": "SELECT v, j AS x, count(*) AS n FROM t GROUP BY 1, x",
     "a star": "SELECT *, row_number() OVER (PARTITION BY j ORDER BY k, v) AS r FROM t",
     "lateral": "SELECT t.k, l.m FROM t, LATERAL (SELECT max(u.v) AS m FROM u WHERE u.k = t.k) l",
+    "lateral, counting": "SELECT t.k, l.n FROM t, LATERAL (SELECT count(*) AS n FROM u WHERE u.k = t.k) l",
     "nested set operations": "(SELECT k FROM t UNION ALL SELECT k FROM u) EXCEPT ALL SELECT k FROM t",
 }
 """Queries over `t` and `u` as they are written, which need no plan of their own to have a key."""

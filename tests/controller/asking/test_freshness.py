@@ -1,4 +1,4 @@
-"""A first load, a first result and staleness are told apart.  Over lists."""
+"""A first load, a first result and staleness are shown apart.  Over lists."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from strandline.instance.beginnings import Beginning
 from strandline.sources.kinds import SnapshotProgress
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.kinds import Kinds, TablesReader
 from strandline.testing.lists.list_assembly import list_assembly
-from strandline.testing.lists.list_kinds import Kinds, TablesReader
 from strandline.testing.lists.list_source import Upstream
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.registry import Readers
@@ -64,7 +64,7 @@ def found(core: Core, name: str) -> dict[str, Any]:
 
 
 def test_a_source_snapshots_a_view_hydrates_and_then_they_follow(core: Core, upstream: Upstream) -> None:
-    """Damage: "behind" means a first load of a day, or a view that nobody ever computed, or one second."""
+    """Damage: "behind" means a first load of a day, or a view that was never computed, or one second."""
     upstream.down = True
     run_sync(core.tick())
     assert [found(core, name)["phase"] for name in ("accounts", "v", "t")] == ["snapshotting", "hydrating", "following"]

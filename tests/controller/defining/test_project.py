@@ -37,7 +37,7 @@ def test_a_directory_without_settings_is_no_project(tmp_path):
 def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
     """A project that is run from another directory would keep its collections there."""
     settings = (
-        "location: data\ndeployment: d\ncache: cached\nkeep_history: 2 days\n"
+        "location: data\ndeployment: d\ncache: cached\nkeep_history: 2 days\nkafka_jars: jars\n"
         "storage: {Region: r}\nspark: {spark.sql.ansi.enabled: true}\nfunctions: {slug: text.py:slug, f: firm.text:f}"
     )
     project = load(write(tmp_path, strandline_yml=settings))
@@ -48,6 +48,7 @@ def test_settings_are_read_and_paths_are_seen_from_the_project(tmp_path):
         "tick_ms": 1000,
         "keep_history": "2 days",
         "cache": str(tmp_path / "cached"),
+        "kafka_jars": str(tmp_path / "jars"),
         "functions": {"slug": f"{tmp_path / 'text.py'}:slug", "f": "firm.text:f"},
         "cache_bytes": 1 << 28,
         "storage": {"region": "r"},

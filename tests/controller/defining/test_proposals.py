@@ -29,7 +29,7 @@ def test_every_proposal_can_be_parsed_and_says_what_was_found(names: list[str], 
     assert len({each.name for each in (head, *tables)}) == len(names) + 1  # type: ignore[union-attr]
 
 
-def test_two_things_of_one_name_are_told_apart() -> None:
+def test_two_things_of_one_name_get_two_names() -> None:
     """Damage: the second of the proposed statements is refused."""
     found = [Discovered(name, ONE) for name in ("public.Orders", "sales.orders", "orders", "s")]
     texts = proposed(Upstream("pg", {}, tables=True), found, "s")

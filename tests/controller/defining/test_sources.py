@@ -22,9 +22,9 @@ from strandline.errors import AsOfError, CollectionError, DefinitionError, Inval
 from strandline.frontier.antichain import Frontier
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.kinds import Kinds
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import listed
-from strandline.testing.lists.list_kinds import Kinds
 from strandline.testing.lists.list_source import Upstream
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring.registry import Readers
@@ -218,6 +218,17 @@ def test_a_table_that_comes_or_goes_leaves_the_others_as_they_are(place: Place) 
     assert core.all_problems() == {}
     assert core.client.known(shard) is None or shard not in core.catalog.dropped
     do(core, "DROP TABLE payments", "DROP SOURCE bank", "DROP CONNECTION here")
+    run_sync(core.tick())
+    assert (core.all_problems(), core.catalog.items, core.catalog.dropped) == ({}, {}, ())
+
+
+def test_what_cannot_be_opened_can_be_dropped(place: Place) -> None:
+    """Damage: a table of a server that is gone for ever stays for ever."""
+    core = place.open()
+    do(core, HERE.replace("one", "three"), BANK, ACCOUNTS, PAYMENTS)
+    run_sync(core.tick())
+    assert core.all_problems()["bank"] == "there is no server 'three'"
+    do(core, "DROP TABLE payments", "DROP TABLE accounts", "DROP SOURCE bank", "DROP CONNECTION here")
     run_sync(core.tick())
     assert (core.all_problems(), core.catalog.items, core.catalog.dropped) == ({}, {}, ())
 

@@ -486,6 +486,8 @@ def test_a_type_that_csv_cannot_hold_is_refused_by_name(decode):
 class Place:
     """A directory of files, a location, and readers and ingestions of them on Spark."""
 
+    table = ""
+
     def __init__(self, spark, root, encoding=Encoding.CSV):
         self.encoding = encoding
         self.root = root / "in"

@@ -17,7 +17,6 @@ from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.frames.rows import Local, dataframe, unwrap
 from strandline.engine.messages.decoder import SparkMessages, conformed, decoded
-from strandline.errors import DefinitionError
 
 pytestmark = pytest.mark.spark
 
@@ -330,21 +329,12 @@ def test_no_message_is_no_row(messages):
     assert unwrap(asyncio.run(messages.messages(raw([]), PAIR, MessageFormat(JSON), locate=False))).table.num_rows == 0
 
 
-@pytest.mark.parametrize(
-    ("form", "told"),
-    [
-        (MessageFormat(JSON, Shape.UPSERT), "needs a key"),
-        (MessageFormat(JSON, Shape.UPSERT, ("k",)), "KEY FORMAT"),
-        (MessageFormat(JSON, Shape.UPSERT, ("z",), JSON), "there is no column 'z'"),
-        (MessageFormat(TEXT), "a value is one column"),
-        (MessageFormat(JSON, included={"v": Metadata.OFFSET}), "the message's offset is bigint"),
-        (MessageFormat(JSON, included={"z": Metadata.OFFSET}), "there is no column 'z'"),
-        (MessageFormat(CSV, Shape.DEBEZIUM, ("k",)), "no before and after"),
-        (MessageFormat(MessageEncoding.AVRO), "needs the schema"),
-        (MessageFormat(MessageEncoding.PROTOBUF), "needs a descriptor set"),
-    ],
-)
-def test_a_format_that_cannot_make_the_rows_is_refused(messages, form, told):
-    """Damage: a source is created whose every message is an error."""
-    with pytest.raises(DefinitionError, match=told):
-        asyncio.run(messages.messages(raw([]), PAIR, form, locate=False))
+def test_few_messages_take_no_job(spark, messages):
+    """Damage: a tick with ten messages costs what a job costs."""
+    table = raw(['{"k":1,"v":"a"}', '{"k":'])
+    asyncio.run(messages.messages(table, PAIR, MessageFormat(JSON), locate=True))
+    tracker = spark.sparkContext.statusTracker()
+    before = len(tracker.getJobIdsForGroup())
+    for _ in range(3):
+        asyncio.run(messages.messages(table, PAIR, MessageFormat(JSON), locate=True))
+    assert len(tracker.getJobIdsForGroup()) == before

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from strandline.algebra.messages import RAW, MessageEncoding, MessageFormat, Shape
 from strandline.algebra.schema import Column, Schema
 from strandline.engine.messages.parsed import KEY, VALUE, wrong
-from strandline.engine.messages.records import decoding, verify
+from strandline.engine.messages.records import decoding
 from strandline.errors import DefinitionError
 
 AVRO, PROTOBUF = MessageEncoding.AVRO, MessageEncoding.PROTOBUF
@@ -142,7 +142,7 @@ def test_a_change_has_its_halves():
 def test_a_schema_that_is_none_is_refused():
     """Damage: a source is created whose every message is an error."""
     with pytest.raises(DefinitionError, match="no Avro schema"):
-        verify(PAIR, MessageFormat(AVRO, avro_schema="{"))
+        decoding(PAIR, MessageFormat(AVRO, avro_schema="{"))
 
 
 @pytest.fixture(scope="module")
@@ -229,11 +229,11 @@ def test_descriptors_that_lack_something_are_refused(files):
     descriptor, _ = files
     form = MessageFormat(PROTOBUF, descriptor=descriptor, message="p.Row")
     with pytest.raises(DefinitionError, match="no field 'v'"):
-        verify(PAIR, form)
+        decoding(PAIR, form)
     with pytest.raises(DefinitionError, match=r"no message 'p\.None'"):
-        verify(PROTO, MessageFormat(PROTOBUF, descriptor=descriptor, message="p.None"))
+        decoding(PROTO, MessageFormat(PROTOBUF, descriptor=descriptor, message="p.None"))
     with pytest.raises(DefinitionError, match="descriptor set"):
-        verify(PROTO, MessageFormat(PROTOBUF, descriptor=b"\x08", message="p.Row"))
+        decoding(PROTO, MessageFormat(PROTOBUF, descriptor=b"\x08", message="p.Row"))
 
 
 @given(st.binary(max_size=60))

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from strandline.controller.location import config
 from strandline.engine.session import kafka_jars, s3a
 from strandline.errors import ConfigError
 
@@ -27,6 +28,7 @@ def fetched() -> Iterator[str]:
 def test_what_maven_gives_is_what_was_tested() -> None:
     """Damage: users get versions that no test has seen."""
     assert tuple(fetched()) == kafka_jars.PACKAGES
+    assert config.FROM_MAVEN == kafka_jars.MAVEN
 
 
 def test_the_connector_comes_beside_the_jars_that_reach_a_bucket() -> None:

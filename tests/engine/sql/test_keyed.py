@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,12 +63,14 @@ def test_a_plan_names_no_time() -> None:
 
 HOLDING: Final = Kinds(True, True)
 _INVENTED: Final = ("AND NOT first_value", "AND false AND first_value")
-_TWICE: Final = ("__next > __time", "__next >= __time")
+_LAST: Final = (" OR __next > __time", "")
+SEEDS: Final = (3, 13, 19, 29)
+"""In some of these histories an error that is held goes."""
 PLANTS: Final[dict[str, tuple[str, Callable[[Callable[..., Any]], Callable[..., Any]]]]] = {
     "the first record of a time counts": ("_order", lambda right: _textual(right, "__order", "__order DESC")),
-    "every record of a time counts": (
+    "only the last time of a key counts": (
         "_counting",
-        lambda right: _textual(right, *_TWICE),
+        lambda right: _textual(right, *_LAST),
     ),
     "what goes at the next time stays": ("_standing", lambda right: _textual(right, "'sign', -1L", "'sign', 0L")),
     "a held row with a NULL in its key stays": ("_touched", lambda right: _textual(right, "<=>", "=")),
@@ -91,7 +93,7 @@ def _textual(right: Callable[..., str], old: str, new: str) -> Callable[..., str
     return wrong
 
 
-def _differs(engine: SparkEngine, key: str, seeds: range) -> bool:
+def _differs(engine: SparkEngine, key: str, seeds: Iterable[int]) -> bool:
     """Tell whether the updates of some history are not those of the definition."""
 
     async def one(seed: int) -> bool:
@@ -123,13 +125,13 @@ def test_a_planted_mistake_is_noticed(name: str, engine: SparkEngine, monkeypatc
     """Damage: the contract of keyed records would pass whatever the text says."""
     function, sabotage = PLANTS[name]
     monkeypatch.setattr(keyed, function, sabotage(getattr(keyed, function)))
-    assert _differs(engine, "k,p", range(5))
+    assert _differs(engine, "k,p", SEEDS)
 
 
 @pytest.mark.spark
 def test_without_a_mistake_nothing_is_noticed(engine: SparkEngine) -> None:
     """Damage: whatever is planted would seem to be found."""
-    assert not _differs(engine, "k,p", range(5))
+    assert not _differs(engine, "k,p", SEEDS)
 
 
 KEYS: Final = {

@@ -182,7 +182,8 @@ class Queries:
 
     def _readable(self, relation: exp.Expr, query: exp.Expr, ctes: Ctes, inner: set[str]) -> Planned | None:
         """Return the plan of a relation that ``query`` reads, or None if it stays in the text."""
-        if relation is query or relation.find_ancestor(exp.Lateral) is not None:
+        correlated = isinstance(relation, exp.Subquery) and relation.find_ancestor(exp.Lateral) is not None
+        if relation is query or correlated:
             return None
         planned: Planned | None = None
         if isinstance(relation, exp.Subquery):

@@ -51,25 +51,19 @@ async def status(core: Core) -> dict[str, Any]:
     named = {name: item for name, item in catalog.items.items() if isinstance(item, Collected)}
     readers = {n: await core.client.reader(item.shard, item.schema, item.name) for n, item in named.items()}
     states = {n: None if reader is None else await reader.refresh() for n, reader in readers.items()}
-    collections, now_ms = {}, core.assembly.clock.now_ms()
-    for name, item in named.items():
-        state = states[name]
-        collections[item.name] = {
-            "kind": kind_of(item),
-            "since": None if state is None else state.since.at,
-            "upper": None if state is None else state.upper.at,
+    now_ms = core.assembly.clock.now_ms()
+    collections = {
+        item.name: {
+            **_collection(core, item, states[name]),
             **freshness(item, states, counted, now_ms),
-            "updates": 0 if state is None else sum(b.rows for b in state.batches),
-            "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
-            "sort": [] if state is None else list(state.sort),
-            "keep_history": core.kept(item),
-            "merge_due": 0 if state is None else _merge_due(state),
             "errors": await _errors(core, readers[name]),
             **_source_status(item, catalog, live.of(counted, live.SOURCE, name)),
             **_sink_status(item, live.of(counted, live.SINK, name)),
             "notices": notices.get(name, []),
             "problem": problems.get(name),
         }
+        for name, item in named.items()
+    }
     return {
         "epoch": catalog.epoch,
         "mode": core.mode.value,
@@ -104,6 +98,20 @@ async def status(core: Core) -> dict[str, Any]:
             if isinstance(item, Materialization)
         },
         "problems": problems,
+    }
+
+
+def _collection(core: Core, item: Collected, state: ShardState | None) -> dict[str, Any]:
+    """Return what the shard of a collection says, as far as there is one."""
+    return {
+        "kind": kind_of(item),
+        "since": None if state is None else state.since.at,
+        "upper": None if state is None else state.upper.at,
+        "updates": 0 if state is None else sum(b.rows for b in state.batches),
+        "parts": 0 if state is None else sum(len(b.parts) for b in state.batches),
+        "sort": [] if state is None else list(state.sort),
+        "keep_history": core.kept(item),
+        "merge_due": 0 if state is None else _merge_due(state),
     }
 
 

@@ -41,6 +41,7 @@ from strandline.controller.language.statements import (
 from strandline.controller.location.config import (
     CACHE_BYTES_DEFAULT,
     DEPLOYMENT_DEFAULT,
+    FROM_MAVEN,
     KEEP_HISTORY_DEFAULT,
     TICK_MS_DEFAULT,
 )
@@ -173,6 +174,7 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_bytes: int = CACHE_BYTES_DEFAULT
     spark: dict[str, Scalar] = {}
     storage: dict[str, Scalar] = {}
+    kafka_jars: str | None = None
     functions: dict[str, str] = {}
     endpoints: dict[str, dict[str, Scalar]] = {}
 
@@ -199,6 +201,7 @@ def _settings(root: Path) -> Project:
         "keep_history": settings.keep_history,
         "cache": None if settings.cache is None else str(root.absolute() / settings.cache),
         "cache_bytes": settings.cache_bytes,
+        "kafka_jars": _jars(root, settings.kafka_jars),
         "functions": {name: _function(root, text) for name, text in settings.functions.items()},
     }
     endpoints = {}
@@ -215,6 +218,11 @@ def _settings(root: Path) -> Project:
         settings.tick_ms,
         endpoints,
     )
+
+
+def _jars(root: Path, text: str | None) -> str | None:
+    """Return where jars come from, as the configuration takes it; a directory is one below the project."""
+    return text if text in {None, FROM_MAVEN} else str(root.absolute() / str(text))
 
 
 def _function(root: Path, text: str) -> str:

@@ -17,22 +17,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from strandline.algebra.messages import Metadata, Shape
 from strandline.controller.language import unsupported
 from strandline.controller.language.cursor import Cursor
 from strandline.errors import DefinitionError, Position
 
 INCLUDE: Final = "include_"
 """What the options begin with that ask for columns of metadata."""
-INCLUDED: Final[Mapping[str, str]] = {
-    "key": "binary",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "headers": "array<struct<key:string,value:binary>>",
-    "topic": "string",
-}
+INCLUDED: Final[Mapping[str, str]] = {each.value: each.usual for each in Metadata}
 """What can be included of a message, and the type of its column where the statement's columns do not say it."""
-ENVELOPES: Final = ("none", "upsert", "debezium")
+ENVELOPES: Final = tuple(each.value for each in Shape)
 
 
 @dataclass(frozen=True, slots=True)

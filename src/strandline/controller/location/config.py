@@ -22,6 +22,8 @@ TICK_MS_DEFAULT: Final = 1000
 DEPLOYMENT_DEFAULT: Final = "default"
 CACHE_BYTES_DEFAULT: Final = 256 << 20
 KEEP_HISTORY_DEFAULT: Final = "1 hour"
+FROM_MAVEN: Final = "maven"
+"""Where jars come from that lie in no directory."""
 
 
 class Mode(Enum):

@@ -1,10 +1,10 @@
 """Files to rows, on Spark: the decoder behind the files source.
 
-All files of a step are one lazy frame; staging it is the one job.  Avro is read by Python (`avro_files.py`).  Text is
-read by Spark's own readers, which keep the text of a record that they cannot decode beside whatever they could; such a
-record becomes a row of the err half.  Where it stands and what is wrong with it costs more passes over its file
-(`file_errors.py`), and is found only when
-asked for (``locate``): the ok rows are the same either way, and on good input nothing is read twice.
+All files of a step are one lazy frame; staging it is the one job.  Small files are decoded here and now, in no job
+(`small.py`), to the same rows.  Avro is read by Python (`avro_files.py`).  Text is read by Spark's own readers, which
+keep the text of a record that they cannot decode beside whatever they could; such a record becomes a row of the err
+half.  Where it stands and what is wrong with it costs more passes over its file (`file_errors.py`), and is found only
+when asked for (``locate``): the ok rows are the same either way, and on good input nothing is read twice.
 
 A file that cannot be decoded at all (its header lacks a declared column, its Parquet schema has another type) is one
 error, at the line that says so.  Headers and footers are read here, by the driver, before the job is planned: files
@@ -18,7 +18,7 @@ the door).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Final
 
@@ -29,15 +29,21 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine.files import file_errors, json_lines
+from strandline.engine.files import file_errors, json_lines, small
 from strandline.engine.files.avro_files import AvroFiles
+from strandline.engine.files.file_bytes import FileBytes
 from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
+from strandline.engine.files.small import is_small
 from strandline.engine.frames import forms, inline
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
+from strandline.engine.prepared.here import Here
+from strandline.engine.session import s3a
 from strandline.errors import CorruptionError, DefinitionError
 from strandline.persist.handles.plane import Rows
+from strandline.store.blob_kinds.objects import ObjectLocation
+from strandline.store.secret import Secret
 
 _UNLOCATED: Final = "not located"
 
@@ -47,6 +53,17 @@ class SparkFiles:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
+        self._bytes = FileBytes()
+        self._here = Here(session)
+
+    async def reach(self, url: str, options: Mapping[str, str | Secret]) -> None:
+        """Let files below an object store's ``url`` be decoded; ``options`` are those of `StorageOptions`.
+
+        Raises `ConfigError` if the Spark application cannot reach it, or reaches its bucket with other options.
+        """
+        location = ObjectLocation(url, options)
+        if self._bytes.know(location):
+            await asyncio.to_thread(s3a.reach, self._session, location)
 
     async def decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         """Return the records of all files (lazy): columns, ``__error``, ``__time``, ``__diff``, normalised.
@@ -60,17 +77,34 @@ class SparkFiles:
 
     def _decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         _refuse_types(schema, form)
-        layouts, unusable = group(files, schema, form)
+        layouts, unusable = group(files, schema, form, self._bytes)
+        refused = _refusals(unusable, schema)
+        if not locate and is_small(files, form):
+            found = [self._small(layout, schema, form) for layout in layouts]
+            tables = [table for table in found if table is not None]
+            if len(tables) == len(found):
+                return wrap(Local(_together([refused, *tables], schema), plain=not any(f.withdrawn for f in files)))
         if locate and form.encoding is Encoding.PARQUET:
             layouts, damaged = self._without_damaged(layouts, schema)
             unusable += damaged
         frames = [frame for layout in layouts for frame in self._decoded(layout, schema, form, locate)]
-        refused = _refusals(unusable, schema)
+        refused = _refusals(unusable, schema)  # with those whose pages are damaged
         if not frames:
             return wrap(Local(refused, plain=True))
         if unusable:
             frames.append(dataframe(Local(refused, plain=True), self._session))
         return wrap(Distributed(reduce(DataFrame.unionAll, frames), plain=not any(file.withdrawn for file in files)))
+
+    def _small(self, layout: Layout, schema: Schema, form: FileFormat) -> pa.Table | None:
+        """Return the layout's rows, decoded in this process; None: a job must decode them."""
+        key = ("files", schema, repr(form), layout.names)
+        if form.encoding.text:
+            table = small.lines(layout, form, self._bytes)
+            rows = partial(_of_lines, ddl=_ddl(layout, schema), schema=schema, form=form)
+        else:
+            table = small.parquet(layout.files, schema, self._bytes)
+            rows = partial(_normal, schema=schema)
+        return None if table is None else self._here.run(key, table, rows) if table.num_rows else table.slice(0, 0)
 
     def _decoded(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
         match form.encoding:
@@ -94,7 +128,7 @@ class SparkFiles:
         """
         sound, damaged = [], []
         for layout in layouts:
-            doubted = [u for file in layout.files if (u := damaged_pages(file, schema))]
+            doubted = [u for file in layout.files if (u := damaged_pages(file, schema, self._bytes))]
             refused = [u for u in doubted if not self._reads(u.file, schema)]
             damaged += refused
             if len(refused) < len(layout.files):
@@ -113,19 +147,15 @@ class SparkFiles:
 
     def _text(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
         """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""
-        declared = {c.name.lower(): c.type for c in schema}
-        fields = [f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names]
-        ddl = ", ".join([*fields, f"{CORRUPT} string"])
+        ddl = _ddl(layout, schema)
         if form.encoding is Encoding.JSON and not form.multiline:
             decoded = json_lines.decoded(self._session, layout.files, ddl, form)
         else:
-            reader = self._session.read.schema(ddl).options(**decoding(form))
+            reader = self._session.read.schema(f"{ddl}, {CORRUPT} string").options(**decoding(form))
             decoded = load(reader, form.encoding.value, layout.files)
         read = self._dated(decoded, layout.files)
         if not locate:
-            bad = F.col(CORRUPT).isNotNull()
-            diff = F.when(bad, 1).otherwise(F.col(DIFF)).cast("bigint").alias(DIFF)
-            return [read.select(*_columns(schema), F.when(bad, F.lit(_UNLOCATED)).alias(ERROR), TIME, diff)]
+            return [_unlocated(read, schema)]
         none = F.lit(None).cast("string").alias(ERROR)
         good = read.where(F.col(CORRUPT).isNull()).select(*_columns(schema), none, TIME, DIFF)
         located = file_errors.locate(self._session, read.where(F.col(CORRUPT).isNotNull()), layout, schema, form)
@@ -142,6 +172,32 @@ class SparkFiles:
         unknown = F.raise_error(F.concat(F.lit("no time is known for file "), F.col(PATH))).cast("bigint")
         dated = read.join(F.broadcast(paths_table(self._session, files, known)), PATH, "left")
         return dated.withColumn(TIME, F.coalesce(TIME, unknown))
+
+
+def _ddl(layout: Layout, schema: Schema) -> str:
+    """Return what is parsed of a record: a layout's fields, those that are not declared as text."""
+    declared = {c.name.lower(): c.type for c in schema}
+    return ", ".join(f"{quote(name)} {declared.get(name.lower(), 'string')}" for name in layout.names)
+
+
+def _of_lines(frame: DataFrame, *, ddl: str, schema: Schema, form: FileFormat) -> DataFrame:
+    return _unlocated(small.parsed(frame, ddl, form), schema)
+
+
+def _normal(frame: DataFrame, *, schema: Schema) -> DataFrame:
+    return frame.select(*_columns(schema), F.lit(None).cast("string").alias(ERROR), TIME, DIFF)
+
+
+def _unlocated(read: DataFrame, schema: Schema) -> DataFrame:
+    """Return good and bad rows of text; of the bad ones only that they are."""
+    bad = F.col(CORRUPT).isNotNull()
+    diff = F.when(bad, 1).otherwise(F.col(DIFF)).cast("bigint").alias(DIFF)
+    return read.select(*_columns(schema), F.when(bad, F.lit(_UNLOCATED)).alias(ERROR), TIME, diff)
+
+
+def _together(tables: Sequence[pa.Table], schema: Schema) -> pa.Table:
+    target = inline.update_schema(schema)
+    return pa.concat_tables([inline.conform(table, target) for table in tables])
 
 
 _OF_FILE: Final = {TIME: "time", DIFF: "diff"}

@@ -63,8 +63,11 @@ def locate(session: SparkSession, bad: DataFrame, layout: Layout, schema: Schema
     raw = F.col(_RAW)
     if form.encoding is Encoding.CSV:
         reason = csv_reason(raw, _decoded, layout.names, schema, form)
+    elif form.multiline:
+        reason = json_reason(raw, _decoded, schema, None)
     else:
-        reason = json_reason(raw, _decoded, schema, None if form.multiline else "its line")
+        again = F.from_json(raw, f"{schema.ddl}, {CORRUPT} string", decoding(form))
+        reason = json_reason(raw, lambda name: again[name], schema, "its line")
     records = bad.withColumnRenamed(CORRUPT, _RAW).withColumn(_REASON, reason).select(PATH, _RAW, _REASON)
     files = paths_table(
         session,

@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import Column, Schema
+from strandline.engine.files.file_bytes import FileBytes
 from strandline.engine.frames.ddl import type_text
 from strandline.errors import DefinitionError
 
@@ -67,12 +68,14 @@ class Unusable:
     raw: str
 
 
-def group(files: Sequence[DatedFile], schema: Schema, form: FileFormat) -> tuple[list[Layout], list[Unusable]]:
+def group(
+    files: Sequence[DatedFile], schema: Schema, form: FileFormat, of: FileBytes
+) -> tuple[list[Layout], list[Unusable]]:
     """Return the files by layout, in order of their first files, and those that are unusable."""
     found: dict[tuple[str, ...], list[tuple[DatedFile, int]]] = {}
     unusable = []
     for file in files:
-        match _examine(file, schema, form):
+        match _examine(file, schema, form, of):
             case Unusable() as refused:
                 unusable.append(refused)
             case (names, line):
@@ -86,29 +89,31 @@ def group(files: Sequence[DatedFile], schema: Schema, form: FileFormat) -> tuple
     return layouts, unusable
 
 
-def _examine(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tuple[str, ...], int] | Unusable | None:
+def _examine(
+    file: DatedFile, schema: Schema, form: FileFormat, of: FileBytes
+) -> tuple[tuple[str, ...], int] | Unusable | None:
     """Return the file's field names and header line; or why it is unusable; None if it holds nothing at all."""
-    if form.encoding.text and (damage := _damage(file)):
+    if form.encoding.text and (damage := _damage(file, of)):
         return Unusable(file, 0, damage, "")
     match form.encoding:
         case Encoding.CSV if form.header:
-            return _csv_header(file, schema, form)
+            return _csv_header(file, schema, form, of)
         case Encoding.AVRO:
             reason = _avro_mismatch(file.path, schema)
             return (schema.names, 0) if reason is None else Unusable(file, 0, reason, "")
         case Encoding.PARQUET:
-            reason = _parquet_mismatch(file, schema)
+            reason = _parquet_mismatch(file, schema, of)
             return (schema.names, 0) if reason is None else Unusable(file, 0, reason, "")
         case _:
             return schema.names, 0
 
 
-def _damage(file: DatedFile) -> str | None:
+def _damage(file: DatedFile, of: FileBytes) -> str | None:
     """Say why a compressed file cannot be decompressed to its end, or None if it can or is not compressed."""
     if not file.path.endswith(_COMPRESSED):
         return None
     try:
-        with pa.input_stream(file.path, compression="detect") as stream:
+        with of.stream(file.path) as stream:
             while stream.read(HEAD_BYTES_MAX):
                 pass
     except OSError as error:
@@ -118,8 +123,10 @@ def _damage(file: DatedFile) -> str | None:
     return None
 
 
-def _csv_header(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tuple[str, ...], int] | Unusable | None:
-    with pa.input_stream(file.path, compression="detect") as stream:
+def _csv_header(
+    file: DatedFile, schema: Schema, form: FileFormat, of: FileBytes
+) -> tuple[tuple[str, ...], int] | Unusable | None:
+    with of.stream(file.path) as stream:
         head = stream.read(HEAD_BYTES_MAX).decode("utf-8-sig", errors="replace")
     blank = head[: len(head) - len(head.lstrip())]
     lines = head.lstrip().splitlines(keepends=True)
@@ -151,10 +158,11 @@ def _csv_header(file: DatedFile, schema: Schema, form: FileFormat) -> tuple[tupl
     return tuple(declared.get(name, f"{_UNDECLARED}{i}") for i, name in enumerate(lowered)), line
 
 
-def _parquet_mismatch(file: DatedFile, schema: Schema) -> str | None:
+def _parquet_mismatch(file: DatedFile, schema: Schema, of: FileBytes) -> str | None:
     """Say which column the file lacks or holds in another type, or None if all can be read."""
     try:
-        stored = pq.read_schema(file.path)
+        with of.open(file.path) as opened:
+            stored = pq.read_schema(opened)
     except (pa.ArrowException, OSError) as error:
         return f"it cannot be read as Parquet: {error}"
     fields = {field.name.lower(): field.type for field in stored}
@@ -189,13 +197,14 @@ def _avro_mismatch(path: str, schema: Schema) -> str | None:
     return None
 
 
-def damaged_pages(file: DatedFile, schema: Schema) -> Unusable | None:
+def damaged_pages(file: DatedFile, schema: Schema, of: FileBytes) -> Unusable | None:
     """Say which Parquet file has a damaged page, of the declared columns; None if Arrow can read them all."""
     declared = {name.lower() for name in schema.names}
     try:
-        stored = pq.ParquetFile(file.path, page_checksum_verification=True)
-        for group_number in range(stored.num_row_groups):
-            stored.read_row_group(group_number, [n for n in stored.schema_arrow.names if n.lower() in declared])
+        with of.open(file.path) as opened:
+            stored = pq.ParquetFile(opened, page_checksum_verification=True)
+            for group_number in range(stored.num_row_groups):
+                stored.read_row_group(group_number, [n for n in stored.schema_arrow.names if n.lower() in declared])
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the machine refused the file; its bytes may be whole

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.engine.files.file_bytes import S3A
 from strandline.engine.frames.rows import Local, dataframe
 
 CORRUPT: Final = "__corrupt"
@@ -28,13 +29,22 @@ _GLOB: Final = frozenset("[]{}*?\\")
 
 
 def uris(path: str) -> tuple[str, str]:
-    """Return a local path as Spark may spell it in ``_metadata.file_path``: with one slash after the scheme, or three.
+    """Return a path as Spark may spell it in ``_metadata.file_path``: a local one with one slash, or with three.
 
     >>> uris("/a b/é%[1].csv")
     ('file:/a%20b/é%25%5B1%5D.csv', 'file:///a%20b/é%25%5B1%5D.csv')
+    >>> uris("s3a://b/a b.csv")[0]
+    's3a://b/a%20b.csv'
     """
-    spelt = "".join(c if c.isalnum() or c in _SAFE or c > "\x7f" else f"%{ord(c):02X}" for c in path)
+    if path.startswith(S3A):
+        spelt = S3A + _spelt(path.removeprefix(S3A))
+        return spelt, spelt
+    spelt = _spelt(path)
     return f"file:{spelt}", f"file://{spelt}"
+
+
+def _spelt(path: str) -> str:
+    return "".join(c if c.isalnum() or c in _SAFE or c > "\x7f" else f"%{ord(c):02X}" for c in path)
 
 
 def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) -> DataFrame:
@@ -42,16 +52,17 @@ def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) 
 
     Hadoop's checksums have no name for a file with a colon in its own, so such files are read without them.
     """
-    if any(":" in file.path for file in files):
+    if any(":" in file.path and not file.path.startswith(S3A) for file in files):
         reader = reader.options(**_WITHOUT_CHECKSUMS)
     escaped = ("".join(f"\\{c}" if c in _GLOB else c for c in file.path) for file in files)
-    return reader.format(format_name).load([f"file://{path}" for path in escaped])
+    paths = [path if path.startswith(S3A) else f"file://{path}" for path in escaped]
+    return reader.format(format_name).load(paths)
 
 
 def paths_table(session: SparkSession, files: Sequence[DatedFile], columns: Mapping[str, pa.Array]) -> DataFrame:
     """Return a small frame to join with on `PATH`: for each spelling of each file's path a row with its ``columns``."""
     spellings = list(zip(*(uris(file.path) for file in files), strict=True))
-    tables = [pa.table({PATH: pa.array(paths, pa.string()), **columns}) for paths in spellings]
+    tables = [pa.table({PATH: pa.array(paths, pa.string()), **columns}) for paths in dict.fromkeys(spellings)]
     return dataframe(Local(pa.concat_tables(tables), plain=True), session)
 
 

@@ -3,8 +3,11 @@
 Spark's own reader takes the first object of a line and says nothing of what follows it, and reads bytes that are no
 text as replacement characters.  Here a line that holds anything but one object is a record that cannot be decoded.
 
-This test needs no parser of our own: a line that is put between brackets, with and without one more element, is an
-array of two and of one element iff it is exactly one value.
+That is seen in the same pass.  The text is put into an object of our own, as the first of two entries (`whole`).  If it
+holds more than one value, or closes that object, the object has not these two entries.
+
+Where a record is known to be wrong, `one_value` says whether that is why, by another test: a line that is put between
+brackets, with and without one more element, is an array of two and of one element iff it is exactly one value.
 
 Source: design page "sources" (undecodable input goes to the error half; nothing is dropped silently).
 """
@@ -20,21 +23,51 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra.formats import DatedFile, FileFormat
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load
 
-_LINE: Final = "__line"
+LINE: Final = "__line"
 _FOUND: Final = "__found"
+_RECORD: Final = "__record"
+_WHOLE: Final = "this message and what follows it"
+_VALUE: Final = "this message"
+_END: Final = "what follows this message"
+"""The names of the object around a text and of its two entries; a text that knows them might pass for one value."""
+_ENTRIES: Final = 2
 _BRACES: Final = 2
 _BLANK: Final = r"^\s*$"
 
 
 def decoded(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: FileFormat) -> DataFrame:
-    """Return the columns of ``ddl``, `CORRUPT` among them, and `PATH`: a row a line that is not blank."""
-    text = load(session.read, "text", files).select(
-        F.col("value").alias(_LINE), F.col("_metadata.file_path").alias(PATH)
-    )
-    parsed = text.where(~F.col(_LINE).rlike(_BLANK)).withColumn(_FOUND, F.from_json(_LINE, ddl, decoding(form)))
-    fields = parsed.select(f"{_FOUND}.*", _LINE, PATH)
-    broken = F.coalesce(F.col(CORRUPT), F.when(~one_value(F.col(_LINE)), F.col(_LINE)))
-    return fields.withColumn(CORRUPT, broken).drop(_LINE)
+    """Return the columns of ``ddl``, `PATH` and `CORRUPT`: a row a line that is not blank."""
+    text = load(session.read, "text", files)
+    return parsed(text.select(F.col("value").alias(LINE), F.col("_metadata.file_path").alias(PATH)), ddl, form)
+
+
+def parsed(text: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
+    """Return the columns of ``ddl`` of `LINE`, what is beside these, and `CORRUPT`: a row a line that is not blank."""
+    beside = [name for name in text.columns if name != LINE]
+    lines = text.where(F.col(LINE).startswith("{") | ~F.col(LINE).rlike(_BLANK))
+    found = lines.withColumn(_FOUND, whole(F.col(LINE), f"struct<{ddl}>", form))
+    # Steps of their own, so that Spark evaluates each of them once.
+    sound = F.coalesce(is_whole(F.col(_FOUND), F.col(LINE)), F.lit(False))
+    record = found.withColumn(_RECORD, F.when(sound, value_of(F.col(_FOUND))))
+    broken = F.when(F.col(_RECORD).isNull(), F.col(LINE))
+    return record.select(f"{_RECORD}.*", *beside, broken.alias(CORRUPT))
+
+
+def whole(text: Column, kind: str, form: FileFormat) -> Column:
+    """Return what Spark reads of a text as a value of type ``kind``; `is_whole` and `value_of` look into it."""
+    wrapped = F.concat(F.lit(f'{{"{_WHOLE}":{{"{_VALUE}":'), text, F.lit(f',"{_END}":{{}}}}}}'))
+    return F.from_json(wrapped, f"`{_WHOLE}` map<string,{kind}>, {CORRUPT} string", decoding(form))
+
+
+def is_whole(found: Column, text: Column) -> Column:
+    """Return whether the text is one value and nothing besides, and all in it has its type."""
+    entries = found[_WHOLE]
+    return found[CORRUPT].isNull() & (F.size(entries) == _ENTRIES) & entries[_END].isNotNull() & F.is_valid_utf8(text)
+
+
+def value_of(found: Column) -> Column:
+    """Return the value, if `is_whole`."""
+    return found[_WHOLE][_VALUE]
 
 
 def one_value(line: Column) -> Column:

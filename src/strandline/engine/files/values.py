@@ -97,6 +97,8 @@ def _float(value: Any) -> float:
 def _decimal(precision: int, scale: int, value: Any) -> Decimal:
     if type(value) is not int and not isinstance(value, Decimal):
         raise ValueError
+    if not Decimal(value).is_finite():
+        raise ValueError
     found = Decimal(value).quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     if len(found.as_tuple().digits) > precision:
         raise ValueError

@@ -23,9 +23,9 @@ from strandline.engine.frames import forms, inline
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
 from strandline.engine.messages import connector, records, texts
-from strandline.engine.messages.here import Here
 from strandline.engine.messages.parsed import parts
 from strandline.engine.messages.shapes import shaped
+from strandline.engine.prepared.here import Here
 from strandline.errors import DefinitionError
 from strandline.persist.handles.plane import Rows
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from strandline.algebra import types
-from strandline.algebra.messages import MessageEncoding, MessageFormat, check
+from strandline.algebra.messages import MessageEncoding, MessageFormat
 from strandline.algebra.schema import Schema
 from strandline.engine.files.values import Refused, named
 from strandline.engine.frames import forms
@@ -78,12 +78,6 @@ def decoding(schema: Schema, form: MessageFormat) -> Decoding | None:
     for part in found.parts:
         _reader(part, form)
     return found if found.parts else None
-
-
-def verify(schema: Schema, form: MessageFormat) -> None:
-    """Refuse a format that cannot make rows of ``schema``, its Avro schemas and descriptors included."""
-    check(form, schema)
-    decoding(schema, form)
 
 
 def _decoded(source: pa.Array, read: _Read) -> tuple[list[Any], list[str | None]]:

@@ -150,8 +150,10 @@ def _sources(schema: Schema, form: MessageFormat) -> dict[str, Column]:
         metadata = form.included.get(column.name)
         if metadata is Metadata.KEY:
             found[column.name] = F.col(AS_METADATA)[column.name]
+        elif metadata is Metadata.PARTITION:  # one that is no number has none
+            found[column.name] = F.col(metadata.value).try_cast(column.type)
         elif metadata is not None:
-            found[column.name] = F.col(metadata.value).cast(column.type)
+            found[column.name] = F.col(metadata.value)
         elif column.name in by_key:
             found[column.name] = F.col(KEY)[column.name]
         else:

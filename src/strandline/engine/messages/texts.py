@@ -1,8 +1,6 @@
 """Parts of messages that Spark's own expressions parse: JSON, CSV, text and bytes.
 
-A text is parsed once.  That a JSON text is one value and nothing besides is seen in the same pass: the text is put
-into an object of our own, behind which one more entry follows.  If the text closes that object, or holds another
-entry, the object has not the two entries that it should have.
+A text is parsed once, by the same expressions as the records of files.
 
 Why a part cannot be decoded is found by parsing it again, and only where it cannot.
 
@@ -24,15 +22,13 @@ from strandline.algebra.messages import FRAME_BYTES, MessageEncoding, MessageFor
 from strandline.algebra.schema import Schema, quote
 from strandline.engine.files.file_errors import csv_reason, json_reason, unquoted
 from strandline.engine.files.file_paths import CORRUPT, decoding
+from strandline.engine.files.json_lines import is_whole, value_of, whole
 from strandline.engine.messages.debezium import change_reason, moments, unmoved
 from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, struct, wrong
 
 _BYTES: Final = "__bytes"
 _TEXT: Final = "__text"
 _FOUND: Final = "__found"
-_WHOLE: Final = "this message and what follows it"
-_END: Final = "what follows this message"
-"""The names of the object around a text, and of the entry behind it; a text that knows both might pass."""
 _PAYLOAD: Final = "payload"
 
 
@@ -78,20 +74,12 @@ def _json(part: Part, form: MessageFormat) -> _Parsed:
     if part.wrapped:
         kind = f"{kind[:-1]},{_PAYLOAD}:{kind}>"
     text = _named(part) if part.alone else F.col(_TEXT)
-    whole = F.concat(F.lit(f'{{"{_WHOLE}":{{"v":'), text, F.lit(f',"{_END}":{{}}}}}}'))
-    options = decoding(as_file(form, Encoding.JSON))
-    found = F.from_json(whole, f"`{_WHOLE}` map<string,{kind}>, {CORRUPT} string", options)
-    entries = F.col(_FOUND)[_WHOLE]
-    value = entries["v"]
+    found = whole(text, kind, as_file(form, Encoding.JSON))
+    value = value_of(F.col(_FOUND))
     if part.wrapped:
         bare = F.struct(*(value[name].alias(name) for name in fields.names))
         value = F.when(value[_PAYLOAD].isNotNull(), value[_PAYLOAD]).when(value.isNotNull(), bare)
-    sound = (
-        F.col(_FOUND)[CORRUPT].isNull()
-        & (F.size(entries) == 2)
-        & entries[_END].isNotNull()
-        & F.is_valid_utf8(F.col(_TEXT))
-    )
+    sound = is_whole(F.col(_FOUND), F.col(_TEXT))
     return found, (value, sound), change_reason(text, part, form) if part.change else _json_reason(text, part, form)
 
 

@@ -13,7 +13,7 @@ committer); design page "the map" (decision 3).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlparse
 
 from pyspark.errors import PySparkException
@@ -81,6 +81,7 @@ _OPTIONS: Final = {
     "session_token": "session.token",
 }
 """Strandline's name of an option → S3A's."""
+S3A_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 SILENT_SECONDS_MAX: Final = 15
 """After so long without an answer S3A gives up one try; it takes no shorter time than this."""
 TRIES: Final = 2
@@ -136,6 +137,29 @@ def prepare(session: SparkSession, location: ObjectLocation) -> None:
         raise ConfigError(
             f"the Spark application that was given cannot reach {location.url}: it has no S3A; start it with "
             f"spark.jars.packages={','.join(PACKAGES)}, or let Strandline start its own"
+        ) from error
+
+
+def reach(session: SparkSession, location: ObjectLocation) -> None:
+    """Configure a session to read from another bucket than the location's own, whose writes are left as they are.
+
+    Raises `ConfigError` if its application has no S3A, or reaches the bucket with other options.
+    """
+    wanted = bucket_settings(location)
+    there = {name: known for name in wanted if (known := session.conf.get(name, None)) is not None}
+    if any(wanted[name] != value for name, value in there.items()):
+        raise ConfigError(
+            f"{location.url}: this process reaches that bucket with other options; let both have the same"
+        )
+    try:
+        for name, value in wanted.items():
+            session.conf.set(name, value)
+        jvm: Any = session._jvm  # noqa: SLF001 - PySpark has no name for what is on the class path
+        jvm.java.lang.Class.forName(S3A_CLASS, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    except Exception as error:  # PySpark's, or py4j's of a class that is not there
+        raise ConfigError(
+            f"Spark cannot read {location.url}: it has no S3A; start it with "
+            f"spark.jars.packages={','.join(PACKAGES)} in the configuration's `spark`"
         ) from error
 
 

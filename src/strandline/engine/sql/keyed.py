@@ -83,13 +83,15 @@ def _touched(node: Newest, held: str, first: str, text: Text) -> str:
 
 def _story(node: Newest, known: str, touched: str | None, text: Text) -> str:
     """All that is said of each key, the row that was held first: it has no time."""
-    columns = [*map(quote, node.schema.names), TIME, ORDER, GONE, KEPT]
+    told = [*map(quote, node.schema.names), TIME, ORDER, GONE, KEPT]
     erring = ERROR in node.records.names
-    terms = [f"SELECT {listed([*columns, ERROR if erring else f'CAST(NULL AS STRING) AS {ERROR}'])} FROM {known}"]
+    terms = [f"SELECT {listed([*told, ERROR if erring else f'CAST(NULL AS STRING) AS {ERROR}'])} FROM {known}"]
     if touched is not None:
+        columns = listed(map(quote, node.schema.names))
+        touched = f"(SELECT {columns} FROM {touched} GROUP BY {columns} HAVING sum({DIFF}) <> 0)"
         nothing = [f"CAST(NULL AS BIGINT) AS {TIME}", f"CAST(NULL AS BIGINT) AS {ORDER}", f"false AS {GONE}"]
         nothing += [f"CAST(NULL AS ARRAY<STRING>) AS {KEPT}", f"CAST(NULL AS STRING) AS {ERROR}"]
-        terms.append(f"SELECT {listed([*map(quote, node.schema.names), *nothing])} FROM {touched}")
+        terms.append(f"SELECT {listed([columns, *nothing])} FROM {touched}")
     return text.union(terms)
 
 

@@ -4,6 +4,8 @@ Python decides, the JVM moves rows: a caller may pass `Rows` on but never look i
 Spark.  Plain data describes what is stored (`Contents` to read, `Staged` once written), so one process can make a
 request and another can serve it.
 
+Long because the calls of the one way to Spark are declared in one place.
+
 Source: design pages "persist" (handles, stage) and "the house planned" (where things meet).
 """
 
@@ -305,8 +307,8 @@ class Engine(Merger, Protocol):
         """Return the updates that keyed ``records`` make (lazy; equal ones of both signs may remain).
 
         They are exact at every time: of each key and time the last record counts (`algebra.keyed`), what was there
-        before it goes, and what it says comes.  ``held``: the rows that were there before all records, added up, of
-        these keys and perhaps others; ``errors``: the err half likewise.  There is ``__error`` if there may be errors.
+        before it goes, and what it says comes.  ``held``: the updates before all records, of these keys and perhaps
+        others; ``errors``: those of the err half.  There is ``__error`` if there may be errors.
         """
         ...
 

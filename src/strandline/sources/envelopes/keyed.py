@@ -52,14 +52,13 @@ class NewestByKey:
         return await self._engine.keyed(rows, held, await self._errors(before), self._schema, self._key)
 
     async def _of_keys(self, before: Contents, rows: Rows) -> Rows:
-        """Return the rows of ``before``, added up, that have a key of ``rows``, and perhaps others."""
+        """Return the updates of ``before`` that have a key of ``rows``, and perhaps others."""
         found = await self._engine.lookup(before, self._key, [(rows, self._key)], nulls=True)
-        whole = replace(before, net=True)
         if found is None and before.rows >= PRUNE_ROWS_MIN and all(b.sort[:1] == self._key[:1] for b in before.batches):
-            found = await self._engine.prune(whole, self._key[0], [(rows, self._key[0])], nulls=True)
-        return await self._engine.read(whole) if found is None else found
+            found = await self._engine.prune(before, self._key[0], [(rows, self._key[0])], nulls=True)
+        return await self._engine.read(before) if found is None else found
 
     async def _errors(self, before: Contents) -> Rows | None:
-        """Return the errors of ``before``, added up; None if there are none for sure."""
-        held = replace(erring(before), half=Half.ERR, net=True, here=True)
+        """Return the updates of the errors of ``before``; None if there are none for sure."""
+        held = replace(erring(before), half=Half.ERR, here=True)
         return await self._engine.read(held) if held.batches else None

@@ -27,7 +27,7 @@ def changed(
 ) -> list[dict[str, Any]]:
     """Return the updates that ``records`` make where ``held`` and ``errors`` are there already.
 
-    ``held``: rows with ``__diff``, added up, of at least the keys of the records; ``errors``: the err half likewise.
+    ``held``: updates of at least the keys of the records; ``errors``: those of the err half.
     ``names``: the columns; ``key``: those of them that are the key.
 
     >>> record = {"id": 1, "v": "b", "__time": 5, "__order": 0, "__gone": False}
@@ -77,14 +77,25 @@ def _standing(
 ) -> dict[Key, list[dict[str, Any]]]:
     """Return what each key has before the records, each row as often as it is there."""
     there: dict[Key, list[dict[str, Any]]] = {}
-    for row in held:
+    for row in _added_up(held, names):
         there.setdefault(_key(row, key), []).extend([_shown(row, names)] * row[DIFF])
     texts = {tuple(key_texts(record, key).items()): _key(record, key) for record in records if record[GONE] is not None}
-    for row in errors:
+    for row in _added_up(errors, (ERROR,)):
         own = texts.get(tuple((key_of(row[ERROR]) or {}).items()))
         if own is not None:
             there.setdefault(own, []).extend([_shown(row, names) | dict.fromkeys(names)] * row[DIFF])
     return there
+
+
+def _added_up(updates: Iterable[Row], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return each row once, with how often it is there."""
+    sums: Counter[str] = Counter()
+    shown: dict[str, dict[str, Any]] = {}
+    for row in updates:
+        values = {name: normal(row[name]) for name in names}
+        sums[repr(values)] += row[DIFF]
+        shown[repr(values)] = values
+    return [shown[each] | {DIFF: count} for each, count in sums.items() if count]
 
 
 def _difference(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], time: int) -> list[dict[str, Any]]:

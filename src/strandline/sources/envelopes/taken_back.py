@@ -22,7 +22,7 @@ class Retracting:
     """
 
     by_binding = True
-    settled = True
+    settled = False  # an upstream that rewrites a file takes back most rows of it to say them again
 
     def __init__(self, schema: Schema, engine: Engine, held: HeldState) -> None:
         self._schema = schema

@@ -1,6 +1,6 @@
 """A PostgreSQL in memory: a log of transactions in the bytes of pgoutput, one slot, and snapshots of what it holds.
 
-It is as strict as a real server: what the slot has moved beyond is not sent any more, a snapshot dies with its reader,
+It is as strict as a real server: what the slot has moved beyond is no longer sent, a snapshot dies with its reader,
 and every call may find the server down.  Rows are tuples of texts.
 """
 
@@ -47,6 +47,8 @@ class ListDatabase:
     at: int = 100
     slot: SlotStanding | None = None
     down: bool = False
+    breaks_after: int | None = None
+    """After how many messages the next peek loses its connection."""
     system: str = "1"
 
     def create(self, name: str, identity: Identity, **columns: str) -> None:
@@ -70,7 +72,7 @@ class ListDatabase:
             for row in gone:
                 contents[table].remove(row)
             contents[table] += came
-        commit, end = self.at + 10, self.at + 18
+        commit, end = self.at, self.at + 8
         begin = b"B" + struct.pack(">QqI", commit, 0, 1)
         ended = b"C" + struct.pack(">BQQq", 0, commit, end, 0)
         kept = {name: tuple(rows) for name, rows in contents.items()}
@@ -177,6 +179,7 @@ class ListServer:
         for written in self.database.log:
             if self.database.slot.confirmed <= written.commit < upto and (changes is None or count < changes):
                 for start in range(0, len(written.messages), BATCH):
+                    self._break(count + start)
                     take(written.messages[start : start + BATCH])
                 count += len(written.messages)
         return count
@@ -198,6 +201,11 @@ class ListServer:
         """See `Server.close`."""
         for snapshot in self.snapshots:
             snapshot.lost = True
+
+    def _break(self, count: int) -> None:
+        if self.database.breaks_after is not None and count >= self.database.breaks_after:
+            self.database.breaks_after = None
+            raise Unavailable("the connection was lost")
 
     def _refuse(self) -> None:
         if self.database.down:

@@ -48,7 +48,7 @@ class MemoryFolder:
         came = sorted(name for name, inode in self._listed.items() if before.get(name) != inode)
         return Listing(came, [name for name in before if name not in self._listed])
 
-    async def look(self, names: Sequence[str]) -> dict[str, Stamp]:
+    async def look(self, names: Sequence[str], *, listed: bool = False) -> dict[str, Stamp]:
         """See `Folder.look`."""
         self.looked += names
         return {name: self.files[name][1] for name in names if name in self.files}

@@ -54,7 +54,7 @@ def test_what_the_path_does_not_say_is_an_option(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_files_and_a_file_that_is_damaged_are_named(tmp_path: Path) -> None:
-    """Damage: an operator is told that there is nothing, and not where it was looked for."""
+    """Damage: an operator reads that there is nothing, and not where it was looked for."""
     with pytest.raises(DefinitionError, match="there is no file to read at"):
         found(tmp_path)
     with pytest.raises(DefinitionError, match="only local directories"):

@@ -107,7 +107,7 @@ def test_a_link_back_to_where_it_is_ends(tmp_path, clock):
     assert changes(folder).came == ["a/b.csv", "linked/b.csv"]
 
 
-def test_a_missing_directory_is_told(tmp_path, clock):
+def test_a_missing_directory_is_named(tmp_path, clock):
     """Damage: a mistyped path is an empty source."""
     with pytest.raises(NotADirectoryError):
         changes(LocalFolder(tmp_path / "none", "*", clock))
@@ -137,6 +137,6 @@ def test_listings_add_up_to_what_the_shells_glob_finds(tmp_path, clock, pattern)
         there = there - {*listing.gone} | {*listing.came}
         assert there == {
             str(each.relative_to(root))
-            for each in map(Path, glob.glob(f"{root}/{pattern}", recursive=True))
+            for each in map(Path, glob.glob(f"{root}/{pattern}", recursive=True))  # noqa: PTH207 - it is the truth
             if each.is_file()
         }

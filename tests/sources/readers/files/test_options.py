@@ -70,10 +70,26 @@ def test_the_format_is_known_by_the_suffix(path, encoding):
         ("/d", {"format": "csv", "header": "maybe"}, "'header' is 'maybe': it can be true or false"),
         ("/d", {"format": "csv", "delimiter": "||"}, "one character"),
         ("/d", {"format": "csv", "settle": "soon"}, "duration"),
-        ("s3://bucket/x.csv", {}, "only local directories"),
+        ("gs://bucket/x.csv", {}, "a local directory or s3:// can be watched, not gs"),
+        ("/d/*.csv", {"region": "x"}, "'region' goes with s3:// only"),
+        ("/d/*.csv", {"on_durable": "archive"}, "go together"),
+        ("/d/*.csv", {"archive": "/e"}, "go together"),
+        ("/d/*.csv", {"on_durable": "archive", "archive": "/d/old"}, "would come back"),
+        ("s3://b/d/*.csv", {"on_durable": "archive", "archive": "s3://b/d/old"}, "would come back"),
+        ("s3://b/d/*.csv", {"on_durable": "archive", "archive": "s3://c/old"}, "the same bucket"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_what_would_be(path, texts, message):
     """Damage: a typing error silently changes how a million rows are read."""
     with pytest.raises(DefinitionError, match=message):
         found(path, texts)
+
+
+@pytest.mark.parametrize(
+    ("path", "archive"), [("/d/*.csv", "/d/_old"), ("/d/*.csv", "/e"), ("s3://b/d/*.csv", "s3://b/d/_old")]
+)
+def test_an_archive_is_where_no_files_are_looked_for(path, archive):
+    """Damage: what was archived is ingested again, or a good place for it is refused."""
+    found = understood("s", FileOptions, {"path": path, "on_durable": "archive", "archive": archive})
+    assert not found.stays
+    assert understood("s", FileOptions, {"path": path}).stays

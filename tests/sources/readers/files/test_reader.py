@@ -838,8 +838,8 @@ def test_a_crash_between_a_file_leaving_and_anything_else_is_harmless(tmp_path):
         asyncio.run(body(True))
 
 
-def test_what_cannot_leave_is_told_and_tried_again(tmp_path):
-    """Damage: a directory grows for ever and nobody knows; or a source stands still for a file that is durable."""
+def test_what_cannot_leave_is_reported_and_tried_again(tmp_path):
+    """Damage: a directory grows for ever and no operator knows; or a source stands still for a file that is durable."""
 
     async def body():
         (tmp_path / "old").write_text("no directory")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from iceberg_lake import IcebergLake
+from iceberg_lake import IcebergLake, commit_deletes, delete_positions
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as Stored
 from pyiceberg.transforms import IdentityTransform
@@ -121,6 +122,21 @@ class TestIcebergReader(ReaderContract):
         pytest.skip("a file of a table is read as a whole or not at all: no message of it is undecodable")
 
 
+async def every_slice(lake):
+    """Hold that every slice between any two snapshots is their difference."""
+    reader = await lake.reader()
+    last = (await reader.upstream_frontier())[PARTITION]
+    numbers = sorted(each.sequence_number for each in lake.stored().snapshots())
+    assert numbers[-1] == last
+    for number in numbers:
+        assert await read(reader, NOTHING_READ, up_to(number)) == contents(lake, number)
+        for earlier in numbers[: numbers.index(number)]:
+            wanted = contents(lake, number)
+            wanted.subtract(contents(lake, earlier))
+            found = await read(reader, up_to(earlier), up_to(number))
+            assert found == Counter({row: diff for row, diff in wanted.items() if diff}), (earlier, number)
+
+
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("merging", ["true", "false"])
 def test_every_slice_is_the_difference_of_two_snapshots(lake, partitioned, merging):
@@ -138,21 +154,8 @@ def test_every_slice_is_the_difference_of_two_snapshots(lake, partitioned, mergi
     lake.stored().overwrite(table([1, 9], "z"))
     lake.stored().append(table([4]))
 
-    async def body():
-        reader = await lake.reader()
-        last = (await reader.upstream_frontier())[PARTITION]
-        numbers = sorted(each.sequence_number for each in lake.stored().snapshots())
-        assert numbers[-1] == last
-        assert len(numbers) > 8
-        for number in numbers:
-            assert await read(reader, NOTHING_READ, up_to(number)) == contents(lake, number)
-            for earlier in numbers[: numbers.index(number)]:
-                wanted = contents(lake, number)
-                wanted.subtract(contents(lake, earlier))
-                found = await read(reader, up_to(earlier), up_to(number))
-                assert found == Counter({row: diff for row, diff in wanted.items() if diff}), (earlier, number)
-
-    asyncio.run(body())
+    assert len(lake.stored().snapshots()) > 8
+    asyncio.run(every_slice(lake))
 
 
 def expire(lake, *numbers):
@@ -323,13 +326,18 @@ def test_columns_that_are_added_renamed_widened_and_dropped(tmp_path):
         assert await read(reader, before, after) == {(2, "b"): 1}
         assert await read(reader, NOTHING_READ, after) == {(1, "a"): 1, (2, "b"): 1}
         with lake.stored().update_schema() as update:
-            update.delete_column("kind")
-        with pytest.raises(SourceError, match="there is no column `kind`, only id, less, added; define"):
-            await reader.upstream_frontier()
+            update.rename_column("kind", "sort")
+        renamed = pa.table({"id": pa.array([3], pa.int64()), "sort": ["c"], "less": ["y"], "added": ["z"]})
+        lake.stored().append(renamed)
+        assert await read(reader, after, await reader.upstream_frontier()) == {(3, "c"): 1}
+        lake.stored().delete("id = 1")
+        assert await read(reader, after, await reader.upstream_frontier()) == {(3, "c"): 1, (1, "a"): -1}
+        with lake.stored().update_schema() as update:
+            update.delete_column("sort")
         with lake.stored().update_schema() as update:
             update.add_column("kind", StringType())
         for each in (reader, await lake.reader()):
-            with pytest.raises(SourceError, match="column `kind` is another one than when the source began"):
+            with pytest.raises(SourceError, match="cannot be read: there is no column `kind`, only id; define"):
                 await each.upstream_frontier()
 
     asyncio.run(body())
@@ -382,3 +390,32 @@ def test_options_name_one_table_and_do_not_show_their_secrets():
     for wrong in ({}, {"path": "/x", **given}, {"catalog": "rest"}, {"path": "/x", "table": "a.b"}):
         with pytest.raises(DefinitionError, match=r"either path or catalog|go together"):
             understood("s", IcebergOptions, wrong)
+
+
+def test_rows_that_position_deletes_delete_are_withdrawn(lake):
+    """Damage: rows that a merge on read deletes stay, or all rows of their file go."""
+    lake.create(table(range(6)))
+    (path,) = (task.file.file_path for task in lake.stored().scan().plan_files())
+    delete_positions(lake, path, [1, 2])
+    lake.stored().append(table([7]))
+    delete_positions(lake, path, [5])
+    lake.stored().delete("id = 7")
+    lake.stored().delete("id = 0")
+    assert Counter(lake.rows()["id"].to_pylist()) == Counter([3, 4])
+    asyncio.run(every_slice(lake))
+
+
+def test_equality_deletes_are_refused_by_name(lake):
+    """Damage: rows that an upsert replaced are in the collection beside those that replaced them."""
+    lake.create(table(range(6)))
+
+    async def body():
+        reader = await lake.reader()
+        before = await reader.upstream_frontier()
+        commit_deletes(lake, pa.table({"id": pa.array([3], pa.int64())}), DataFileContent.EQUALITY_DELETES)
+        after = await reader.upstream_frontier()
+        for each in (Slice(7, before, after), Slice(7, NOTHING_READ, after)):
+            with pytest.raises(SourceError, match="cannot be read by pyiceberg: .*equality deletes"):
+                await reader.read([each], table="", locate=False)
+
+    asyncio.run(body())

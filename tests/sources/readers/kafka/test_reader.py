@@ -263,6 +263,25 @@ def test_many_messages_are_left_to_spark_if_it_can_read_them() -> None:
     asyncio.run(body())
 
 
+def test_an_operator_is_told_that_sparks_connector_is_missed() -> None:
+    """Damage: a long topic takes the memory of a process, and its operator does not know that it need not."""
+
+    async def body() -> None:
+        place = Place(small_messages_max="2")
+        place.topic.produce(0, b"1", b"2")
+        reader = await place.reader()
+        first = await reader.upstream_frontier()
+        await read(reader, Slice(7, NOTHING_READ, first))
+        assert reader.notices() == ()
+        place.topic.produce(0, b"3", b"4", b"5")
+        await read(reader, Slice(9, first, await reader.upstream_frontier()))
+        (notice,) = reader.notices()
+        assert "3 messages in one step" in notice
+        assert "kafka_jars" in notice
+
+    asyncio.run(body())
+
+
 def test_two_instances_agree_on_where_a_topic_begins() -> None:
     """Damage: one of them reads what the other has skipped."""
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import registry_server
 import strandline
-from kafka_server import KafkaServer
+from kafka_server import PASSWORD, USER, KafkaServer
 from registry_server import RegistryServer
 from strandline.client.environment import Environment
 
@@ -92,6 +92,26 @@ def test_json_with_all_metadata(town: Town) -> None:
     )
     query = "SELECT a, b, k, p, o, unix_millis(t), h[0].key, CAST(h[0].value AS STRING), topic FROM s"
     assert town.rows(query) == [(1, "x", "k1", 1, 0, 1_600_000_000_123, "h", "1", topic)]
+
+
+@pytest.mark.parametrize("sasl", ["plain", "scram-sha-256"])
+def test_a_guarded_cluster(town: Town, monkeypatch: pytest.MonkeyPatch, sasl: str) -> None:
+    """Both clients speak TLS, trust what is said, and log in."""
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    topic = town.source(
+        "s",
+        "line STRING",
+        format="text",
+        servers=town.server.guarded,
+        tls="true",
+        tls_ca=f"file:{town.server.certificate}",
+        sasl=sasl,
+        user=USER,
+        password="env:KAFKA_PASSWORD",
+    )
+    town.server.produce(topic, ["a"])
+    assert town.rows("SELECT * FROM s") == [("a",)]
+    assert PASSWORD not in json.dumps(town.env.status(), default=str)
 
 
 def test_csv_and_text(town: Town) -> None:

@@ -153,7 +153,7 @@ def test_damaged_bytes_are_an_error_or_another_message():
 @example(b"T\xff\xff\xff\xff\0")
 @example(b"M\0" + b"\0" * 8 + b"\0\xff\xff\xff\xff")
 def test_any_bytes_are_a_message_or_damaged(data):
-    """Damage: the parser fails with what nobody expects, or takes memory without bound."""
+    """Damage: the parser fails with an error that no caller expects, or takes memory without bound."""
     with suppress(DamagedMessage):
         parse(data)
 

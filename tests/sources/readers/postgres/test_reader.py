@@ -556,7 +556,7 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
         async with refused("has no column missing in the publication; it has id, n, v"):
             await open_it()
         place.schemas = {"public.t": Schema((Column("n", "int"),))}
-        async with refused("told by its key, of which id is not declared"):
+        async with refused("kept by its key, of which id is not declared"):
             await open_it()
         place.schemas = {"public.t": SCHEMA}
         place.database.run("ALTER PUBLICATION p SET (publish = 'insert')")
@@ -691,7 +691,7 @@ def test_a_snapshot_that_waits_for_a_transaction_says_so_and_goes_on(place, monk
 
 
 def test_nothing_is_held_upstream_once_the_first_step_is_durable(place):
-    """Damage: a snapshot that nobody reads keeps upstream from cleaning up, and a slot is used up."""
+    """Damage: a snapshot that no step reads keeps upstream from cleaning up, and a slot is used up."""
     theirs = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender' AND datname = current_database()"
 
     async def body():
@@ -728,9 +728,9 @@ def test_changes_of_a_table_upstream_have_their_stated_outcomes(full):
         (wide,) = await rows(full, reader, third)
         assert "column 'id': it lies outside int" in wide[ERROR]
         for statement, why in (
-            ("ALTER TABLE t ALTER v TYPE bytea USING '\\x00'", "column 'v' was of type text and is not any more"),
+            ("ALTER TABLE t ALTER v TYPE bytea USING '\\x00'", "column 'v' was of type text and no longer is"),
             ("ALTER TABLE t RENAME COLUMN v TO old_v", "column 'v' is gone upstream"),
-            ("ALTER TABLE t REPLICA IDENTITY DEFAULT", "replica identity is not FULL"),
+            ("ALTER TABLE t REPLICA IDENTITY DEFAULT", "replica identity is no longer FULL"),
         ):
             place = await after(reader, third.upper)
             run("BEGIN", statement, "UPDATE t SET n = '5' WHERE id = 0", "COMMIT")

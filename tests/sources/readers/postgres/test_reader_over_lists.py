@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -101,8 +102,10 @@ async def rows(place, reader, *slices, table="public.t"):
     return [{name: value for name, value in row.items() if value is not None} for row in found]
 
 
-def test_any_crash_leaves_each_table_with_exactly_its_rows(place):
-    """Damage: after a crash, a step back of the slot or a lost snapshot a row is missing or doubled."""
+@pytest.mark.property
+def test_any_crash_leaves_each_table_with_exactly_its_rows(place, monkeypatch):
+    """Damage: after a crash, a step back of the slot or a lost connection a row is missing or doubled."""
+    monkeypatch.setattr("strandline.sources.readers.postgres.log.CHUNK_ROWS", 3)
 
     async def body(seed):
         chance, database = random.Random(seed), place.database
@@ -112,6 +115,7 @@ def test_any_crash_leaves_each_table_with_exactly_its_rows(place):
         reader, told = await place.reader(step_changes=chance.choice([1, 5, 1000])), 0
         known = NOTHING_READ
         for _ in range(120):
+            database.breaks_after = chance.choice([None, None, None, 2, 8])
             match chance.randrange(9):
                 case 0 | 1:
                     change(chance, database)
@@ -126,7 +130,10 @@ def test_any_crash_leaves_each_table_with_exactly_its_rows(place):
                 case 5 | 6:
                     time += 1
                     begun = [await reader.snapshot(table) for table in held if durable[table] is None]
-                    offsets = await reader.upstream_frontier()
+                    try:
+                        offsets = await reader.upstream_frontier()
+                    except Unavailable:
+                        continue
                     for each in begun:
                         offsets = offsets.join(each)
                     if known <= offsets != known:
@@ -134,7 +141,8 @@ def test_any_crash_leaves_each_table_with_exactly_its_rows(place):
                         known = offsets
                 case 7 | 8 if bound:
                     table = chance.choice(list(held))
-                    await step(reader, table, held, durable, bound)
+                    with suppress(Unavailable):
+                        await step(chance, reader, table, held, durable, bound)
                     done = min((durable[each] or NOTHING_READ for each in held), key=lambda o: o[PARTITION])
                     await reader.commit(done)
                     told = max(told, done[PARTITION])
@@ -145,7 +153,7 @@ def test_any_crash_leaves_each_table_with_exactly_its_rows(place):
                 assert Counter(found.values()) == Counter((int(i), int(n), v.decode()) for i, n, v in contents)
         assert durable
 
-    async def step(reader, table, held, durable, bound):
+    async def step(chance, reader, table, held, durable, bound):
         if durable[table] is None:
             begun = await reader.snapshot(table)
             first = next(((time, upper) for time, _, upper in bound if begun <= upper), None)
@@ -156,6 +164,7 @@ def test_any_crash_leaves_each_table_with_exactly_its_rows(place):
             slices = [Slice(*each) for each in bound if durable[table] <= each[1]]
             if not slices:
                 return
+            slices = slices[: chance.randint(1, len(slices))]
         for row in await rows(place, reader, *slices, table=table):
             take(held[table], row)
         durable[table] = slices[-1].upper
@@ -171,7 +180,7 @@ def test_any_crash_leaves_each_table_with_exactly_its_rows(place):
         else:
             assert rows.pop(key) == (key, row["n"], row["v"])
 
-    for seed in range(60):
+    for seed in range(40):
         identity = next(iter(place.database.tables.values())).identity
         place.__init__(identity)
         asyncio.run(body(seed))
@@ -227,7 +236,7 @@ def test_a_server_that_is_down_is_asked_again(place):
 
 
 def test_a_slot_that_stepped_back_is_counted(place):
-    """Damage: nobody sees that a server lost what it had acknowledged."""
+    """Damage: no operator sees that a server lost what it had acknowledged."""
 
     async def body():
         reader = await place.reader()
@@ -263,7 +272,7 @@ def test_a_slot_of_another_kind_or_lost_is_refused(place):
 
 
 def test_a_slot_that_was_made_and_not_noted_is_adopted_and_a_strangers_is_not(place):
-    """Damage: a crash between making the slot and noting it leaves a slot that nobody reads, and holds the log."""
+    """Damage: a crash between making the slot and noting it leaves a slot that no source reads, and holds the log."""
 
     async def body():
         place.database.slot = SlotStanding("pgoutput", "d", 5)

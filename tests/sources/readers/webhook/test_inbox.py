@@ -13,7 +13,8 @@ from strandline.errors import CorruptionError, FencedError, Indeterminate, Sourc
 from strandline.frontier.antichain import Frontier
 from strandline.persist.handles.records import Record
 from strandline.sources.readers.webhook import inbox as inboxes
-from strandline.sources.readers.webhook.inbox import MESSAGE_BYTES, Full, Request, Reused, Taken
+from strandline.sources.readers.webhook.inbox import Full, Request, Reused, Taken
+from strandline.sources.readers.webhook.kept import MESSAGE_BYTES
 from strandline.testing.simulation.kernel import run_sync
 
 
@@ -62,7 +63,7 @@ def test_a_key_is_one_message_set(monkeypatch):
     run_sync(body())
 
 
-def test_content_is_told_apart_where_messages_are_cut_elsewhere():
+def test_content_differs_where_messages_are_cut_elsewhere():
     """Damage: another request is answered as if it were stored."""
 
     async def body():
@@ -229,7 +230,82 @@ def test_taking_and_forgetting_at_once_loses_nothing():
         asyncio.run(body(seed))
 
 
-def test_another_shards_records_are_told():
+class Crash(BaseException):
+    """The process is killed."""
+
+
+class Crashing:
+    """A store whose process is killed at its ``at``-th call, before or after it took effect."""
+
+    def __init__(self, store, at, *, after):
+        self._store, self._left, self._after = store, at, after
+
+    def __getattr__(self, name):
+        call = getattr(self._store, name)
+
+        async def counted(*given, **options):
+            self._left -= 1
+            if self._left == 0 and not self._after:
+                raise Crash
+            found = await call(*given, **options)
+            if self._left == 0:
+                raise Crash
+            return found
+
+        return counted
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before it happens", "after it happened"])
+def test_a_crash_at_any_call_of_a_store_loses_and_doubles_nothing(after):
+    """Damage: an acknowledged message is lost in a crash; or its repetition counts twice.
+
+    Senders send again, with their keys, until they have an answer.  What is read before it is forgotten is what the
+    collection holds; what was read and not forgotten is read again by the next incarnation, as a range is.
+    """
+
+    async def life(post, told, collection):
+        """Run one incarnation to its end."""
+        inbox = await post.inbox()
+        for number in range(12):
+            if number not in told:
+                (outcome,) = await inbox.take([Request((b"%d" % number, b"-%d" % number), f"k{number}")])
+                told[number] = outcome.first
+            collection |= {
+                offset: message for offset, _, message in inbox.messages(collection_end(collection), inbox.next)
+            }
+            if number % 3 == 2:
+                await inbox.forget(inbox.next)
+        return inbox
+
+    def collection_end(collection):
+        return max(collection, default=-1) + 1
+
+    async def history(at):
+        """Let one incarnation be killed at a call; return whether it was, and check what the next one finds."""
+        post, told, collection = Post(), {}, {}
+        consensus = post.consensus
+        post.consensus = Crashing(consensus, at, after=after)
+        killed = False
+        try:
+            await life(post, told, collection)
+        except Crash:
+            killed = True
+        post.consensus = consensus
+        await life(post, told, collection)
+        assert sorted(collection) == list(range(24)), at
+        assert {told[number]: b"%d" % number for number in told} == {o: collection[o] for o in told.values()}, at
+        return killed
+
+    async def body():
+        at = 1
+        while await history(at):
+            at += 1
+        assert at > 20
+
+    run_sync(body())
+
+
+def test_another_shards_records_are_refused():
     """Damage: an inbox over a wrong shard is empty, and offsets begin anew."""
 
     async def body():

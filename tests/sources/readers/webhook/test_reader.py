@@ -97,7 +97,7 @@ def test_an_address_that_is_taken_is_a_notice_and_tried_again():
 
 
 def test_of_two_environments_the_newer_goes_on():
-    """Damage: two processes number messages, or the older one acknowledges what nobody ingests."""
+    """Damage: two processes number messages, or the older one acknowledges what no process ingests."""
 
     async def body():
         post = Post()

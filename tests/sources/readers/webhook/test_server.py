@@ -112,7 +112,7 @@ def test_the_same_key_is_the_same_request():
 
 
 def test_what_cannot_be_decoded_is_kept():
-    """Damage: a sender with a defect gets an answer that it ignores, and nobody sees its rows are missing."""
+    """Damage: a sender with a defect gets an answer that it ignores, and no operator sees that rows are missing."""
 
     async def body(here):
         for content in (b"{", b"[1,", b"\xff\xfe"):
@@ -248,8 +248,8 @@ def test_a_request_that_breaks_off_is_not_stored():
     run(body)
 
 
-def test_with_a_token_nobody_sends_without_it():
-    """Damage: whoever reaches the port writes rows."""
+def test_with_a_token_no_program_sends_without_it():
+    """Damage: any program that reaches the port writes rows."""
 
     async def body(here):
         for given in (
@@ -268,7 +268,7 @@ def test_with_a_token_nobody_sends_without_it():
     run(body, token="s3cret")
 
 
-def test_while_too_much_waits_senders_are_told_to_come_back():
+def test_while_too_much_waits_senders_learn_when_to_come_back():
     """Damage: a source that stands still takes all memory; or a sender is refused for good."""
 
     async def body(here):
@@ -325,7 +325,7 @@ def test_a_request_that_was_not_stored_is_not_acknowledged(error, status):
 
 
 def test_a_successor_takes_the_address_over():
-    """Damage: after a take-over nobody listens until an operator acts."""
+    """Damage: after a take-over no process listens until an operator acts."""
 
     async def body():
         post = Post()

@@ -275,6 +275,6 @@ def _output(select: exp.Select, scope: Scope, strands: list[Strand]) -> Rows:
 
 def _names(query: exp.Expr) -> tuple[str, ...]:
     """Return the names of the outputs of a SELECT; refuse a ``*``."""
-    if not isinstance(query, exp.Select) or any(item.find(exp.Star) for item in query.expressions):
+    if not isinstance(query, exp.Select) or any(item.is_star for item in query.expressions):
         raise NoKey
     return tuple(item.alias_or_name for item in query.expressions)

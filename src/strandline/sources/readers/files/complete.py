@@ -1,4 +1,4 @@
-"""Which files are complete: nobody writes them any more, as far as can be seen from outside.
+"""Which files are complete: no writer goes on with them, as far as can be seen from outside.
 
 A file is complete when its name is none that tools give to unfinished ones; it has not been modified for the settle
 time (text that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  Where

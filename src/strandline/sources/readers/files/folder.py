@@ -73,8 +73,11 @@ class Folder(Protocol):
         """
         ...
 
-    async def look(self, names: Sequence[str]) -> dict[str, Stamp]:
-        """Return the stamps of those of ``names`` that are there as regular files."""
+    async def look(self, names: Sequence[str], *, listed: bool = False) -> dict[str, Stamp]:
+        """Return the stamps of those of ``names`` that are there as regular files.
+
+        ``listed``: as the last listing found them is new enough, if it shows that.
+        """
         ...
 
     async def ends(self, sizes: Mapping[str, int]) -> dict[str, Ends | OSError]:

@@ -76,7 +76,7 @@ class LocalFolder:
         self._seen, listing = await asyncio.to_thread(self._changes, self._seen)
         return listing
 
-    async def look(self, names: Sequence[str]) -> dict[str, Stamp]:
+    async def look(self, names: Sequence[str], *, listed: bool = False) -> dict[str, Stamp]:
         """See `Folder.look`."""
         return await asyncio.to_thread(self._look, names)
 

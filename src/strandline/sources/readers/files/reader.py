@@ -47,10 +47,18 @@ from strandline.sources.readers.files.complete import Completeness
 from strandline.sources.readers.files.discovery import DISCOVERY
 from strandline.sources.readers.files.folder import Checked, Folder, Listing, Stamp
 from strandline.sources.readers.files.local_folder import LocalFolder
-from strandline.sources.readers.files.options import FileOptions, OnDurable, root_and_pattern
+from strandline.sources.readers.files.object_folder import ObjectFolder
+from strandline.sources.readers.files.options import (
+    S3,
+    FileOptions,
+    OnDurable,
+    object_root_and_pattern,
+    root_and_pattern,
+)
 from strandline.sources.readers.files.sequence import FileSequence, FileVersion
 from strandline.sources.readers.files.watched import Watched
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.blob_kinds.objects import ObjectLocation
 from strandline.store.clock import Clock
 
 PARTITION: Final = ""
@@ -109,9 +117,9 @@ class FileReader:
             again = self._watched.note(listing, self._must_be_there)
             self._same |= dict.fromkeys(again, _ANOTHER)  # whatever its size and its time are
         due = self._watched.due(self._folder.looks)
-        await self._check(due, await self._look([self._sequence[number].name for number in due]))
+        await self._check(due, await self._look([self._sequence[number].name for number in due], listed=True))
         self._watched.settled(due)
-        loose = await self._look(sorted(self._watched.loose))
+        loose = await self._look(sorted(self._watched.loose), listed=True)
         await self._sequence.register(await self._completeness.complete(loose))
         self._watched.registered()
         return Offsets({PARTITION: len(self._sequence)})
@@ -184,11 +192,11 @@ class FileReader:
         except OSError as error:
             raise Unavailable(f"directory {root!r} cannot be listed: {error}") from error
 
-    async def _look(self, names: Sequence[str]) -> Mapping[str, Stamp]:
+    async def _look(self, names: Sequence[str], *, listed: bool = False) -> Mapping[str, Stamp]:
         if not names:
             return {}
         try:
-            return await self._folder.look(names)
+            return await self._folder.look(names, listed=listed)
         except OSError as error:
             raise Unavailable(f"files of {self._folder.root!r} cannot be looked at: {error}") from error
 
@@ -240,10 +248,16 @@ class FileReader:
 
 
 async def _open(options: FileOptions, given: Surroundings) -> FileReader:
-    root, pattern = root_and_pattern(options.path)
     sequence = await FileSequence.open(await given.progress(), given.epoch)
-    folder = LocalFolder(root, pattern, given.clock)
-    return FileReader(given.clock, folder, sequence, given.decoder, given.schema, options)
+    return FileReader(given.clock, await _folder(options, given), sequence, given.decoder, given.schema, options)
+
+
+async def _folder(options: FileOptions, given: Surroundings) -> Folder:
+    if not options.in_s3:
+        return LocalFolder(*root_and_pattern(options.path), given.clock)
+    url, pattern = object_root_and_pattern(options.path)
+    await given.decoder.reach(url, options.storage)
+    return ObjectFolder(ObjectLocation(url, options.storage), pattern, f"s3a{url.removeprefix(S3)}")
 
 
 KIND: Final = ReaderKind("files", FileOptions, _open, discovery=DISCOVERY)

@@ -46,4 +46,4 @@ class Counter:
         return pa.table({"counter": pa.array(np.arange(first + 1, last + 1, dtype=np.int64))})
 
 
-KIND: Final = kind_of("counter", CounterOptions, lambda options: Counter(options.keep))
+KIND: Final = kind_of("counter", CounterOptions, lambda options: Counter(options.keep), tables=False)

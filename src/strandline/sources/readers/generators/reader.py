@@ -22,6 +22,7 @@ from strandline.errors import DefinitionError
 from strandline.frontier.gauge import Offsets
 from strandline.options import COUNT, DURATION_MS, option
 from strandline.persist.handles.plane import Engine, Rows
+from strandline.sources.kinds import Discovered, Discovery
 from strandline.sources.reader import Plain, ReaderKind, Records, Surroundings, TakenBack
 from strandline.sources.readers.recorded import note
 from strandline.sources.readers.tabular.gathered import Gathering, Piece
@@ -182,8 +183,8 @@ def check_table(load: Load, system: str, reference: str, schema: Schema) -> None
             )
 
 
-def kind_of(name: str, options: type[O], load_of: Callable[[O], Load]) -> ReaderKind[O]:
-    """Return the entry of a generator for the registry."""
+def kind_of(name: str, options: type[O], load_of: Callable[[O], Load], *, tables: bool = True) -> ReaderKind[O]:
+    """Return the entry of a generator for the registry; ``tables``: it has several, and is no collection itself."""
 
     async def open_it(given: O, around: Surroundings) -> LoadReader:
         load = load_of(given)
@@ -192,7 +193,21 @@ def kind_of(name: str, options: type[O], load_of: Callable[[O], Load]) -> Reader
         begun = await note(await around.progress(), around.epoch, Begun(max(0, around.clock.now_ms())))
         return LoadReader(around.clock, around.engine, around.schemas, load, given, begun.at_ms)
 
-    def check(given: O, schema: Schema) -> None:
-        check_table(load_of(given), name, "", schema)
+    def check(given: O, reference: str, schema: Schema) -> None:
+        check_table(load_of(given), name, reference, schema)
 
-    return ReaderKind(name, options, open_it, check)
+    def check_only(given: O, schema: Schema) -> None:
+        check(given, "", schema)
+
+    async def find(given: O) -> Sequence[Discovered]:
+        return [Discovered(table, schema) for table, schema in sorted(load_of(given).tables.items())]
+
+    return ReaderKind(
+        name,
+        options,
+        open_it,
+        check_only,
+        tables=tables,
+        check_table=check,
+        discovery=Discovery(options, find) if tables else None,
+    )

@@ -38,9 +38,7 @@ class IcebergOptions:
     catalog: CatalogKind | None = option(
         one_of(CatalogKind), "Instead of `path`: the kind of its catalog.", default=None
     )
-    table: str | None = option(
-        TEXT, "The table in the catalog, as `namespace` and name with a dot between.", default=None
-    )
+    table: str | None = option(TEXT, "The table in the catalog: namespace, a dot, name.", default=None)
     branch: str = option(TEXT, "Which branch of the table is followed.", default="main")
     uri: str | None = option(PLACE, "The catalog's URI.", default=None)
     warehouse: str | None = option(PLACE, "The catalog's warehouse.", default=None)

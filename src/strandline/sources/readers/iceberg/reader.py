@@ -14,9 +14,10 @@ Rows go through pyiceberg and Arrow, one data file after the other, since Iceber
 files whose columns lie in them as they are declared are read by the data plane itself, as Parquet.
 
 What stops the source, each with a `SourceError`: a snapshot that is expired before it was read, or a file that is gone;
-another table in its place; a declared column that is dropped, even if one of its name is added again (table and
-columns are noted by their ids when the source begins), or has a type that the declared one does not hold; equality
-deletes, and whatever else pyiceberg does not read.  Columns that are added are ignored.
+another table in its place; a declared column that is dropped, even if one of its name is added again, or has a type
+that the declared one does not hold; equality deletes, and whatever else pyiceberg does not read.  Table and columns are
+noted by their ids when the source begins, so a column that is renamed is still read.  Columns that are added are
+ignored.
 
 Source: design page "sources" (iceberg); the Iceberg table specification.
 """
@@ -37,7 +38,7 @@ from strandline.persist.handles.plane import Engine, Rows
 from strandline.persist.handles.records import RecordShard
 from strandline.sources.reader import FileDecoder, Records, TakenBack
 from strandline.sources.readers.iceberg.table import Columns, Portion, StoredTable
-from strandline.sources.readers.recorded import note
+from strandline.sources.readers.recorded import note, noted
 from strandline.sources.readers.tabular.stored import StoredFile, TableRows
 from strandline.sources.reclock import NOTHING_READ, Slice
 
@@ -71,6 +72,7 @@ class IcebergReader:
         self._shard = shard
         self._epoch = epoch
         self._rows = TableRows(engine, decoder, schema, table.name)
+        self._known: Known | None = None
         self._durable = 0
         self._reached = 0
         self._seen: dict[int, tuple[int, int | None]] = {}  # number and parent of snapshots, as they were first seen
@@ -132,20 +134,17 @@ class IcebergReader:
     async def _load(self) -> Columns:
         """Ask for the newest metadata, and make sure that table and columns are those that the source began with."""
         await asyncio.to_thread(self._table.load)
-        columns = self._table.columns(self._schema)
-        known = await note(self._shard, self._epoch, Known(self._table.id, dict(columns.ids)))
-        if known.id != self._table.id:
+        if self._known is None:
+            self._known = await noted(self._shard, Known)
+        if self._known is None:
+            found = self._table.columns(self._schema)
+            self._known = await note(self._shard, self._epoch, Known(self._table.id, dict(found.ids)))
+        if self._known.id != self._table.id:
             raise SourceError(
-                f"{self._table.name} is another table: its id was {known.id} and is {self._table.id}; it was dropped "
-                "and created again: define the source anew"
+                f"{self._table.name} is another table: its id was {self._known.id} and is {self._table.id}; it was "
+                "dropped and created again: define the source anew"
             )
-        for name, was in known.columns.items():
-            if columns.ids.get(name) != was:
-                raise SourceError(
-                    f"{self._table.name}: column `{name}` is another one than when the source began: it was dropped "
-                    "and added again; define the source anew"
-                )
-        return columns
+        return self._table.columns(self._schema, self._known.columns)
 
     def _files(self, each: Slice, columns: Columns) -> Iterator[StoredFile]:
         lower, upper = each.lower[PARTITION], each.upper[PARTITION]

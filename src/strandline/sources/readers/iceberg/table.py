@@ -103,14 +103,23 @@ class StoredTable:
         """Return the snapshots that are not expired, by their ids."""
         return {each.snapshot_id: each for each in self._loaded.metadata.snapshots}
 
-    def columns(self, schema: Schema) -> Columns:
-        """Return where the declared columns are.  Raises `SourceError` if they cannot be read from the table."""
+    def columns(self, schema: Schema, known: Mapping[str, int] | None = None) -> Columns:
+        """Return where the declared columns are: those with the ids ``known``, or as long as there are none, by name.
+
+        Raises `SourceError` if they cannot be read from the table.
+        """
         there = self._loaded.schema()
+        fields = {field.field_id: field for field in there.fields}
+        stored = schema_to_pyarrow(there, include_field_ids=False)
         try:
-            names = located(schema, schema_to_pyarrow(there, include_field_ids=False))
+            if known is None:
+                names = located(schema, stored)
+                return Columns(names, {name: there.find_field(own).field_id for name, own in names.items()})
+            names = {name: fields[own].name for name, own in known.items() if own in fields}
+            located(schema, pa.schema([stored.field(own).with_name(name) for name, own in names.items()]))
+            return Columns(names, known)
         except ValueError as error:
             raise SourceError(f"{self.name} cannot be read: {error}; define the source anew") from error
-        return Columns(names, {name: there.find_field(own).field_id for name, own in names.items()})
 
     def held(self, snapshot: Snapshot) -> list[Portion]:
         """Return what ``snapshot`` holds."""

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from strandline.errors import Unavailable
 from strandline.sources.readers.kafka.broker import Ends, Message, OutOfRange, Span, Topic
-from strandline.sources.readers.kafka.options import KafkaOptions
+from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions
 from strandline.sources.readers.kafka.settings import ANSWER_SECONDS_MAX, Settings, for_client, for_consumer
 from strandline.store.secret import revealed
 
@@ -33,6 +33,8 @@ CALL_SECONDS_MAX: Final = 2 * ANSWER_SECONDS_MAX
 FETCH_MESSAGES: Final = 2_000
 """How many messages are taken over at once."""
 _POLLS_A_SECOND: Final = 100
+_INTERNAL: Final = "__"
+"""What the names of Kafka's own topics begin with."""
 _BEGINNING, _END = -2, -1  # as Kafka names them where it is asked for the offset of a time
 _NO_TOPIC: Final = frozenset({kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, kafka.KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 - public in C
 _GONE: Final = frozenset({kafka.KafkaError.OFFSET_OUT_OF_RANGE, kafka.KafkaError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public in C
@@ -187,12 +189,13 @@ class KafkaBroker:
                 raise self._unavailable(self._fetcher, kafka.KafkaException(error))
             at, ended = _place(message), error is not None
             span = left.get(at.partition)
-            if span is None:
-                continue  # it was fetched ahead, behind what was asked for
+            if span is None or at.offset < span.lower:
+                continue  # it was fetched ahead, behind what was asked for; or it is of an earlier call
             if ended and at.offset < span.upper:
                 raise OutOfRange(f"partition {at.partition} ends at {at.offset}")
             if not ended and at.offset < span.upper:
                 found.append(_message(message, at))
+                left[at.partition] = Span(at.offset + 1, span.upper)
             if at.offset >= span.upper - (not ended):
                 del left[at.partition]
                 self._fetcher.incremental_unassign([kafka.TopicPartition(self._options.topic, at.partition)])
@@ -231,6 +234,23 @@ class KafkaBroker:
         why = self._told if self._told and self._told != said else ""
         self._told = ""
         return Unavailable(f"{self._name} {what or 'does not answer'}: {said}{f' ({why})' if why else ''}")
+
+
+async def topics(at: KafkaConnection) -> list[str]:
+    """Return the names of a cluster's topics, but for its own.  Raises `Unavailable` if it does not answer."""
+
+    def ask() -> list[str]:
+        settings: dict[str, Any] = {**revealed(for_client(at)), "logger": _silent, "error_cb": said.append}
+        client = AdminClient(settings)
+        try:
+            there = client.list_topics(timeout=ANSWER_SECONDS_MAX).topics
+        except kafka.KafkaException as error:
+            why = f" ({said[0].str()})" if said else ""
+            raise Unavailable(f"{name} does not answer: {error.args[0].str()}{why}") from error
+        return sorted(each for each in there if not each.startswith(_INTERNAL))
+
+    name, said = f"Kafka at {at.servers}", list[Any]()
+    return await _Lane(name).run(ask)
 
 
 class _Place(NamedTuple):

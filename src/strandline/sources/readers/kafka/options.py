@@ -17,7 +17,7 @@ from typing import Final
 
 from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, Shape
 from strandline.errors import ConfigError
-from strandline.options import ANY_TEXT, CHARACTER, FLAG, PLACE, TEXT, Kind, one_of, option
+from strandline.options import ANY_TEXT, CHARACTER, COUNT, FLAG, PLACE, TEXT, Kind, one_of, option
 from strandline.store.secret import Secret
 
 SMALL_MESSAGES_DEFAULT: Final = "5000"
@@ -48,14 +48,7 @@ def _columns(text: str) -> tuple[str, ...]:
     return names
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError("it must be a number, 0 or more")
-    return int(text)
-
-
 COLUMNS: Final = Kind(_columns, {"minLength": 1})
-COUNT: Final = Kind(_count, {"pattern": r"^\d+$"})
 SECRET: Final = Kind(Secret, {"minLength": 1}, may_refer=True)
 """A reference to a text that is not shown."""
 

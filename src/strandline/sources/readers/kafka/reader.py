@@ -31,11 +31,13 @@ from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
+from strandline.sources.kinds import ConnectionKind
 from strandline.sources.reader import Keyed, MessageDecoder, Plain, ReaderKind, Records, Surroundings
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Broker, Ends, OutOfRange, Topic
 from strandline.sources.readers.kafka.client import KafkaBroker
-from strandline.sources.readers.kafka.options import KafkaOptions, Start
+from strandline.sources.readers.kafka.discovery import DISCOVERY
+from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions, RegistryConnection, Start
 from strandline.sources.readers.kafka.raw import Ranges, schema_ids
 from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.readers.kafka.settings import for_spark
@@ -70,6 +72,7 @@ class KafkaReader:
         self._form = form
         self._reached = NOTHING_READ  # by a probe, or before this process was
         self._committed = NOTHING_READ
+        self._long = 0  # the most messages of a step that Spark's connector should have read
 
     def records(self, table: str) -> Records:
         """See `SourceReader.records`."""
@@ -96,6 +99,9 @@ class KafkaReader:
         wanted = Ranges(self._options.topic, ranges)
         if self._decoder.connector and not self.likely_small(slices):
             return await self._by_spark(wanted, ranges, locate=locate)
+        self._long = max(
+            self._long, 0 if self.likely_small(slices) else sum(each.upper - each.lower for each in ranges)
+        )
         tables, ids = [wanted.table()], _NO_IDS
         async for fetched in self._fetched(wanted):
             tables.append(fetched)
@@ -117,8 +123,11 @@ class KafkaReader:
         return sum(each.upper.messages_since(each.lower) for each in slices) <= self._options.small_messages_max
 
     def notices(self) -> tuple[str, ...]:
-        """See `SourceReader.notices`."""
-        return ()
+        """Say that Spark's connector was missed, if it was: long ranges then take this process' memory and time."""
+        if not self._long:
+            return ()
+        missed = f"this process has read {self._long} messages in one step, because Spark has no Kafka connector"
+        return (f"{missed}: configure `kafka_jars` to let Spark read such long ranges",)
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
@@ -245,4 +254,14 @@ def _check(options: KafkaOptions, schema: Schema) -> None:
     messages.check(form, schema)
 
 
-KIND: Final = ReaderKind("kafka", KafkaOptions, _open, _check)
+KIND: Final = ReaderKind(
+    "kafka",
+    KafkaOptions,
+    _open,
+    _check,
+    connections={
+        "connection": ConnectionKind("kafka", KafkaConnection),
+        "registry_connection": ConnectionKind("registry", RegistryConnection),
+    },
+    discovery=DISCOVERY,
+)

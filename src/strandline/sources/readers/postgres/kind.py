@@ -5,20 +5,22 @@ Source: design page "sources" (sources to build: postgres).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from strandline.algebra import types
-from strandline.algebra.schema import Schema
+from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.errors import DefinitionError
 from strandline.persist.handles.plane import Engine
+from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
 from strandline.sources.readers.postgres.ledger import Ledger
-from strandline.sources.readers.postgres.options import PostgresOptions, slot_of, table_name
+from strandline.sources.readers.postgres.options import PostgresConnection, PostgresOptions, slot_of, table_name
+from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.reader import PostgresReader
 from strandline.sources.readers.postgres.rows import values
-from strandline.sources.readers.postgres.server import Server
+from strandline.sources.readers.postgres.server import Server, UpstreamTable
 from strandline.sources.readers.postgres.tables import Reading, noted
 
 
@@ -63,7 +65,9 @@ async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader
         raise
 
 
-def _check(_: PostgresOptions, schema: Schema) -> None:
+def _check(_: PostgresOptions, reference: str, schema: Schema) -> None:
+    if not all(table_name(reference)):
+        raise DefinitionError(f"{reference!r} names no table of PostgreSQL: write 'schema.name'")
     for name, kind in types.columns(schema):
         try:
             values.arrow(kind)
@@ -71,4 +75,38 @@ def _check(_: PostgresOptions, schema: Schema) -> None:
             raise DefinitionError(f"column {name!r}: {error}") from None
 
 
-KIND: Final = ReaderKind("postgres", PostgresOptions, _open, _check)
+async def _find(options: PostgresOptions) -> Sequence[Discovered]:
+    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+
+    server = PsycopgServer(options, options.publication, "")
+    try:
+        slot.check_publication(await server.standing(), (), options.publication)
+        return [discovered(table) for table in await server.tables()]
+    finally:
+        await server.close()
+
+
+def discovered(table: UpstreamTable) -> Discovered:
+    """Return a table as something that could be read."""
+    columns, notes = list[Column](), list[str]()
+    for column in table.columns:
+        known = {other.name.lower() for other in columns}
+        if column.name.startswith(RESERVED) or column.name.lower() in known:
+            notes.append(f"column {column.name!r} has a name that is taken here, and is left out")
+        else:
+            columns.append(Column(column.name, values.spark_type(column.type_name)))
+    if table.identity is not Identity.FULL and not any(column.key for column in table.columns):
+        notes.append("it has no replica identity, so upstream refuses to update or delete its rows")
+    return Discovered(f"{table.schema}.{table.name}", Schema(tuple(columns)), note="; ".join(notes))
+
+
+CONNECTION: Final = ConnectionKind("postgres", PostgresConnection)
+KIND: Final = ReaderKind(
+    "postgres",
+    PostgresOptions,
+    _open,
+    connections={"connection": CONNECTION},
+    tables=True,
+    check_table=_check,
+    discovery=Discovery(PostgresOptions, _find),
+)

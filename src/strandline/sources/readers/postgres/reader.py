@@ -19,8 +19,9 @@ Source: design page "sources" (postgres; snapshots; keepalives advance the front
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -32,6 +33,7 @@ from strandline.algebra.schema import TIME
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Aside, Engine, Rows
+from strandline.sources.kinds import SnapshotProgress
 from strandline.sources.reader import Keyed, Records
 from strandline.sources.readers.postgres import slot
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote
@@ -77,6 +79,7 @@ class PostgresReader:
         self._snapshot: Snapshot | None = None
         self._waiting: set[str] = set()  # tables that have not taken their rows from the snapshot yet
         self._given: dict[str, ExitStack] = {}  # what holds the rows of the last read of each table
+        self._progress: dict[str, SnapshotProgress] = {}
         self._guard = asyncio.Lock()
         self._notices: tuple[str, ...] = ()
 
@@ -153,6 +156,10 @@ class PostgresReader:
     def notices(self) -> tuple[str, ...]:
         """See `SourceReader.notices`."""
         return self._notices
+
+    def snapshots(self) -> tuple[SnapshotProgress, ...]:
+        """See `ReportsSnapshots`."""
+        return tuple(self._progress.values())
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
@@ -245,12 +252,14 @@ class PostgresReader:
         """Let the snapshot go: upstream cannot clean up behind it."""
         snapshot, self._snapshot = self._snapshot, None
         self._waiting.clear()
+        self._progress.clear()
         if snapshot is not None:
             await snapshot.close()
 
     async def _taken(self, table: str) -> None:
         """Take note that a table needs its snapshot no more."""
         self._waiting.discard(table)
+        self._progress.pop(table, None)
         if not self._waiting:
             await self._release()
 
@@ -281,13 +290,24 @@ class PostgresReader:
         snapshot = self._snapshot
         try:
             upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
-            await copied(snapshot, upstream, reading, time, into)
+            await copied(snapshot, upstream, reading, time, into, self._counted(upstream, reading.reference))
         except Unavailable:
             self._snapshot = None
             raise
         except SourceError:
             await self._taken(reading.reference)
             raise
+
+    def _counted(self, upstream: UpstreamTable, table: str) -> Callable[[int], None]:
+        """Return what takes note of rows that were copied."""
+        self._progress[table] = SnapshotProgress(table, 0, upstream.about)
+
+        def seen(rows: int) -> None:
+            known = self._progress.get(table)
+            if known is not None:
+                self._progress[table] = replace(known, rows=known.rows + rows)
+
+        return seen
 
     # --- rows --------------------------------------------------------------------------------------------------------
     def _room(self, reading: Reading) -> Aside:

@@ -22,7 +22,7 @@ from strandline.sources.readers.postgres.pgoutput import Identity
 class SlotStanding:
     """A replication slot as it stands.
 
-    ``confirmed``: what is before it is not sent any more.  ``lost``: why the server has no log for it any more, or
+    ``confirmed``: what is before it is no longer sent.  ``lost``: why the server no longer has a log for it, or
     empty.
     """
 
@@ -63,7 +63,10 @@ class UpstreamColumn:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTable:
-    """A table of the publication, with the columns and the rows (``where``, or all) that it publishes."""
+    """A table of the publication, with the columns and the rows (``where``, or all) that it publishes.
+
+    ``about``: how many rows it may have, if the server has counted them lately.
+    """
 
     schema: str
     name: str
@@ -71,6 +74,7 @@ class UpstreamTable:
     columns: tuple[UpstreamColumn, ...]
     where: str = ""
     partitioned: bool = False
+    about: int | None = None
 
 
 Take = Callable[[Sequence[bytes]], None]

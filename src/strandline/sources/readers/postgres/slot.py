@@ -33,11 +33,12 @@ def check(
             f"another database answers: the source was made on {made.database!r} of cluster {made.system}, and this is "
             f"{standing.database!r} of {standing.system}; correct its connection, or {_ANEW}"
         )
-    _check_publication(standing, tables, publication)
+    check_publication(standing, tables, publication)
     _check_slot(standing, made, slot)
 
 
-def _check_publication(standing: Standing, tables: Iterable[tuple[str, str]], publication: str) -> None:
+def check_publication(standing: Standing, tables: Iterable[tuple[str, str]], publication: str) -> None:
+    """Raise `SourceError` if the publication does not have ``tables``, or does not say all of their changes."""
     name, wanted = quoted(publication), list(tables)
     if standing.published is None:
         listed = ", ".join(map(_dotted, wanted)) or "…"

@@ -59,8 +59,8 @@ _NUMERIC: Final = 1700
 class Change(NamedTuple):
     """What a message says of one row.
 
-    ``diff``: 1, or −1 for a row as it was.  ``gone``: of a key that has no row any more.  ``kept``: the positions of
-    columns that stay as they were.  ``reason``: why the row cannot be told, else empty.
+    ``diff``: 1, or −1 for a row as it was.  ``gone``: of a key that has no row from here on.  ``kept``: the positions
+    of columns that stay as they were.  ``reason``: why the row cannot be told, else empty.
     """
 
     texts: Texts
@@ -107,7 +107,7 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
         lacking = [column.name for column in upstream.columns if column.key and column.name not in declared]
         if lacking:
             raise SourceError(
-                f"table {reference!r} is told by its key, of which {', '.join(lacking)} is not declared: declare it, "
+                f"table {reference!r} is kept by its key, of which {', '.join(lacking)} is not declared: declare it, "
                 f"or set ALTER TABLE {reference} REPLICA IDENTITY FULL upstream"
             )
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
@@ -142,7 +142,7 @@ class Reading:
         return TakenBack() if self.note.key is None else Keyed(self.note.key)
 
     def layout(self, relation: Relation) -> Layout:
-        """Return where the declared columns stand.  Raises `Stops`: the table is not any more what it was."""
+        """Return where the declared columns stand.  Raises `Stops`: the table is no longer what it was."""
         positions = []
         at = {column.name: n for n, column in enumerate(relation.columns)}
         for was in self.note.columns:
@@ -151,7 +151,7 @@ class Reading:
             now = relation.columns[at[was.name]]
             if not _reads_alike(was, now.type_oid, now.modifier):
                 raise Stops(
-                    f"column {was.name!r} was of type {was.type_name} and is not any more, and its rows may have "
+                    f"column {was.name!r} was of type {was.type_name} and no longer is, and its rows may have "
                     f"changed with it; {_ANEW.format(self.reference)}"
                 )
             positions.append(at[was.name])
@@ -185,8 +185,8 @@ class Reading:
     def _whole(self, old: Tuple | None, *, key: bool) -> Tuple:
         if old is None or key:
             raise Stops(
-                "a row was updated or deleted, and upstream does not say what it was: its replica identity is not FULL "
-                f"any more; set it, and {_ANEW.format(self.reference)}"
+                "a row was updated or deleted, and upstream does not say what it was: its replica identity is no "
+                f"longer FULL; set it, and {_ANEW.format(self.reference)}"
             )
         return old
 

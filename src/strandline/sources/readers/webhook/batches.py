@@ -1,7 +1,7 @@
 """Requests that arrive while an append is under way are made durable together, in the next one.
 
-So a store that takes 50 ms for an append limits how long a sender waits, and not how many are served.  Who comes first
-appends for all that wait; nobody is spawned.
+So a store that takes 50 ms for an append limits how long a sender waits, and not how many are served.  The first that
+comes appends for all that wait; no task is spawned.
 
 Source: design page "sources" (acknowledged after durability).
 """
@@ -12,7 +12,8 @@ import asyncio
 from typing import Final
 
 from strandline.errors import StoreError, StrandlineError, Unavailable
-from strandline.sources.readers.webhook.inbox import Inbox, Outcome, Request, size
+from strandline.sources.readers.webhook.inbox import Inbox, Outcome, Request
+from strandline.sources.readers.webhook.kept import size
 
 BATCH_BYTES_MAX: Final = 4 << 20
 """A batch that has so many bytes is complete; a larger request is one alone."""

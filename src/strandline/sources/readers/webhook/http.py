@@ -22,7 +22,7 @@ LINE_BYTES_MAX: Final = 8 << 10
 HEADERS_MAX: Final = 64
 HEAD_BYTES_MAX: Final = 32 << 10
 READ_BYTES: Final = 64 << 10
-"""What a stream may buffer: `asyncio.start_server` gets it as its limit."""
+"""What a stream may buffer: ``asyncio.start_server`` gets it as its limit."""
 assert LINE_BYTES_MAX <= HEAD_BYTES_MAX <= READ_BYTES
 
 _REQUEST: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/1\.([01])")
@@ -93,7 +93,7 @@ class Head:
 async def read_head(stream: asyncio.StreamReader) -> Head | None:
     """Return the next request's head; None if the other side has ended the connection between requests.
 
-    Raises `Refused` for what is no request, or too much of one, and `asyncio.IncompleteReadError` if it breaks off.
+    Raises `Refused` for what is no request, or too much of one, and ``asyncio.IncompleteReadError`` if it breaks off.
     """
     first = await _line(stream, or_end=True)
     if first is None:

@@ -5,10 +5,9 @@ acknowledged; from there it is read by range like any other upstream, and once t
 withdraws it from the shard.  A message's offset is its number, from 0, in the order of the shard.
 
 The shard holds three kinds of records; each is there until it is withdrawn:
-
-- `Arrival`: a request with its messages, until it is durable in the collection;
-- `Seen`: the key of a request that was forgotten, until the key is too;
-- `Next`: the offset of the next message, once requests were forgotten: offsets never go back.
+an `Arrival` is a request with its messages, until it is durable in the collection; `Seen` the key of a request that was
+forgotten, until the key is too; `Next` the offset of the next message, once requests were forgotten: offsets never go
+back (`kept.py`).
 
 One append makes a batch of requests durable.  Each append takes one time of the shard, so of two processes one appends
 at a time, and one of an older epoch never.
@@ -31,13 +30,13 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
-import xxhash
 
 from strandline.errors import CorruptionError, SourceError
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.handles.write import fenced
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
+from strandline.sources.readers.webhook.kept import Arrival, Kept, Next, Seen, content, decode, encode, seen_of, size
 from strandline.store.clock import Clock
 
 HOLD: Final = "webhook"
@@ -47,42 +46,6 @@ RELEASE_EVERY: Final = 16
 """The shard's past is released when so many more appends can be added up."""
 LOOK_MS: Final = 60_000
 """Keys that are too old are looked for as often."""
-MESSAGE_BYTES: Final = 64
-"""What a message takes besides its bytes."""
-
-
-class Arrival(msgspec.Struct, frozen=True, array_like=True, tag="arrival"):
-    """A request: the offset of its first message, when it came, its key (or none), chosen headers, its messages."""
-
-    first: int
-    at_ms: int
-    key: str
-    headers: tuple[tuple[str, bytes], ...]
-    messages: tuple[bytes, ...]
-
-    @property
-    def end(self) -> int:
-        """The offset after its last message."""
-        return self.first + len(self.messages)
-
-
-class Seen(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
-    """A key: where the messages of its request began, their number, when it came, and a hash of its content."""
-
-    key: str
-    first: int
-    count: int
-    at_ms: int
-    content: int
-
-
-class Next(msgspec.Struct, frozen=True, array_like=True, tag="next"):
-    """The offset of the next message if none waits."""
-
-    offset: int
-
-
-Kept: TypeAlias = Arrival | Seen | Next
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +86,6 @@ Outcome: TypeAlias = Taken | Full | Reused
 class _Change(NamedTuple):
     withdrawn: Sequence[Kept]
     added: Sequence[Kept]
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Kept)
 
 
 class Inbox:
@@ -197,7 +156,7 @@ class Inbox:
                 seen = known.get(request.key) or self._seen.get(request.key)
                 arrival = Arrival(start, self._clock.now_ms(), request.key, request.headers, request.messages)
                 if request.key and seen is not None:
-                    same = seen.content == _content(request.messages)
+                    same = seen.content == content(request.messages)
                     outcomes.append(Taken(seen.first, seen.count, again=True) if same else Reused(request.key))
                 elif waiting and waiting + size(request.messages) > self._room:  # what is alone always has room
                     outcomes.append(Full(waiting))
@@ -206,7 +165,7 @@ class Inbox:
                     arrivals.append(arrival)
                     start, waiting = arrival.end, waiting + size(request.messages)
                     if request.key:
-                        known[request.key] = _seen(arrival)
+                        known[request.key] = seen_of(arrival)
             return _Change((), arrivals)
 
         await self._commit(plan)
@@ -248,7 +207,7 @@ class Inbox:
             if not gone:
                 return _Change((), ())
             marks = [] if self._mark is None else [self._mark]
-            kept = [_seen(each) for each in gone if each.key]
+            kept = [seen_of(each) for each in gone if each.key]
             return _Change([*gone, *self._outdated(), *marks], [*kept, Next(self.next)])
 
         await self._commit(plan)
@@ -276,8 +235,8 @@ class Inbox:
             await self.refresh()
         while any(change := plan()):
             at = self._upper
-            records = [Record(_encoder.encode(each), at, -1) for each in change.withdrawn]
-            records += [Record(_encoder.encode(each), at, 1) for each in change.added]
+            records = [Record(encode(each), at, -1) for each in change.withdrawn]
+            records += [Record(encode(each), at, 1) for each in change.added]
             self._in_doubt = True
             match await self._shard.append(records, Frontier(at), Frontier(at + 1)):
                 case Appended():
@@ -299,7 +258,7 @@ class Inbox:
 
     def _adopt(self, record: Record) -> None:
         try:
-            kept = _decoder.decode(record.data)
+            kept = decode(record.data)
         except msgspec.MsgspecError as error:
             raise CorruptionError(f"record shard {self._shard.shard!r} holds what is no inbox's: {error}") from error
         if record.diff == 1:
@@ -316,7 +275,7 @@ class Inbox:
                 self.next = max(self.next, kept.end)
                 self.waiting += size(kept.messages)
                 if kept.key:
-                    self._seen[kept.key] = _seen(kept)
+                    self._seen[kept.key] = seen_of(kept)
             case Seen():
                 self._seen[kept.key] = kept
             case Next():
@@ -337,20 +296,3 @@ class Inbox:
             case Next():
                 if self._mark == kept:
                     self._mark = None
-
-
-def size(messages: Sequence[bytes]) -> int:
-    """Return how many bytes messages take."""
-    return sum(map(len, messages)) + MESSAGE_BYTES * len(messages)
-
-
-def _content(messages: Sequence[bytes]) -> int:
-    found = xxhash.xxh64()
-    for each in messages:
-        found.update(len(each).to_bytes(8, "big"))
-        found.update(each)
-    return found.intdigest() >> 1
-
-
-def _seen(arrival: Arrival) -> Seen:
-    return Seen(arrival.key, arrival.first, len(arrival.messages), arrival.at_ms, _content(arrival.messages))

@@ -61,7 +61,7 @@ def _bytes(text: str) -> int:
 SIZE: Final = Kind(_bytes, {"pattern": r"^\s*\d+\s*([kKmMgG][bB])?\s*$"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WebhookOptions:
     """Where to listen, who may send, and what a message is.
 
@@ -125,6 +125,9 @@ class WebhookOptions:
         for name in _OF_CSV:
             if getattr(self, name) is not None and self.format is not Format.CSV:
                 raise ValueError(f"option {name!r} does not go with format {self.format.value!r}")
+
+    def __repr__(self) -> str:
+        return f"WebhookOptions({self.listen!r}, {self.path!r})"  # the token is a secret
 
     @property
     def place(self) -> tuple[str, int]:

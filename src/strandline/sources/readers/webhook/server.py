@@ -12,7 +12,7 @@
 | 503, `Retry-After` | the store does not answer, or another environment has taken over: send it again |
 
 What a body means is not asked: a message that cannot be decoded is acknowledged, and becomes a row of the error half,
-where somebody sees it.  A sender that got 400 would drop it in silence.
+where an operator sees it.  A sender that got 400 would drop it in silence.
 
 Source: design page "sources" (webhook: acknowledged after durability, back-pressure, size limits, token).
 """
@@ -178,7 +178,7 @@ class WebhookServer:
         return Request(found, head.text("idempotency-key"), kept)
 
     async def _taken(self, request: Request) -> dict[str, object]:
-        """Make a request durable; return what its sender is told."""
+        """Make a request durable; return the body of the answer."""
         if self.failed is not None:
             raise self.failed
         match await self._batches.offer(request):

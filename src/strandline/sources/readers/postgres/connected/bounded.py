@@ -35,7 +35,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     @property
     def ended(self) -> bool:
-        """Whether an idle connection is of no use any more: the server has something to say, which is farewell."""
+        """Whether an idle connection is of no use: the server has something to say, which is farewell."""
         if self.closed:
             return True
         watched = select.poll()
@@ -81,7 +81,7 @@ def published(connection: psycopg.Connection[tuple[Any, ...]], publication: str)
 
 @contextmanager
 def failing(place: str, what: str, drop: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Raise psycopg's errors as ours; ``drop`` ends the connection, whose state is not known any more."""
+    """Raise psycopg's errors as ours; ``drop`` ends the connection, whose state is no longer known."""
     try:
         yield
     except psycopg.Error as error:

@@ -12,7 +12,7 @@ snapshot waits (`UNSETTLED`); else it would miss a row for good.  The slot is dr
 what it sees.
 
 Making a slot waits for all transactions that run.  That may take long, so it goes on in its thread while calls that
-ask for it are told `Unavailable`.
+ask for it raise `Unavailable`.
 
 Source: PostgreSQL's manual, "Streaming Replication Protocol", "Logical Decoding Concepts" (exported snapshots).
 """
@@ -259,6 +259,6 @@ def _end(connections: Sequence[BoundedConnection]) -> None:
 
 
 def _abandon(made: asyncio.Future[Any]) -> None:
-    """Take note of how something ended that nobody waits for any more."""
+    """Take note of how something ended that no call waits for."""
     if not made.cancelled():
         made.exception()

@@ -8,7 +8,7 @@ Source: design page "sources" (snapshots); PostgreSQL's manual, "COPY" (CSV: an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from pyarrow import csv
@@ -23,14 +23,20 @@ from strandline.sources.readers.postgres.server import Snapshot, UpstreamTable
 from strandline.sources.readers.postgres.tables import Change, Reading
 
 
-async def copied(snapshot: Snapshot, upstream: UpstreamTable, reading: Reading, time: int, into: Aside) -> None:
-    """Put the rows of a table into ``into``, at ``time``, before all changes."""
+async def copied(
+    snapshot: Snapshot, upstream: UpstreamTable, reading: Reading, time: int, into: Aside, seen: Callable[[int], None]
+) -> None:
+    """Put the rows of a table into ``into``, at ``time``, before all changes; say how many each time.
+
+    ``seen`` is called in the thread that copies.
+    """
     columns = [column.name for column in reading.note.columns]
 
     def take(lines: Sequence[bytes]) -> None:
         if lines:
             table = _table_of(reading, parsed(lines, len(columns)), snapshot.position)
             into.add(table.append_column(TIME, pa.array([time] * table.num_rows, pa.int64())))
+            seen(table.num_rows)
 
     await snapshot.copy(upstream, columns, take)
 

@@ -1,4 +1,4 @@
-"""Plans that decode messages in this process, prepared once for each format: no Spark job, and no planning.
+"""Plans over few rows of this process that are no nodes, as those that decode: prepared once, no job, no planning.
 
 Source: design page "compute" (prepared plans).
 """
