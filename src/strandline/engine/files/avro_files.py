@@ -82,6 +82,8 @@ class AvroFiles:
                     record = next(records)
                 except StopIteration:
                     return
+                except OSError:
+                    raise  # the machine refused the file; its bytes may be whole
                 except Exception as error:  # noqa: BLE001 - damaged bytes make it raise anything, with texts that differ
                     yield _error(file, number, f"from here on the file is damaged ({type(error).__name__})", "")
                     return

@@ -31,7 +31,7 @@ from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.files import file_errors, json_lines, small
 from strandline.engine.files.avro_files import AvroFiles
-from strandline.engine.files.file_bytes import FileBytes
+from strandline.engine.files.file_bytes import S3A, FileBytes
 from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
 from strandline.engine.files.small import is_small
@@ -77,6 +77,7 @@ class SparkFiles:
 
     def _decode(self, files: Sequence[DatedFile], schema: Schema, form: FileFormat, *, locate: bool) -> Rows:
         _refuse_types(schema, form)
+        _refuse_places(files, form)
         layouts, unusable = group(files, schema, form, self._bytes)
         refused = _refusals(unusable, schema)
         if not locate and is_small(files, form):
@@ -209,6 +210,11 @@ def _long(value: int) -> Column:
 
 def _columns(schema: Schema) -> list[Column]:
     return [F.expr(forms.normalised(quote(name), kind)).alias(name) for name, kind in types.columns(schema)]
+
+
+def _refuse_places(files: Sequence[DatedFile], form: FileFormat) -> None:
+    if form.encoding is Encoding.AVRO and any(file.path.startswith(S3A) for file in files):
+        raise DefinitionError("Avro files are read from directories, not from object stores: use json or parquet there")
 
 
 def _refuse_types(schema: Schema, form: FileFormat) -> None:
