@@ -17,16 +17,16 @@ from strandline.bench.environment import TICK_MS
 from strandline.controller.asking.holding import Hold
 from strandline.controller.asking.reads import snapshot
 from strandline.controller.core import Core
-from strandline.controller.defining import definitions
+from strandline.controller.defining import definitions, sources
 from strandline.controller.language.statements import CreateSource, CreateView
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import CollectionError, Position
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.keyed_log import SCHEMA, KeyedLog, KeyedLogReader, Said, kind
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import ListEngine, listed
 from strandline.testing.simulation.kernel import run_sync
+from strandline.testing.upstreams.keyed_log import SCHEMA, KeyedLog, KeyedLogReader, Said, kind
 from strandline.wiring import registry
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class Log:
 
     def check(self, *_: Any) -> None:
         """Accept it."""
+
+    def connections(self, *_: Any) -> dict[str, str]:
+        """Use none."""
+        return {}
 
     async def reader(self, *_: Any) -> KeyedLogReader:
         """Open it."""
@@ -85,7 +89,7 @@ def test_over_lists_a_source_and_a_view_are_what_the_messages_say_also_after_a_r
         return +counted
 
     core = opened(0)
-    run_sync(definitions.create_source(core, CreateSource("s", SCHEMA.ddl, "log", {})))
+    run_sync(sources.create_source(core, CreateSource("s", SCHEMA.ddl, "log", {})))
     run_sync(definitions.create_view(core, CreateView("w", VIEW, Position(1, 1))))
     for number, messages in enumerate(history, start=1):
         upstream.say(*messages)

@@ -2,7 +2,8 @@
 
     python ingesting_child.py ROOT OPTIONS-AS-JSON
 
-Started by `test_postgres_source.py`.  A line of its output is a JSON object: the upper of each table, or the problem.
+Started by `test_postgres_source.py`.  A line of its output is a JSON object: the upper of each table and
+what upstream may forget, or the problem.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from strandline.sources.readers.postgres.connected.psycopg_server import Psycopg
 from strandline.sources.readers.postgres.kind import opened
 from strandline.sources.readers.postgres.ledger import Ledger
 from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard, Stalled
 from strandline.store.blob_kinds.file import FileBlob
@@ -75,7 +77,7 @@ async def once(ingestion: Ingestion, now: int) -> dict[str, object]:
     outcomes += [await ingestion.catch_up(table) for table in TABLES]
     problems = [str(outcome.error) for outcome in outcomes if isinstance(outcome, Stalled)]
     uppers = {table: as_time(ingestion.upper_of(table)) for table in TABLES}
-    return {"problem": problems[0]} if problems else uppers
+    return {"problem": problems[0]} if problems else {**uppers, "resume": ingestion.status.resume[PARTITION]}
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ def survive(kills: int, messages: int, root: Path, server: KafkaServer, spark, r
 
 
 def delete(town: Town, spark, expected: Counter[tuple[int, int, int]]) -> None:
-    """Delete what is committed, and go on; then delete what nobody has read, and see that it is told."""
+    """Delete what is committed, and go on; then delete what was not read, and see that the source says so."""
     committed = town.committed()
     town.server.delete_records(town.topic, {int(p): offset for p, offset in committed.entries})
     first = town.produced

@@ -156,11 +156,10 @@ def test_the_sum_is_constant_at_every_readable_time(tmp_path, database, kills, r
             process.wait()
         process = bank.start()
         bank.wait(process, lambda said: len([each for each in said if "problem" not in each]) > 3)
-    known = len(bank.said())
     try:
         upstream = {table: Counter(dict(database.run(f"SELECT id, balance FROM {table}"))) for table in TABLES}
-        # Two whole rounds that began after the last transfer have all of them.
-        bank.wait(process, lambda said: len([each for each in said[known:] if "problem" not in each]) > 2)
+        ((written,),) = database.run("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint")
+        bank.wait(process, lambda said: said[-1].get("resume", 0) >= written)
     finally:
         process.kill()
         process.wait()
@@ -174,11 +173,9 @@ def test_the_sum_is_constant_at_every_readable_time(tmp_path, database, kills, r
     checked = constant(found)
     record_property("postgres_times_checked", checked)
     assert checked > 10 * kills
-    ((confirmed, durable),) = database.run(
-        f"SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn() FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
-    )
-    assert confirmed is not None
-    assert durable is not None
+    assert database.run(
+        f"SELECT confirmed_flush_lsn - '0/0' >= {written} FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
+    ) == [(True,)], "upstream may forget all that was written"
 
 
 def constant(found) -> int:

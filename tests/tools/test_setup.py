@@ -218,7 +218,7 @@ def test_the_jars_of_servers_are_fetched_once_and_only_when_asked(machine: Machi
 
 @pytest.mark.parametrize("there", ["kafka.jar", "another.jar"])
 def test_a_jar_that_is_not_the_one_of_the_list_is_not_used(machine: Machine, maven: Path, there: str) -> None:
-    """Damage: tests run, with our rights, whatever a repository or somebody before it answers."""
+    """Damage: tests run, with our rights, whatever a repository, or a program in between, answers."""
     (maven / there).write_text("another jar")
     done = machine.setup("--servers", "bash", "-c", "echo ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")

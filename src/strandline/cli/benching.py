@@ -173,23 +173,53 @@ def consistency(
 @app.command()
 def sources(
     context: typer.Context,
-    kafka: Annotated[str, typer.Option(metavar="HOST:PORT", help="A Kafka broker to make a topic at.")],
+    kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker to make a topic at.")] = None,
     kafka_jars: Annotated[
         str, typer.Option(metavar="DIR", help="Where Spark's Kafka connector is: a directory, or 'maven'.")
     ] = "maven",
     messages: Annotated[int, typer.Option(metavar="N", min=1, help="How many messages are read.")] = 1_000_000,
+    postgres: Annotated[
+        str | None,
+        typer.Option(metavar="USER@HOST:PORT/DATABASE", help="A PostgreSQL database to make a table in."),
+    ] = None,
+    rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows the table has.")] = 500_000,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each side has its turn.")] = 3,
     directory: DirectoryOption = None,
     json: JsonOption = True,
 ) -> None:
-    """Measure reading a topic into a durable collection, beside plain Spark that writes Parquet."""
+    """Measure reading topics and tables into durable collections, beside plain Spark that writes Parquet."""
     from strandline.bench.sources.kafka import measure_kafka
+    from strandline.bench.sources.postgres import measure_postgres
     from strandline.engine.session.kafka_jars import jars
 
-    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
-        return {"kafka": measure_kafka(session, place, kafka, messages=messages, rounds=rounds)}
+    if kafka is None and postgres is None:
+        raise typer.BadParameter("say which upstream is measured: --kafka or --postgres")
 
-    _bench(context, "sources", directory, measure, json=json, settings=jars({}, kafka_jars))
+    def measure(session: SparkSession, place: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if kafka is not None:
+            found["kafka"] = measure_kafka(session, place / "kafka", kafka, messages=messages, rounds=rounds)
+        if postgres is not None:
+            options = _database(postgres)
+            found["postgres"] = measure_postgres(session, place / "postgres", options, rows=rows, rounds=rounds)
+        return found
+
+    settings = jars({}, kafka_jars) if kafka is not None else {}
+    _bench(context, "sources", directory, measure, json=json, settings=settings)
+
+
+def _database(text: str) -> dict[str, str]:
+    """Return the options of a source that a user, a host, a port and a database make; a password by PGPASSWORD.
+
+    >>> _database("me@db:5432/shop")
+    {'user': 'me', 'host': 'db', 'port': '5432', 'database': 'shop'}
+    """
+    user, _, rest = text.rpartition("@")
+    address, _, database = rest.partition("/")
+    host, _, port = address.rpartition(":")
+    if not (user and host and port and database):
+        raise typer.BadParameter(f"{text!r} is not USER@HOST:PORT/DATABASE", param_hint="--postgres")
+    return {"user": user, "host": host, "port": port, "database": database}
 
 
 def _number(text: str) -> int:

@@ -350,9 +350,9 @@ class SparkEngine:
         self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
     ) -> Rows:
         """See `Engine.keyed`."""
-        given = {newest.RECORDS: records, newest.HELD: held, newest.ERRORS: errors}
+        frame = newest.without_idle(unwrap(records))
+        given = {newest.RECORDS: wrap(frame), newest.HELD: held, newest.ERRORS: errors}
         there = {name: rows for name, rows in given.items() if rows is not None}
-        frame = unwrap(records)
         node = newest.plan(frame.names, schema, key, held=held is not None, errors=errors is not None)
         return await self.evaluate(node, there, origin=_earliest(frame))
 

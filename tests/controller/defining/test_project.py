@@ -154,7 +154,7 @@ def test_references_stay_references_and_their_files_are_seen_from_the_project(tm
     ("files", "said"),
     [
         ({"sources__a_yml": "columns: a INT\noption: {}"}, "sources/a.yml: .*`option`"),
-        ({"sources__a_yml": "include: [size]"}, "sources/a.yml: include: there is no 'size'; there is key, partition"),
+        ({"sources__a_yml": "include: [size]"}, "sources/a.yml: include: there is no 'size'; there is key, timestamp"),
         ({"sources__a_yml": "options: {key: a}\nkey: [a]"}, "sources/a.yml: option 'key' is given twice"),
         ({"sources__a_yml": "from: kafka\nusing: kafka"}, "sources/a.yml: `from` and `using` name one connector both"),
         ({"tables__a_yml": "source: s\nreference: r"}, "tables/a.yml: columns is missing"),

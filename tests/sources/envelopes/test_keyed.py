@@ -24,8 +24,8 @@ from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import Advanced, OutputShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.keyed_log import KEY, SCHEMA, KeyedLog, KeyedLogReader, Said
 from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.upstreams.keyed_log import KEY, SCHEMA, KeyedLog, KeyedLogReader, Said
 
 
 class Crash(BaseException):

@@ -15,9 +15,9 @@ from strandline.algebra.keyed import GONE, ORDER
 from strandline.algebra.schema import TIME
 from strandline.sources.envelopes import keyed_spec
 from strandline.sources.envelopes.keyed import NewestByKey
-from strandline.testing.keyed_log import Said
 from strandline.testing.lists import list_engine
 from strandline.testing.lists.list_engine import ListEngine
+from strandline.testing.upstreams.keyed_log import Said
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 HISTORIES: Final = 12

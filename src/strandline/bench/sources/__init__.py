@@ -3,4 +3,4 @@
 One file for each upstream.
 """
 
-__all__ = ["kafka"]
+__all__ = ["kafka", "postgres"]

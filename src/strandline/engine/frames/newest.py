@@ -14,6 +14,7 @@ from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.nodes import NOTHING, Get, Newest, Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.engine.frames import inline
+from strandline.engine.frames.rows import Frame, Local
 from strandline.errors import InvalidUsage
 
 RECORDS: Final = "records"
@@ -65,6 +66,19 @@ def table_of(records: pa.Table, schema: Schema) -> pa.Table:
         elif name == DIFF:
             columns[name] = pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), records.num_rows)])
     return pa.table(columns)
+
+
+def without_idle(records: Frame) -> Frame:
+    """Return records without the columns of errors and of what was left out, where no record has one.
+
+    Most steps have neither, and their plan is the shorter one.
+    """
+    match records:
+        case Local(table, plain):
+            idle = [n for n in (ERROR, KEPT) if n in table.column_names and table[n].null_count == table.num_rows]
+            return Local(table.drop_columns(idle), plain) if idle else records
+        case _:
+            return records
 
 
 def _as_they_are(names: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -242,7 +242,7 @@ class KeyedContract:
         self.run(body())
 
     def test_what_stays_as_it_was_is_not_invented(self, engine: Engine, load: Load) -> None:
-        """Damage: a value that upstream did not send becomes NULL, and nobody is told."""
+        """Damage: a value that upstream did not send becomes NULL, without an error."""
         partial: Row = {"k": 1, "w": 8, KEPT: ["v"], TIME: 3, ORDER: 0, GONE: False}
         row = {**dict.fromkeys((*TYPES, ERROR)), "k": 1, "v": "long", "w": 7, DIFF: 1}
 

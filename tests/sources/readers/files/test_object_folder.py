@@ -209,13 +209,14 @@ given = ", ".join(f"{name} '{value}'" for name, value in storage.items())
 with strandline.open("s3://strandline/files/end/to/end", config=config) as env:
     for kind in ("json", "csv", "parquet"):
         path = f"s3://strandline/files/incoming/*.{kind}"
-        env.execute(f"CREATE SOURCE s_{kind} (n bigint) USING files OPTIONS (path '{path}', settle '0', {given})")
+        options = f"path '{path}', settle '0', on_error 'continue', {given}"
+        env.execute(f"CREATE SOURCE s_{kind} (n bigint) USING files OPTIONS ({options})")
     env.tick()
     found = {}
     for kind in ("json", "csv", "parquet"):
         row = env.query(f"SELECT count(*) AS rows, sum(n) AS total FROM s_{kind}").collect()[0]
-        errors = [json.loads(each[0]) for each in env.query(f"SELECT error FROM s_{kind}_errors").collect()]
-        found[kind] = [row.rows, row.total, sorted([each["file"], each["line"]] for each in errors)]
+        errors = env.query(f"SELECT file, line FROM s_{kind}_errors").collect()
+        found[kind] = [row.rows, row.total, sorted([each.file, each.line] for each in errors)]
     print(json.dumps(found))
 """
 

@@ -180,7 +180,7 @@ def test_messages_come_whole(make: Callable[..., Place]) -> None:
 
 
 def test_what_a_transaction_aborted_is_never_read_and_what_is_open_not_yet(make: Callable[..., Place]) -> None:
-    """Damage: rows that upstream took back before anybody saw them are in a view."""
+    """Damage: rows that upstream took back before any reader saw them are in a view."""
     place = make(partitions=1)
 
     def transaction(producer: Any, *values: str) -> None:
@@ -214,7 +214,7 @@ def test_what_a_transaction_aborted_is_never_read_and_what_is_open_not_yet(make:
 
 @pytest.mark.time_limit(120)
 def test_a_compacted_topic_is_read_to_its_end(make: Callable[..., Place]) -> None:
-    """Damage: a source waits for offsets that hold no message any more."""
+    """Damage: a source waits for offsets that no longer hold a message."""
     place = make(partitions=1, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01")
 
     async def body() -> None:
@@ -276,7 +276,7 @@ def test_a_topic_that_was_dropped_or_made_anew_stops_the_source(make: Callable[.
 
 
 def test_records_may_be_deleted_up_to_what_is_committed_and_no_further(make: Callable[..., Place]) -> None:
-    """Damage: an operator who deletes by the group's offsets loses rows; or retention makes a gap that nobody sees."""
+    """Damage: an operator who deletes by the group's offsets loses rows; or retention makes a gap that no reader sees."""
     place = make(partitions=1)
 
     async def body() -> None:
@@ -340,7 +340,7 @@ def test_a_broker_that_goes_and_comes_back(kafka_broker: KafkaServer, how: str) 
 def test_a_guarded_cluster_wants_a_password_and_a_certificate_that_is_trusted(
     make: Callable[..., Place], sasl: str
 ) -> None:
-    """Damage: a password is sent where anybody reads it; or a wrong one looks like a broker that is away."""
+    """Damage: a password is sent in the clear; or a wrong one looks like a broker that is away."""
     place = make(partitions=1)
     place.append(0, "1")
     right = {

@@ -102,7 +102,7 @@ def test_secrets_are_not_shown() -> None:
     [(False, False, "PLAINTEXT"), (True, False, "SSL"), (False, True, "SASL_PLAINTEXT"), (True, True, "SASL_SSL")],
 )
 def test_how_the_two_ends_speak_has_kafkas_name(tls: bool, sasl: bool, name: str) -> None:
-    """Damage: a password goes over a connection that anybody can read."""
+    """Damage: a password goes over a connection in the clear."""
     assert protocol(options(tls=str(tls).lower(), **(LOGIN if sasl else {}))) == name
 
 

@@ -221,7 +221,7 @@ def test_a_broker_that_is_away_is_asked_again() -> None:
 
 
 def test_a_commit_names_what_moved_and_never_goes_back() -> None:
-    """Damage: an idle topic costs a commit each second; or somebody who deletes by the group's offsets loses rows."""
+    """Damage: an idle topic costs a commit each second; or an operator who deletes by the group's offsets loses rows."""
 
     async def body() -> None:
         place = Place()
@@ -263,7 +263,7 @@ def test_many_messages_are_left_to_spark_if_it_can_read_them() -> None:
     asyncio.run(body())
 
 
-def test_an_operator_is_told_that_sparks_connector_is_missed() -> None:
+def test_the_reader_reports_that_sparks_connector_is_missed() -> None:
     """Damage: a long topic takes the memory of a process, and its operator does not know that it need not."""
 
     async def body() -> None:

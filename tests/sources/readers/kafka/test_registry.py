@@ -68,7 +68,7 @@ def test_a_registry_that_fails_is_asked_later_and_the_error_names_the_id(server:
 
 
 def test_a_registry_that_wants_a_password_gets_it_and_messages_do_not(server: RegistryServer) -> None:
-    """Damage: a password is shown, or sent to nobody."""
+    """Damage: a password is shown, or not sent at all."""
     server.guarded = True
     number = server.register("t-value", '"string"')
     with pytest.raises(Unavailable, match="401"):

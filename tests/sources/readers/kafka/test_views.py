@@ -125,7 +125,7 @@ def test_csv_and_text(town: Town) -> None:
 
 
 def test_avro_by_the_schemas_of_a_registry(town: Town, registry: RegistryServer) -> None:
-    """A schema that changes while messages come, and a message whose schema nobody knows."""
+    """A schema that changes while messages come, and a message whose schema the registry does not know."""
     topic = town.source("s", "a BIGINT, b STRING", partitions=1, format="avro", registry_url=registry.url)
     first = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
     second = {**first, "fields": [*first["fields"], {"name": "b", "type": ["null", "string"], "default": None}]}
@@ -185,7 +185,7 @@ def test_debezium(town: Town) -> None:
     assert town.rows("SELECT * FROM s") == [(1, "z")]
 
 
-def test_bad_messages_are_told_with_their_places_and_the_others_go_on(town: Town) -> None:
+def test_bad_messages_are_errors_with_their_places_and_the_others_go_on(town: Town) -> None:
     """Nothing is dropped silently."""
     topic = town.source("s", "a INT", partitions=1, format="json")
     town.server.produce(topic, ['{"a": 1}', '{"a": "x"}', "no json", b"\xff\xfe", '{"a": 2}'])

@@ -12,7 +12,7 @@ from strandline.errors import CorruptionError, SourceError
 from strandline.sources.readers.postgres.log import Log
 from strandline.sources.readers.postgres.pgoutput import DamagedMessage, Identity
 from strandline.sources.readers.postgres.tables import Reading, noted
-from strandline.testing.lists.list_postgres import ListDatabase, insert
+from strandline.testing.postgres.list_postgres import ListDatabase, insert
 
 SCHEMA = Schema((Column("id", "int"), Column("v", "string")))
 

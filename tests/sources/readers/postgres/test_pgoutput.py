@@ -50,7 +50,7 @@ def test_every_kind_of_message_is_read():
     assert kinds[Begin] == kinds[Commit]
 
 
-def test_a_transaction_is_told_by_where_its_commit_begins():
+def test_a_transaction_is_known_by_where_its_commit_begins():
     """Damage: a transaction is taken for another one, and left out or read twice."""
     begun, ended = of(Begin), of(Commit)
     assert [each.commit_lsn for each in begun] == [each.commit_lsn for each in ended]

@@ -573,7 +573,7 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
     asyncio.run(body())
 
 
-def test_a_role_that_may_not_is_told_what_it_needs(place):
+def test_a_role_without_the_rights_learns_what_it_needs(place):
     """Damage: the message names neither the role's right nor the table."""
     place.database.run(
         "DROP ROLE IF EXISTS reads", "CREATE ROLE reads LOGIN REPLICATION",

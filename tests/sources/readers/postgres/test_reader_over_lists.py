@@ -25,7 +25,7 @@ from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
-from strandline.testing.lists.list_postgres import ListDatabase, ListServer, delete, insert, update
+from strandline.testing.postgres.list_postgres import ListDatabase, ListServer, delete, insert, update
 
 SCHEMA = Schema((Column("id", "int"), Column("n", "int"), Column("v", "string")))
 PROCESSES = count()

@@ -163,7 +163,7 @@ class KafkaReader:
             raise SourceError(
                 f"topic {self._options.topic!r}, partition {partition}: messages from offset {begun} on have to be "
                 f"read, and the brokers have those from {ends.low} on only; they were deleted before they were read "
-                "(by retention, or by an operator), so the source cannot go on without a gap: make a new one"
+                "(retention, or an operator deleted records), so the source cannot go on without a gap: make a new one"
             )
 
     def _refuse_missing(self, partition: int, end: int, ends: Ends) -> None:

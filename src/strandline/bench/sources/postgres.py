@@ -1,7 +1,7 @@
-"""`strandline bench sources`, the section of PostgreSQL: a table as it is, and its changes, into a durable collection.
+"""From a table of PostgreSQL to a durable collection, as it is and as it changes.
 
-The peer of the snapshot copies the table out to CSV, and plain Spark reads that and writes Parquet.  No Spark reads a
-logical slot; the floor of the changes is to fetch the same messages from the slot, and to decode none of them.
+The peer of the snapshot copies the table out to CSV, which plain Spark reads.  No Spark reads a logical slot; the floor
+of the changes is to fetch the same messages from the slot, and to decode none of them.
 
 Source: design page "the public face" (benchmarks).
 """
@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.bench.measured import opened
-from strandline.testing import databases
+from strandline.testing.postgres import databases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ROUNDS: Final = 3
+COLUMNS: Final = "id BIGINT, customer BIGINT, amount DECIMAL(12, 2), at TIMESTAMP, note STRING"
 ROWS: Final = 500_000
 CHANGED: Final = 100_000
-ROUNDS: Final = 3
-COLUMNS: Final = "id BIGINT, customer INT, amount DECIMAL(12, 2), at TIMESTAMP, note STRING"
+
 _TABLE: Final = "strandline_bench"
 _FILL: Final = f"""
     INSERT INTO {_TABLE} SELECT i, i % 5003, (i % 10000) + (i % 100) / 100.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postgres_server import PostgresServer
-from strandline.bench.postgres_source import measure_postgres
+from strandline.bench.sources.postgres import measure_postgres
 
 
 @pytest.mark.server

@@ -1,0 +1,1 @@
+"""PostgreSQL for tests and benchmarks of sources: a server in memory, and statements to a real one."""
