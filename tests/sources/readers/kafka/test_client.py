@@ -276,7 +276,7 @@ def test_a_topic_that_was_dropped_or_made_anew_stops_the_source(make: Callable[.
 
 
 def test_records_may_be_deleted_up_to_what_is_committed_and_no_further(make: Callable[..., Place]) -> None:
-    """Damage: an operator who deletes by the group's offsets loses rows; or retention makes a gap that no reader sees."""
+    """Damage: an operator who deletes by the group's offsets loses rows; or a gap that no reader sees."""
     place = make(partitions=1)
 
     async def body() -> None:

@@ -221,7 +221,7 @@ def test_a_broker_that_is_away_is_asked_again() -> None:
 
 
 def test_a_commit_names_what_moved_and_never_goes_back() -> None:
-    """Damage: an idle topic costs a commit each second; or an operator who deletes by the group's offsets loses rows."""
+    """Damage: an idle topic costs a commit each second; or who deletes by the group's offsets loses rows."""
 
     async def body() -> None:
         place = Place()
