@@ -25,7 +25,7 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.creating import create
 from strandline.controller.language import arguments
-from strandline.controller.language.statements import CreateSource, CreateTable, CreateView, Drop
+from strandline.controller.language.statements import CreateSource, CreateSourceTable, CreateTable, CreateView, Drop
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import View
 from strandline.errors import InvalidUsage
@@ -92,7 +92,7 @@ class Measured:
     async def execute(self, text: str) -> None:
         """Run CREATE TABLE, CREATE SOURCE, CREATE MATERIALIZED VIEW (the next tick computes it) or DROP."""
         match arguments.statement(text):
-            case CreateTable() | CreateSource() | CreateView() as s:
+            case CreateTable() | CreateSource() | CreateSourceTable() | CreateView() as s:
                 await create(self.core, s)
             case Drop() as s:
                 await definitions.drop(self.core, s)

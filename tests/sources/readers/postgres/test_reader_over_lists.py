@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -14,6 +15,7 @@ from strandline.algebra.keyed import GONE
 from strandline.algebra.schema import DIFF, ERROR, Column, Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.persist.client import PersistClient
+from strandline.sources.reader import Keyed, TakenBack
 from strandline.sources.readers.postgres.kind import opened
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, TableNote
 from strandline.sources.readers.postgres.options import PostgresOptions
@@ -316,19 +318,47 @@ def test_a_large_value_that_stayed_is_said_and_never_invented():
     asyncio.run(body())
 
 
+def test_a_table_that_is_created_anew_is_read_as_it_is_then():
+    """Damage: what was known of a dropped table decides how its successor is read, and what to do does not help."""
+
+    async def body():
+        place = Place()
+        assert (await place.reader()).records("public.t") == Keyed(("id",))
+        place.schemas = {}
+        await place.reader()
+        table = place.database.tables["t"]
+        place.database.tables["t"] = replace(table, identity=Identity.FULL)
+        place.schemas = {"public.t": SCHEMA}
+        assert (await place.reader()).records("public.t") == TakenBack()
+        place.schemas = {"public.t": Schema((Column("n", "int"),))}
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        (row,) = await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        assert row["n"] == 0
+        place.database.tables["t"] = table
+        place.schemas = {"public.t": SCHEMA}
+        reader = await place.reader()
+        place.database.tables["t"] = replace(table, identity=Identity.FULL)
+        with pytest.raises(SourceError, match="another replica identity"):
+            await reader.snapshot("public.t")
+        assert (await place.reader()).records("public.t") == TakenBack()
+
+    asyncio.run(body())
+
+
 def test_two_ledgers_agree_and_the_newest_note_counts(place):
     """Damage: after a restart another slot is made, or a table is read by another key."""
 
     async def body():
         first, second = await place.ledger(), await place.ledger()
-        slot, note = SlotNote("s", "1", "d", made=True), TableNote("t", ("id",), ())
+        slot, note = SlotNote("s", "1", "d", made=True), TableNote("t", ("id",), (), "d")
         await first.write(slot)
         await second.write(note)
         await second.write(slot)
-        await first.write(TableNote("t", None, ()))
+        await first.write(TableNote("t", None, (), "d"))
         await second.refresh()
         for each in (first, second, await place.ledger()):
             await each.refresh()
-            assert (each.slot, each.tables) == (slot, {"t": TableNote("t", None, ())})
+            assert (each.slot, each.tables) == (slot, {"t": TableNote("t", None, (), "d")})
 
     asyncio.run(body())

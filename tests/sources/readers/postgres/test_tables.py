@@ -100,7 +100,7 @@ def test_a_table_that_changes_upstream_is_read_on_or_stops(columns, why):
 def test_a_number_with_fewer_digits_than_before_stops_the_table(was, now, alike):
     """Damage: upstream rounds every row, and sends none of them."""
     modifier = lambda digits: -1 if digits is None else (digits[0] << 16 | digits[1]) + 4  # noqa: E731
-    note = TableNote("public.t", None, (ColumnNote("id", NUMERIC, modifier(was), "numeric"),))
+    note = TableNote("public.t", None, (ColumnNote("id", NUMERIC, modifier(was), "numeric"),), "d")
     number = Reading("public.t", Schema((Column("id", "decimal(20,4)"),)), note)
     told = relation(Identity.FULL, ("id", NUMERIC, False, modifier(now)))
     if alike:

@@ -15,7 +15,7 @@ from strandline.persist.handles.plane import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
-from strandline.sources.readers.postgres.ledger import Ledger
+from strandline.sources.readers.postgres.ledger import Ledger, TableNote
 from strandline.sources.readers.postgres.options import PostgresConnection, PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.reader import PostgresReader
@@ -31,7 +31,11 @@ async def opened(
 
     Raises `Unavailable`, or `SourceError`: upstream has no such table, or it cannot be read as declared.
     """
-    new = {table: schema for table, schema in schemas.items() if table not in ledger.tables}
+    for table, note in list(ledger.tables.items()):
+        if table not in schemas and note.declared:
+            await ledger.write(TableNote(table, None, (), ""))
+    known = {table: note.declared for table, note in ledger.tables.items()}
+    new = {table: schema for table, schema in schemas.items() if known.get(table) != schema.ddl}
     if new:
         standing = await server.standing()
         await ledger.refresh()

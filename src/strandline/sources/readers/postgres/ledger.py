@@ -41,6 +41,7 @@ class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
 class TableNote(msgspec.Struct, frozen=True, tag="table"):
     """A table as it was.
 
+    ``declared``: the columns here, as DDL; empty: the table was dropped here, and what was known of it means nothing.
     ``key``: the declared columns by which its records are keyed; None: upstream sends rows as they were.  ``columns``:
     those that are declared, in the order of the declaration.
     """
@@ -48,6 +49,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     table: str
     key: tuple[str, ...] | None
     columns: tuple[ColumnNote, ...]
+    declared: str
 
 
 Note: TypeAlias = SlotNote | TableNote

@@ -269,6 +269,7 @@ class PostgresReader:
         upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
         note = noted(table, reading.schema, upstream)
         if note.key != reading.note.key:
+            await self._ledger.write(note)  # nothing of the table is durable, so the next reader may read it as it is
             raise SourceError(
                 f"table {table!r} has another replica identity than when it was created here: set it back, or drop the "
                 "table here and create it anew"

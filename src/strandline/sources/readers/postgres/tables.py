@@ -112,7 +112,7 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
             )
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
     notes = (ColumnNote(c.name, c.type_oid, c.modifier, c.type_name) for c in columns.values())
-    return TableNote(reference, key, tuple(notes))
+    return TableNote(reference, key, tuple(notes), schema.ddl)
 
 
 def _named(name: str, columns: Sequence[UpstreamColumn]) -> UpstreamColumn | None:
