@@ -8,6 +8,7 @@ Source: design page "sources" (files: local and object store).
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ class FileBytes:
             return pa.OSFile(path)
         bucket, _, key = path.removeprefix(S3A).partition("/")
         try:
-            return pa.PythonFile(obstore.open_reader(self._known[bucket][1], key), mode="r")
+            return pa.PythonFile(_Opened(obstore.open_reader(self._known[bucket][1], key)), mode="r")
         except _FAILURES as error:
             raise Unavailable(f"object {path} cannot be read: {first_line(error)}") from error
 
@@ -60,6 +61,34 @@ class FileBytes:
         codec = {"gz": "gzip", "bz2": "bz2"}.get(path.rpartition(".")[2])
         opened = self.open(path)
         return opened if codec is None else pa.CompressedInputStream(opened, codec)
+
+
+class _Opened(io.RawIOBase):
+    """An object that is read: what pyarrow asks of a file, and obstore's readers do not have, is whether it is closed."""
+
+    def __init__(self, reader: Any) -> None:
+        super().__init__()
+        self._reader = reader
+
+    def readable(self) -> bool:
+        """See `io.IOBase.readable`."""
+        return True
+
+    def seekable(self) -> bool:
+        """See `io.IOBase.seekable`."""
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """See `io.RawIOBase.read`."""
+        return bytes(self._reader.read(None if size is None or size < 0 else size))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """See `io.IOBase.seek`."""
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        """See `io.IOBase.tell`."""
+        return int(self._reader.tell())
 
 
 def _bucket(path: str) -> str:
