@@ -64,7 +64,7 @@ class FileBytes:
 
 
 class _Opened(io.RawIOBase):
-    """An object that is read: what pyarrow asks of a file, and obstore's readers do not have, is whether it is closed."""
+    """An object that is read, as a file: pyarrow asks whether it is closed, and readers of obstore do not say so."""
 
     def __init__(self, reader: Any) -> None:
         super().__init__()
