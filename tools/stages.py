@@ -86,7 +86,7 @@ CHECK_COMMANDS: Final = (
 SIDE_BY_SIDE: Final = {"unit": 2, "simulation": 2, "planted": 2, "spark": 2}
 """Of a stage whose tests do not keep two processors busy: how many processes share its files."""
 
-STAGE_MINUTES_MAX: Final = 30
+STAGE_MINUTES_MAX: Final = 45
 """After this a stage's processes are killed and it counts as failed; each test has its own limit (time_limits.py)."""
 LONG_MINUTES_MAX: Final = 600
 """The same for a stage that CI does not run: a night."""
