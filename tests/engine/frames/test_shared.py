@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from strandline.engine.frames.shared import Shared
+from strandline.engine.frames.shared import ANSWER_BYTES, Shared
 
 
 def table(rows: int) -> pa.Table:
@@ -45,7 +45,7 @@ def test_a_table_is_kept_for_as_long_as_it_names_an_answer() -> None:
 
 def test_what_was_used_longest_ago_goes_first() -> None:
     """Damage: the process grows by what it once looked up."""
-    shared, of = Shared(bytes_max=800), table(1)
+    shared, of = Shared(bytes_max=800 + 2 * ANSWER_BYTES), table(1)
     asked: list[str] = []
 
     def ask(key: str) -> None:

@@ -16,6 +16,7 @@ from sqlglot import exp
 from strandline.algebra.nodes import Constant, Node, UnionAll
 from strandline.algebra.scalar import Scalar, cast, column, text
 from strandline.algebra.schema import RESERVED, Schema
+from strandline.compute.plan.keys.scope import clauses_of
 from strandline.compute.plan.relations import Ctes, Relations
 from strandline.compute.plan.scalars.compose import names as items
 from strandline.compute.plan.scalars.compose import select
@@ -27,6 +28,8 @@ from strandline.compute.plan.select import plan_distinct, plan_select
 
 _A: Final = f"{RESERVED}a_side"
 _B: Final = f"{RESERVED}b_side"
+_REPLACED: Final = frozenset({"this", "alias", "joins", "db", "catalog"})
+"""What a relation may have whose plan takes its place in a text; all else (PIVOT, a sample) would be lost."""
 
 
 @dataclass(slots=True)
@@ -166,6 +169,8 @@ class Queries:
             planned = self._readable(relation, copy, ctes, inner)
             if planned is None:
                 continue
+            if lost := sorted(clauses_of(relation) - _REPLACED):
+                raise Unplanned(f"a relation with {', '.join(lost).upper()}")
             name = f"{RESERVED}relation_{len(inputs)}"
             inputs[name] = renamed(planned.node, [(str(visible), own) for visible, own in planned.outputs])
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name, quoted=True))

@@ -137,8 +137,9 @@ class Arrangements:
             else:
                 counts = _counts(columns, wanted, first)
                 found = arranged.first(tuple(columns), orders, wanted, counts, names, rows_max=FOUND_ROWS_MAX)
-                if found is None and slot.arranged is not None and slot.arranged.grown > FOUND_ROWS_MAX // 2:
-                    self._begin(slot, len(slot.arranged.older), slot.arranged.merged)  # of rows that are gone, perhaps
+                known = slot.arranged  # another slot's need for room may take it away at any moment
+                if found is None and known is not None and known.grown > FOUND_ROWS_MAX // 2:
+                    self._begin(slot, len(known.older), known.merged)  # of rows that are gone, perhaps
         self._make_room(slot)
         if found is None or (columns and orders and _collide(columns, keys, found)):
             return None
@@ -227,13 +228,14 @@ class Arrangements:
         if work is None or not work.future.done():
             return
         slot.work = None
+        known = slot.arranged  # another slot's need for room may take it away at any moment
         if (error := work.future.exception()) is not None:
             _log.warning("rows are scanned, not looked up, for a while: arranging them failed: %s", error)
             slot.pause = PAUSE
-        elif slot.arranged is None:
+        elif known is None:
             slot.arranged = work.future.result()
         else:
-            slot.arranged = replace(slot.arranged, runs=(*work.future.result().runs, *slot.arranged.runs[work.runs :]))
+            slot.arranged = replace(known, runs=(*work.future.result().runs, *known.runs[work.runs :]))
 
     def _make_room(self, just: _Slot) -> None:
         """Throw away what was used longest ago, until the rest is within the budget."""

@@ -71,23 +71,23 @@ class _Opened(io.RawIOBase):
         self._reader = reader
 
     def readable(self) -> bool:
-        """See `io.IOBase.readable`."""
+        """Return that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """See `io.IOBase.seekable`."""
+        """Return that any place of it can be read."""
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """See `io.RawIOBase.read`."""
+        """Return the next bytes; all that are left, without a size."""
         return bytes(self._reader.read(None if size is None or size < 0 else size))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """See `io.IOBase.seek`."""
+        """Go to a place, and return it."""
         return int(self._reader.seek(offset, whence))
 
     def tell(self) -> int:
-        """See `io.IOBase.tell`."""
+        """Return the place of the next byte."""
         return int(self._reader.tell())
 
 

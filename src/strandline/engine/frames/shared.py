@@ -19,6 +19,8 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 BYTES_MAX: Final = 64 << 20
+ANSWER_BYTES: Final = 2048
+"""What an answer takes besides its rows: its key, and its place here."""
 _T = TypeVar("_T")
 
 
@@ -36,6 +38,7 @@ class Shared:
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._sizes: dict[Hashable, int] = {}
+        self._total = 0  # of the sizes
         self._answers: OrderedDict[Hashable, _Answer] = OrderedDict()
         self._lock = threading.Lock()  # held for moments
 
@@ -69,7 +72,9 @@ class Shared:
             if size is None:
                 self._answers.pop(whole, None)
                 return
-            self._sizes[whole] = size
-            while sum(self._sizes.values()) > self._bytes_max:
+            self._sizes[whole] = size + ANSWER_BYTES
+            self._total += size + ANSWER_BYTES
+            while self._total > self._bytes_max:
                 oldest = next(key for key in self._answers if key in self._sizes)
-                del self._answers[oldest], self._sizes[oldest]
+                del self._answers[oldest]
+                self._total -= self._sizes.pop(oldest)

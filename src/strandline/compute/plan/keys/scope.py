@@ -62,9 +62,15 @@ class Scope:
         return (found[0], node.name.lower()) if len(found) == 1 else None
 
     def offers(self, expression: exp.Expr) -> bool:
-        """Tell whether ``expression`` is a column that this scope may offer: so no scope around it does."""
+        """Tell whether ``expression`` is a column that this scope may offer: so no scope around it does.
+
+        It may be a field: of a column here that is called like a relation around.
+        """
         node = expression.unnest()
-        return isinstance(node, exp.Column) and bool(self._offering(node))
+        if not isinstance(node, exp.Column):
+            return False
+        first = node.parts[0].name.lower()
+        return bool(self._offering(node)) or any(first in map(str.lower, names) for _, _, names in self.relations)
 
     def column(self, name: Name) -> exp.Expr:
         """Return the column that ``name`` is, as an expression."""

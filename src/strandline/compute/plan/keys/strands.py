@@ -79,6 +79,8 @@ class Query:
         for join in joins:
             strands = self._joined(strands, scope, join, [] if filtered else _terms(select.args.get("where")))
         for view in select.args.get("laterals") or []:
+            if not view.args["alias"].args.get("columns"):
+                raise NoKey  # the function names them: a column of that name outside is not meant
             self._offered(view, scope, ())
         return strands
 
@@ -104,7 +106,10 @@ class Query:
         given = [c.name for c in alias.args.get("columns") or []] if isinstance(alias, exp.TableAlias) else []
         if given and names and len(given) != len(names):
             raise NoKey
-        scope.relations.append((relation.alias_or_name, number, tuple(given or names)))
+        offered = tuple(given or names)
+        if "" in offered or len({name.lower() for name in offered}) < len(offered):
+            raise NoKey  # Spark has a name for it that is not known here, or one name means two columns
+        scope.relations.append((relation.alias_or_name, number, offered))
         return number
 
     def _joined(self, strands: list[Strand], scope: Scope, join: exp.Join, where: list[exp.Expr]) -> list[Strand]:
@@ -201,11 +206,25 @@ def _tied(
 def _asked(select: exp.Select) -> Iterator[tuple[exp.Expr, exp.Expr | None]]:
     """Yield the subqueries in the expressions of ``select``; with a value that, to count, must be among theirs."""
     among = {id(term.args["query"]): term.this for term in _terms(select.args.get("where")) if _is_in(term)}
+    _refuse_aliases(select)
     clauses = (select.args.get(key) for key in ("where", "group", "having", "qualify", "order"))
     for clause in (*select.expressions, *(each for each in clauses if each is not None)):
         for node in clause.walk(prune=lambda node: isinstance(node, exp.Query)):
             if isinstance(node, exp.Query):
                 yield node, among.get(id(node))
+
+
+def _refuse_aliases(select: exp.Select) -> None:
+    """Raise `NoKey` if a subquery behind GROUP BY may read an output of ``select`` that has a column's name."""
+    outputs = {
+        item.alias.lower()
+        for item in select.expressions
+        if isinstance(item, exp.Alias) and item.alias.lower() != item.this.name.lower()
+    }
+    for clause in (select.args.get(key) for key in ("having", "qualify", "order")):
+        for query in () if clause is None else clause.find_all(exp.Query):
+            if any(not each.table and each.name.lower() in outputs for each in query.find_all(exp.Column)):
+                raise NoKey
 
 
 def _is_in(term: exp.Expr) -> bool:
@@ -257,7 +276,7 @@ def _output(select: exp.Select, scope: Scope, strands: list[Strand]) -> Rows:
         if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
             found = scope.every(item, select)
         else:
-            found = [(item.alias_or_name, scope.find(item.unalias()))]
+            found = [(_name(item), scope.find(item.unalias()))]
         for name, column in found:
             places.setdefault(column, set()).add(len(names))
             names.append(name)
@@ -277,4 +296,9 @@ def _names(query: exp.Expr) -> tuple[str, ...]:
     """Return the names of the outputs of a SELECT; refuse a ``*``."""
     if not isinstance(query, exp.Select) or any(item.is_star for item in query.expressions):
         raise NoKey
-    return tuple(item.alias_or_name for item in query.expressions)
+    return tuple(map(_name, query.expressions))
+
+
+def _name(output: exp.Expr) -> str:
+    """Return the name of an output; "" if it is Spark that names it."""
+    return output.alias_or_name if isinstance(output, exp.Alias | exp.Column) else ""
