@@ -61,6 +61,12 @@ class MemoryTopic:
         log.low = max(log.low, before)
         log.messages = {offset: message for offset, message in log.messages.items() if offset >= log.low}
 
+    def lose(self, partition: int, end: int) -> None:
+        """Lose what is from an offset on, as a cluster whose new leader had fallen behind."""
+        log = self.logs[partition]
+        log.stable = end
+        log.messages = {offset: message for offset, message in log.messages.items() if offset < end}
+
     def make_anew(self) -> None:
         """Drop the topic and make another one of its name."""
         self.logs, self.id = {p: MemoryLog() for p in self.logs}, f"{self.id}'"

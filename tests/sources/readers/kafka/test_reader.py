@@ -15,7 +15,7 @@ from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import Keyed, Plain
 from strandline.sources.readers.kafka.beginnings import Beginnings
-from strandline.sources.readers.kafka.broker import Span
+from strandline.sources.readers.kafka.broker import Span, Topic
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KIND, KafkaReader
 from strandline.sources.reclock import NOTHING_READ, Slice
@@ -188,11 +188,53 @@ def test_a_log_that_is_shorter_than_announced_stops_the_source() -> None:
         place.topic.produce(0, b"1", b"2")
         reader = await place.reader()
         whole = await reader.upstream_frontier()
-        del place.topic.logs[0].messages[1]
-        place.topic.logs[0].stable = 1
-        assert await reader.upstream_frontier() == whole, "a new leader may know less for a while"
+        place.topic.lose(0, 1)
         with pytest.raises(SourceError, match="messages before offset 2 were there, and now it ends at 1"):
             await reader.read([Slice(7, NOTHING_READ, whole)], table="", locate=False)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_log_that_lost_what_was_read_stops_the_source(restarted: bool) -> None:
+    """Damage: what producers write under the lost offsets is never read, and no operator sees it."""
+
+    async def body() -> None:
+        place = Place()
+        place.topic.produce(0, b"0", b"1", b"2", b"3")
+        reader = await place.reader()
+        whole = await reader.upstream_frontier()
+        await reader.commit(whole)
+        place.topic.lose(0, 2)
+        if restarted:
+            reader = await place.reader()
+            await reader.commit(whole)
+        lost = r"partition 0: messages before offset 4 were there, and now it ends at 2"
+        with pytest.raises(SourceError, match=lost):
+            await reader.upstream_frontier()
+        place.topic.produce(0, b"4", b"5", b"6")
+        with pytest.raises(SourceError, match=lost):  # a loss that was seen stays one when it is filled again
+            await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_what_is_durable_while_the_brokers_answer_is_no_loss() -> None:
+    """Damage: a source that two instances read stops, because one of them asked before the other one did."""
+
+    async def body() -> None:
+        place = Place()
+        place.topic.produce(0, b"0")
+        reader, broker = await place.reader(), place.brokers[-1]
+        look = broker.look
+
+        async def slowly() -> Topic | None:
+            found = await look()
+            await reader.commit(Offsets({"0": 2}))
+            return found
+
+        broker.look = slowly  # type: ignore[method-assign]
+        assert await reader.upstream_frontier() == Offsets({"0": 2})
 
     asyncio.run(body())
 

@@ -32,11 +32,14 @@ def of(**texts):
         ({"max_request": "many"}, "number of bytes"),
         ({"timeout": "0"}, "timeout is 0"),
         ({"delimiter": ";"}, "does not go with format"),
+        ({"headers": "authorization"}, "'authorization', which proves who sends"),
+        ({"headers": "x-id, Cookie"}, "'cookie', which proves who sends"),
+        ({"headers": "PROXY-AUTHORIZATION ,x-id"}, "'proxy-authorization', which proves who sends"),
         ({"format": "avro"}, "json, csv, text, bytes"),
     ],
 )
 def test_what_does_not_go_together_is_refused(texts, said):
-    """Damage: a port is open to all, or an option does nothing."""
+    """Damage: a port is open to all, a token becomes part of rows, or an option does nothing."""
     with pytest.raises(DefinitionError, match=said):
         of(**texts)
 

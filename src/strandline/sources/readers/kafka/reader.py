@@ -5,7 +5,7 @@ there yet, what they aborted never is.  Partitions that come later are read from
 
 *The topic is always the same one.*  Its id and where each partition began are written down (`beginnings.py`) before
 anything is bound.  A topic that was made anew under the same name is a `SourceError`, as is a partition whose first
-offsets that are still there lie beyond what must be read: nothing is skipped.
+offsets that are still there lie beyond what must be read, or that ends before what was reached: nothing is skipped.
 
 *Reading* is by offsets.  Few messages are fetched by this process; many are read by Spark's own connector, if Spark has
 it, else fetched into a file of this machine.  What a compacted topic has lost before it was read is not seen: the
@@ -71,6 +71,7 @@ class KafkaReader:
         self._options = options
         self._form = form
         self._reached = NOTHING_READ  # by a probe, or before this process was
+        self._lost = ""  # what a probe said of messages that the cluster lost: what fills their offsets hides it
         self._committed = NOTHING_READ
         self._long = 0  # the most messages of a step that Spark's connector should have read
 
@@ -82,15 +83,27 @@ class KafkaReader:
         """See `SourceReader.snapshot`: a topic is read from where its partitions begin."""
 
     async def upstream_frontier(self) -> Offsets:
-        """Return the last stable offsets of all partitions, and write down where those begin that are new."""
+        """Return the last stable offsets of all partitions, and write down where those begin that are new.
+
+        They never go back, unless the cluster loses messages, which ends what this reader reads: brokers give no end
+        while a new leader knows less than the one before it (KIP-207).
+        """
+        if self._lost:
+            raise SourceError(self._lost)
+        reached = self._reached  # before the brokers answer: another instance may commit what came after that
         topic = await self._look()
         if self._beginnings.topic != topic.id or any(p not in self._beginnings for p in topic.partitions):
             await self._register(topic)
         for partition, ends in topic.partitions.items():
             begun = max(self._reached[str(partition)], self._beginnings[partition])
             self._refuse_forgotten(partition, begun, ends)
+            try:
+                self._refuse_missing(partition, reached[str(partition)], ends)
+            except SourceError as error:
+                self._lost = str(error)
+                raise
         stable = Offsets({str(partition): ends.stable for partition, ends in topic.partitions.items()})
-        self._reached = self._reached.join(stable)  # a new leader may know less for a while
+        self._reached = self._reached.join(stable)
         return self._reached
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:

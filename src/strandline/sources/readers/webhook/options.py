@@ -20,6 +20,8 @@ from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, PLACE, TEXT, Ki
 
 _UNITS: Final = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 PORT_MAX: Final = 65_535
+_PROOFS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+"""Headers that hold secrets of senders."""
 _OF_CSV: Final = ("delimiter", "nulls")
 _INCLUDED: Final = {
     "include_offset": Metadata.OFFSET,
@@ -122,6 +124,9 @@ class WebhookOptions:
             raise ValueError("max_request must be more than 0, and at most max_waiting")
         if not self.timeout:
             raise ValueError("timeout is 0: a request needs time to arrive")
+        for name in self.kept_headers:
+            if name in _PROOFS:
+                raise ValueError(f"headers names {name!r}, which proves who sends: it must not become part of rows")
         for name in _OF_CSV:
             if getattr(self, name) is not None and self.format is not Format.CSV:
                 raise ValueError(f"option {name!r} does not go with format {self.format.value!r}")
