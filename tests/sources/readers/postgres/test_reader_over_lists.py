@@ -346,6 +346,30 @@ def test_a_table_that_is_created_anew_is_read_as_it_is_then():
     asyncio.run(body())
 
 
+def test_a_table_takes_no_rows_from_a_snapshot_that_is_not_its_own(place):
+    """Damage: rows of a later snapshot stand at an earlier time, and come once more with the changes between."""
+
+    async def body():
+        place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
+        reader = await place.reader()
+        await reader.snapshot("public.t")
+        begun = (await reader.snapshot("public.u")).join(await reader.upstream_frontier())
+        reader.server.snapshots[-1].lost = True
+        with pytest.raises(Unavailable):
+            await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        place.database.commit(insert("u", (b"1", b"1", b"later")))
+        await reader.snapshot("public.t")
+        with pytest.raises(Unavailable, match="was lost"):
+            await rows(place, reader, Slice(1, NOTHING_READ, begun), table="public.u")
+        await reader.snapshot("public.u")
+        with pytest.raises(Unavailable, match="was lost"):
+            await rows(place, reader, Slice(1, NOTHING_READ, begun), table="public.u")
+        upper = await reader.upstream_frontier()
+        assert [row["n"] for row in await rows(place, reader, Slice(2, NOTHING_READ, upper), table="public.u")] == [1]
+
+    asyncio.run(body())
+
+
 def test_two_ledgers_agree_and_the_newest_note_counts(place):
     """Damage: after a restart another slot is made, or a table is read by another key."""
 

@@ -116,10 +116,8 @@ class PostgresReader:
         async with self._guard:
             reading, first = self._readings[table], slices[0]
             begins = first.lower == NOTHING_READ
-            if begins and self._snapshot is None:
-                raise Unavailable(f"the snapshot of table {table!r} was lost: another one is taken")
-            start = self._snapshot.position if begins and self._snapshot else first.lower[PARTITION]
             upper = slices[-1].upper[PARTITION]
+            start = self._begun(table, upper) if begins else first.lower[PARTITION]
             if not begins:
                 await self._taken(table)
             if not (self._log.lower <= start and upper <= self._log.upper):
@@ -242,6 +240,13 @@ class PostgresReader:
     def _is_late(self, snapshot: Snapshot) -> bool:
         """Whether what came after the snapshot may be forgotten upstream already."""
         return snapshot.position < max(self._confirmed or 0, self._log.lower)
+
+    def _begun(self, table: str, upper: int) -> int:
+        """Return where the snapshot is that a slice up to ``upper`` begins with."""
+        snapshot = self._snapshot
+        if snapshot is None or table not in self._waiting or snapshot.position > upper:  # or it is another one
+            raise Unavailable(f"the snapshot of table {table!r} was lost: another one is taken")
+        return snapshot.position
 
     async def _open_snapshot(self) -> None:
         await self._standing()  # the slot is there first
