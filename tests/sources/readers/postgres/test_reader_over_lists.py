@@ -370,6 +370,26 @@ def test_a_table_takes_no_rows_from_a_snapshot_that_is_not_its_own(place):
     asyncio.run(body())
 
 
+def test_a_snapshot_that_the_slot_has_left_behind_makes_room_for_another(place):
+    """Damage: a table asks to be dropped until a restart, though a new snapshot of it would be exact."""
+
+    async def body():
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await place.produce()
+        place.database.slot = replace(place.database.slot, confirmed=place.database.at)
+        upper = await reader.upstream_frontier()
+        with suppress(SourceError):
+            await rows(place, reader, Slice(1, NOTHING_READ, upper))
+        later = await reader.snapshot("public.t")
+        assert later != begun
+        upper = later.join(await reader.upstream_frontier())
+        found = await rows(place, reader, Slice(1, NOTHING_READ, upper))
+        assert sorted(row["id"] for row in found) == [0, 10, 11]
+
+    asyncio.run(body())
+
+
 def test_two_ledgers_agree_and_the_newest_note_counts(place):
     """Damage: after a restart another slot is made, or a table is read by another key."""
 

@@ -95,7 +95,7 @@ class PostgresReader:
     async def snapshot(self, table: str) -> Offsets:
         """See `SourceReader.snapshot`."""
         async with self._guard:
-            if self._snapshot is None or (table not in self._waiting and self._is_late(self._snapshot)):
+            if self._snapshot is None or self._is_late(self._snapshot):
                 await self._open_snapshot()
             assert self._snapshot is not None
             if table not in self._waiting:
