@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from msgspec import structs
 
 from strandline.algebra.keyed import GONE
 from strandline.algebra.schema import DIFF, ERROR, Column, Schema
@@ -386,6 +387,45 @@ def test_a_snapshot_that_the_slot_has_left_behind_makes_room_for_another(place):
         upper = later.join(await reader.upstream_frontier())
         found = await rows(place, reader, Slice(1, NOTHING_READ, upper))
         assert sorted(row["id"] for row in found) == [0, 10, 11]
+
+    asyncio.run(body())
+
+
+def test_another_table_under_the_same_name_stops_it(place):
+    """Damage: changes of a table's successor are added to the rows of the one that was dropped."""
+
+    async def body():
+        database, identity = place.database, place.database.tables["t"].identity
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        database.create("t", identity, id="*integer", n="text", v="text")
+        database.commit(insert("t", (b"7", b"7", b"the successor's")))
+        later = Slice(2, begun, await reader.upstream_frontier())
+        for each in (reader, await place.reader()):
+            with pytest.raises(SourceError, match="another table has its name.*drop the table public.t here and create"):
+                await rows(place, each, later)
+        later = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, later))
+        database.commit(insert("t", (b"8", b"8", b"the successor's")))
+        (row,) = await rows(place, reader, Slice(2, later, await reader.upstream_frontier()))
+        assert row["n"] == 8, "a table that begins now begins with the successor"
+
+    asyncio.run(body())
+
+
+def test_a_note_without_a_tables_number_is_read(place):
+    """Damage: a source that an earlier version made cannot be opened, or stops."""
+
+    async def body():
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        ledger = await place.ledger()
+        await ledger.write(structs.replace(ledger.tables["public.t"], oid=None))
+        await place.produce()
+        second = await place.reader()
+        found = await rows(place, second, Slice(2, begun, await second.upstream_frontier()))
+        assert found
 
     asyncio.run(body())
 
