@@ -89,7 +89,7 @@ class PostgresReader:
         return self._log.dropped
 
     def records(self, table: str) -> Records:
-        """Return `Keyed`, or `TakenBack` where upstream says rows as they were."""
+        """Return `Keyed`, or `TakenBack` where upstream says rows as they were; of a new snapshot it may be the other."""
         return self._readings[table].records
 
     async def snapshot(self, table: str) -> Offsets:
@@ -273,13 +273,7 @@ class PostgresReader:
         reading = self._readings[table]
         upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
         note = noted(table, reading.schema, upstream)
-        if note.key != reading.note.key:
-            await self._ledger.write(note)  # nothing of the table is durable, so the next reader may read it as it is
-            raise SourceError(
-                f"table {table!r} has another replica identity than when it was created here: set it back, or drop the "
-                "table here and create it anew"
-            )
-        if note != reading.note:
+        if note != reading.note:  # nothing of the table is durable, so it is read as it is now
             await self._ledger.write(note)
             self._readings[table] = Reading(table, reading.schema, note)
             self._log.follow(list(self._readings.values()), self._confirmed or 0)
