@@ -410,7 +410,9 @@ def test_another_table_under_the_same_name_stops_it(place):
         database.commit(insert("t", (b"7", b"7", b"the successor's")))
         later = Slice(2, begun, await reader.upstream_frontier())
         for each in (reader, await place.reader()):
-            with pytest.raises(SourceError, match="another table has its name.*drop the table public.t here and create"):
+            with pytest.raises(
+                SourceError, match="another table has its name.*drop the table public.t here and create"
+            ):
                 await rows(place, each, later)
         later = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
         await rows(place, reader, Slice(1, NOTHING_READ, later))
@@ -466,6 +468,28 @@ def test_a_table_that_begins_anew_takes_the_identity_that_it_has_now(place, now)
         await ingestion.catch_up("public.t")
         output = ingestion.status.outputs["public.t"]
         assert (ingestion.status.stalled, output.error_records, output.durable_records) == ("", 0, 5)
+
+    asyncio.run(body())
+
+
+def test_a_backlog_that_is_bound_is_never_upstream_gone_back(place):
+    """Damage: after a restart the source stands still, for ever long if all its tables are still at their snapshot."""
+
+    async def body():
+        ingestion = await ingestion_of(place, await place.reader())
+        await ingestion.tick(0)
+        for time in (1, 2, 3):
+            await place.produce()
+            await ingestion.tick(time)
+        second = await ingestion_of(place, await place.reader(step_changes=1))
+        for time in (4, 5):
+            assert isinstance(await second.tick(time), Advanced), second.status.stalled
+        await second.catch_up("public.t")
+        assert (second.status.stalled, second.status.outputs["public.t"].durable_records) == ("", 7)
+        place.database.at, place.database.log = 101, []
+        third = await ingestion_of(place, await place.reader())
+        await third.tick(6)
+        assert "upstream went back" in third.status.stalled
 
     asyncio.run(body())
 

@@ -76,6 +76,7 @@ class PostgresReader:
         self._log = Log(readings)
         self._confirmed: int | None = None  # where the slot stands, as last seen
         self._reached = 0
+        self._bound = 0  # what was bound, also by an earlier process
         self._snapshot: Snapshot | None = None
         self._waiting: set[str] = set()  # tables that have not taken their rows from the snapshot yet
         self._given: dict[str, ExitStack] = {}  # what holds the rows of the last read of each table
@@ -89,7 +90,7 @@ class PostgresReader:
         return self._log.dropped
 
     def records(self, table: str) -> Records:
-        """Return `Keyed`, or `TakenBack` where upstream says rows as they were; of a new snapshot it may be the other."""
+        """Return `Keyed`, or `TakenBack` where upstream says rows as they were; a new snapshot may change it."""
         return self._readings[table].records
 
     async def snapshot(self, table: str) -> Offsets:
@@ -103,12 +104,16 @@ class PostgresReader:
                 self._waiting.add(table)
             return Offsets({PARTITION: self._snapshot.position})
 
+    def bound(self, offsets: Offsets) -> None:
+        """See `TakesBounds`."""
+        self._bound = max(self._bound, offsets[PARTITION])
+
     async def upstream_frontier(self) -> Offsets:
         """Return how far the log is durable, or how far a tick should take it."""
         async with self._guard:
             standing = await self._standing()
             await self._gather(standing.flushed, self._step_changes)
-            self._reached = max(self._reached, self._log.upper)
+            self._reached = max(self._reached, self._log.upper, min(self._bound, standing.flushed))
             return Offsets({PARTITION: self._reached})
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
