@@ -22,7 +22,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.frontier.antichain import Frontier, as_time, meet
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine, Rows
-from strandline.sources.kinds import ReportsSnapshots, SnapshotProgress
+from strandline.sources.kinds import ReportsSnapshots, SnapshotProgress, TakesBounds
 from strandline.sources.reader import SourceReader
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
@@ -111,6 +111,8 @@ class Ingestion:
         try:
             known = (await self._remap.refresh()).frontier  # before the probe, which then must not be behind it
             begun = [await steps.begin() for steps in self._steps.values()]
+            if isinstance(self._reader, TakesBounds):
+                self._reader.bound(known)
             offsets = await self._reader.upstream_frontier()
             if not known <= offsets:
                 raise SourceError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from strandline.algebra.schema import Schema
+from strandline.frontier.gauge import Offsets
 
 O = TypeVar("O")  # noqa: E741 - a dataclass of options
 
@@ -32,6 +33,15 @@ class SnapshotProgress:
     table: str
     rows: int
     about: int | None = None
+
+
+@runtime_checkable
+class TakesBounds(Protocol):
+    """A reader that takes upstream in portions, so that it may have read less than an earlier process bound."""
+
+    def bound(self, offsets: Offsets) -> None:
+        """Take note that offsets were bound: from now on `upstream_frontier` answers no less, if upstream has it."""
+        ...
 
 
 @runtime_checkable

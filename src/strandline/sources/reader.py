@@ -71,7 +71,10 @@ class SourceReader(Protocol):
         ...
 
     def records(self, table: str) -> Records:
-        """Return what the rows of `read` are: the same answer for as long as the source exists."""
+        """Return what the rows of `read` are: the same answer once something of the table is durable.
+
+        Until then a call of `snapshot` may change it.
+        """
         ...
 
     async def snapshot(self, table: str) -> Offsets | None:

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from strandline.algebra.schema import Schema
-from strandline.errors import CorruptionError, SourceError, Unavailable
+from strandline.errors import CorruptionError, DefinitionError, SourceError, Unavailable
 from strandline.frontier.antichain import MINIMUM, Frontier, as_time
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine, Rows, StageRequest
@@ -93,7 +93,8 @@ class Steps:
         self._reader = reader
         self._remap = remap
         self._engine = engine
-        self._envelope = envelope_of(reader.records(output.table), output.schema, engine, output.data)
+        self._records = reader.records(output.table)
+        self._envelope = envelope_of(self._records, output.schema, engine, output.data)
         # Times before it may have been read already, by us or by the process that bound them.
         self._begun = MINIMUM if output.new else remap.remap.upper
         self._by_range = False  # whether it is known that no snapshot is needed, or that it was taken
@@ -179,6 +180,13 @@ class Steps:
     async def _take_snapshot(self) -> None:
         """Have upstream open a snapshot, or keep it open, if the output needs one.  Nothing of it is durable."""
         self._snapshot = await self._reader.snapshot(self.table)
+        records = self._reader.records(self.table)
+        if records != self._records:  # the table is another one upstream than when this source was opened
+            try:
+                self._envelope = envelope_of(records, self._schema, self._engine, self._data)
+            except DefinitionError as error:
+                raise SourceError(str(error)) from error
+            self._records = records
         self._by_range = self._snapshot is None or self._snapshot == NOTHING_READ
 
     def _due(self, lower: Frontier) -> _Due | None:

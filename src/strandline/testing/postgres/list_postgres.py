@@ -50,14 +50,20 @@ class ListDatabase:
     breaks_after: int | None = None
     """After how many messages the next peek loses its connection."""
     system: str = "1"
+    created: int = 0
+    """How many tables were made: each has a number of its own."""
 
     def create(self, name: str, identity: Identity, **columns: str) -> None:
-        """Make a table ``public.name`` of columns by type; that whose type begins with ``*`` is its key."""
+        """Make a table ``public.name`` of columns by type; that whose type begins with ``*`` is its key.
+
+        It replaces one of that name.
+        """
         made = tuple(
             UpstreamColumn(column, 25, -1, kind.lstrip("*"), key=kind.startswith("*"))
             for column, kind in columns.items()
         )
-        self.tables[name] = UpstreamTable("public", name, identity, made)
+        self.tables[name] = UpstreamTable("public", name, identity, made, oid=self.created)
+        self.created += 1
 
     def commit(self, *messages: Callable[[ListDatabase], tuple[bytes, str, Sequence[Row], Sequence[Row]]]) -> int:
         """Commit a transaction of `insert`, `update` and `delete`; return where its commit record begins."""
@@ -102,7 +108,9 @@ class ListDatabase:
 
     def oid(self, name: str) -> int:
         """Return the number of a table."""
-        return list(self.tables).index(name)
+        oid = self.tables[name].oid
+        assert oid is not None
+        return oid
 
 
 def insert(name: str, row: Row) -> Callable[[ListDatabase], tuple[bytes, str, Sequence[Row], Sequence[Row]]]:

@@ -10,11 +10,13 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from msgspec import structs
 
 from strandline.algebra.keyed import GONE
 from strandline.algebra.schema import DIFF, ERROR, Column, Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.persist.client import PersistClient
+from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, TakenBack
 from strandline.sources.readers.postgres.kind import opened
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, TableNote
@@ -23,6 +25,8 @@ from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.readers.postgres.server import SlotStanding
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.sources.remap import RemapShard
+from strandline.sources.steps import Advanced, Idle, OutputShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
@@ -339,9 +343,153 @@ def test_a_table_that_is_created_anew_is_read_as_it_is_then():
         place.schemas = {"public.t": SCHEMA}
         reader = await place.reader()
         place.database.tables["t"] = replace(table, identity=Identity.FULL)
-        with pytest.raises(SourceError, match="another replica identity"):
-            await reader.snapshot("public.t")
-        assert (await place.reader()).records("public.t") == TakenBack()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        for each in (reader, await place.reader()):
+            assert each.records("public.t") == TakenBack()
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        place.database.commit(delete("t", (b"0", b"0", b"at first")))
+        (row,) = await rows(place, reader, Slice(2, begun, await reader.upstream_frontier()))
+        assert row[DIFF] == -1
+
+    asyncio.run(body())
+
+
+def test_a_table_takes_no_rows_from_a_snapshot_that_is_not_its_own(place):
+    """Damage: rows of a later snapshot stand at an earlier time, and come once more with the changes between."""
+
+    async def body():
+        place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
+        reader = await place.reader()
+        await reader.snapshot("public.t")
+        begun = (await reader.snapshot("public.u")).join(await reader.upstream_frontier())
+        reader.server.snapshots[-1].lost = True
+        with pytest.raises(Unavailable):
+            await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        place.database.commit(insert("u", (b"1", b"1", b"later")))
+        await reader.snapshot("public.t")
+        with pytest.raises(Unavailable, match="was lost"):
+            await rows(place, reader, Slice(1, NOTHING_READ, begun), table="public.u")
+        await reader.snapshot("public.u")
+        with pytest.raises(Unavailable, match="was lost"):
+            await rows(place, reader, Slice(1, NOTHING_READ, begun), table="public.u")
+        upper = await reader.upstream_frontier()
+        assert [row["n"] for row in await rows(place, reader, Slice(2, NOTHING_READ, upper), table="public.u")] == [1]
+
+    asyncio.run(body())
+
+
+def test_a_snapshot_that_the_slot_has_left_behind_makes_room_for_another(place):
+    """Damage: a table asks to be dropped until a restart, though a new snapshot of it would be exact."""
+
+    async def body():
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await place.produce()
+        place.database.slot = replace(place.database.slot, confirmed=place.database.at)
+        upper = await reader.upstream_frontier()
+        with suppress(SourceError):
+            await rows(place, reader, Slice(1, NOTHING_READ, upper))
+        later = await reader.snapshot("public.t")
+        assert later != begun
+        upper = later.join(await reader.upstream_frontier())
+        found = await rows(place, reader, Slice(1, NOTHING_READ, upper))
+        assert sorted(row["id"] for row in found) == [0, 10, 11]
+
+    asyncio.run(body())
+
+
+def test_another_table_under_the_same_name_stops_it(place):
+    """Damage: changes of a table's successor are added to the rows of the one that was dropped."""
+
+    async def body():
+        database, identity = place.database, place.database.tables["t"].identity
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        database.create("t", identity, id="*integer", n="text", v="text")
+        database.commit(insert("t", (b"7", b"7", b"the successor's")))
+        later = Slice(2, begun, await reader.upstream_frontier())
+        for each in (reader, await place.reader()):
+            with pytest.raises(
+                SourceError, match="another table has its name.*drop the table public.t here and create"
+            ):
+                await rows(place, each, later)
+        later = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, later))
+        database.commit(insert("t", (b"8", b"8", b"the successor's")))
+        (row,) = await rows(place, reader, Slice(2, later, await reader.upstream_frontier()))
+        assert row["n"] == 8, "a table that begins now begins with the successor"
+
+    asyncio.run(body())
+
+
+def test_a_note_without_a_tables_number_is_read(place):
+    """Damage: a source that an earlier version made cannot be opened, or stops."""
+
+    async def body():
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        ledger = await place.ledger()
+        await ledger.write(structs.replace(ledger.tables["public.t"], oid=None))
+        await place.produce()
+        second = await place.reader()
+        found = await rows(place, second, Slice(2, begun, await second.upstream_frontier()))
+        assert found
+
+    asyncio.run(body())
+
+
+async def ingestion_of(place, reader):
+    """The ingestion of all tables, and what holds each."""
+    client = PersistClient(HandClock(), CountingIds(f"p{next(PROCESSES)}"), place.blob, place.consensus)
+    remap = await RemapShard.open(await client.records("remap", 1), 1)
+    data = {table: await client.writer(table, 1, schema=schema.ddl) for table, schema in place.schemas.items()}
+    outputs = [OutputShard(table, place.schemas[table], each) for table, each in data.items()]
+    return await Ingestion.open(client.clock, place.engine, reader, remap, outputs)
+
+
+@pytest.mark.parametrize("now", [Identity.DEFAULT, Identity.FULL])
+def test_a_table_that_begins_anew_takes_the_identity_that_it_has_now(place, now):
+    """Damage: the only table of a source, dropped and created here, stands still until a restart."""
+
+    async def body():
+        await place.reader()  # it notes the table as it was; with its last table, the source is closed
+        place.database.commit(delete("t", (b"0", b"0", b"at first")))
+        place.database.create("t", now, id="*integer", n="text", v="text")
+        place.database.commit(insert("t", (b"0", b"0", b"new")))
+        reader = await place.reader()
+        ingestion = await ingestion_of(place, reader)
+        for time, row in enumerate([(b"0", b"1", b"a"), (b"1", b"0", b"b")]):
+            assert isinstance(await ingestion.tick(time), Advanced)
+            assert isinstance(await ingestion.catch_up("public.t"), Idle), ingestion.status.stalled
+            old = next(row for row in place.database.contents(place.database.at)["t"])
+            place.database.commit(update("t", old, row))
+        await ingestion.tick(2)
+        await ingestion.catch_up("public.t")
+        output = ingestion.status.outputs["public.t"]
+        assert (ingestion.status.stalled, output.error_records, output.durable_records) == ("", 0, 5)
+
+    asyncio.run(body())
+
+
+def test_a_backlog_that_is_bound_is_never_upstream_gone_back(place):
+    """Damage: after a restart the source stands still, for ever long if all its tables are still at their snapshot."""
+
+    async def body():
+        ingestion = await ingestion_of(place, await place.reader())
+        await ingestion.tick(0)
+        for time in (1, 2, 3):
+            await place.produce()
+            await ingestion.tick(time)
+        second = await ingestion_of(place, await place.reader(step_changes=1))
+        for time in (4, 5):
+            assert isinstance(await second.tick(time), Advanced), second.status.stalled
+        await second.catch_up("public.t")
+        assert (second.status.stalled, second.status.outputs["public.t"].durable_records) == ("", 7)
+        place.database.at, place.database.log = 101, []
+        third = await ingestion_of(place, await place.reader())
+        await third.tick(6)
+        assert "upstream went back" in third.status.stalled
 
     asyncio.run(body())
 

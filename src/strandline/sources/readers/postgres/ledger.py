@@ -43,13 +43,14 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
 
     ``declared``: the columns here, as DDL; empty: the table was dropped here, and what was known of it means nothing.
     ``key``: the declared columns by which its records are keyed; None: upstream sends rows as they were.  ``columns``:
-    those that are declared, in the order of the declaration.
+    those that are declared, in the order of the declaration.  ``oid``: its number upstream; None: it was not noted.
     """
 
     table: str
     key: tuple[str, ...] | None
     columns: tuple[ColumnNote, ...]
     declared: str
+    oid: int | None = None
 
 
 Note: TypeAlias = SlotNote | TableNote

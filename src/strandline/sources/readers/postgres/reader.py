@@ -76,6 +76,7 @@ class PostgresReader:
         self._log = Log(readings)
         self._confirmed: int | None = None  # where the slot stands, as last seen
         self._reached = 0
+        self._bound = 0  # what was bound, also by an earlier process
         self._snapshot: Snapshot | None = None
         self._waiting: set[str] = set()  # tables that have not taken their rows from the snapshot yet
         self._given: dict[str, ExitStack] = {}  # what holds the rows of the last read of each table
@@ -89,13 +90,13 @@ class PostgresReader:
         return self._log.dropped
 
     def records(self, table: str) -> Records:
-        """Return `Keyed`, or `TakenBack` where upstream says rows as they were."""
+        """Return `Keyed`, or `TakenBack` where upstream says rows as they were; a new snapshot may change it."""
         return self._readings[table].records
 
     async def snapshot(self, table: str) -> Offsets:
         """See `SourceReader.snapshot`."""
         async with self._guard:
-            if self._snapshot is None or (table not in self._waiting and self._is_late(self._snapshot)):
+            if self._snapshot is None or self._is_late(self._snapshot):
                 await self._open_snapshot()
             assert self._snapshot is not None
             if table not in self._waiting:
@@ -103,12 +104,16 @@ class PostgresReader:
                 self._waiting.add(table)
             return Offsets({PARTITION: self._snapshot.position})
 
+    def bound(self, offsets: Offsets) -> None:
+        """See `TakesBounds`."""
+        self._bound = max(self._bound, offsets[PARTITION])
+
     async def upstream_frontier(self) -> Offsets:
         """Return how far the log is durable, or how far a tick should take it."""
         async with self._guard:
             standing = await self._standing()
             await self._gather(standing.flushed, self._step_changes)
-            self._reached = max(self._reached, self._log.upper)
+            self._reached = max(self._reached, self._log.upper, min(self._bound, standing.flushed))
             return Offsets({PARTITION: self._reached})
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
@@ -116,10 +121,8 @@ class PostgresReader:
         async with self._guard:
             reading, first = self._readings[table], slices[0]
             begins = first.lower == NOTHING_READ
-            if begins and self._snapshot is None:
-                raise Unavailable(f"the snapshot of table {table!r} was lost: another one is taken")
-            start = self._snapshot.position if begins and self._snapshot else first.lower[PARTITION]
             upper = slices[-1].upper[PARTITION]
+            start = self._begun(table, upper) if begins else first.lower[PARTITION]
             if not begins:
                 await self._taken(table)
             if not (self._log.lower <= start and upper <= self._log.upper):
@@ -243,6 +246,13 @@ class PostgresReader:
         """Whether what came after the snapshot may be forgotten upstream already."""
         return snapshot.position < max(self._confirmed or 0, self._log.lower)
 
+    def _begun(self, table: str, upper: int) -> int:
+        """Return where the snapshot is that a slice up to ``upper`` begins with."""
+        snapshot = self._snapshot
+        if snapshot is None or table not in self._waiting or snapshot.position > upper:  # or it is another one
+            raise Unavailable(f"the snapshot of table {table!r} was lost: another one is taken")
+        return snapshot.position
+
     async def _open_snapshot(self) -> None:
         await self._standing()  # the slot is there first
         await self._release()
@@ -268,13 +278,7 @@ class PostgresReader:
         reading = self._readings[table]
         upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
         note = noted(table, reading.schema, upstream)
-        if note.key != reading.note.key:
-            await self._ledger.write(note)  # nothing of the table is durable, so the next reader may read it as it is
-            raise SourceError(
-                f"table {table!r} has another replica identity than when it was created here: set it back, or drop the "
-                "table here and create it anew"
-            )
-        if note != reading.note:
+        if note != reading.note:  # nothing of the table is durable, so it is read as it is now
             await self._ledger.write(note)
             self._readings[table] = Reading(table, reading.schema, note)
             self._log.follow(list(self._readings.values()), self._confirmed or 0)

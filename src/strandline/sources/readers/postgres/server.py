@@ -65,7 +65,8 @@ class UpstreamColumn:
 class UpstreamTable:
     """A table of the publication, with the columns and the rows (``where``, or all) that it publishes.
 
-    ``about``: how many rows it may have, if the server has counted them lately.
+    ``about``: how many rows it may have, if the server has counted them lately.  ``oid``: its number, if it is known;
+    another table of the same name has another one.
     """
 
     schema: str
@@ -75,6 +76,7 @@ class UpstreamTable:
     where: str = ""
     partitioned: bool = False
     about: int | None = None
+    oid: int | None = None
 
 
 Take = Callable[[Sequence[bytes]], None]

@@ -8,7 +8,7 @@ Two ways, decided when the source first sees the table and noted (`ledger.TableN
   left as it was (TOAST) is not sent; the record says so, and what is held has it.
 
 What cannot be told so that the collection would stay right *stops* the table (`Stops`): a truncation, a column that is
-gone or changed its type, an identity that says too little.
+gone or changed its type, an identity that says too little, another table under its name.
 
 A column is found by its name, or by its name without case if only one is called so.  Columns that are not declared
 are left out, whether they were there at first or were added later.
@@ -112,7 +112,7 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
             )
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
     notes = (ColumnNote(c.name, c.type_oid, c.modifier, c.type_name) for c in columns.values())
-    return TableNote(reference, key, tuple(notes), schema.ddl)
+    return TableNote(reference, key, tuple(notes), schema.ddl, upstream.oid)
 
 
 def _named(name: str, columns: Sequence[UpstreamColumn]) -> UpstreamColumn | None:
@@ -143,6 +143,8 @@ class Reading:
 
     def layout(self, relation: Relation) -> Layout:
         """Return where the declared columns stand.  Raises `Stops`: the table is no longer what it was."""
+        if self.note.oid not in {None, relation.oid}:
+            raise Stops(f"another table has its name upstream now; {_ANEW.format(self.reference)}")
         positions = []
         at = {column.name: n for n, column in enumerate(relation.columns)}
         for was in self.note.columns:

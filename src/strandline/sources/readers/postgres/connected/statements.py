@@ -46,7 +46,7 @@ LIMITS: Final = """
 """
 TABLES: Final = """
     SELECT n.nspname, c.relname, c.relreplident, c.relkind = 'p', coalesce(to_jsonb(p)->>'rowfilter', ''),
-        c.reltuples::bigint,
+        c.reltuples::bigint, c.oid::bigint,
         (SELECT jsonb_agg(jsonb_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
                 format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.keys), false)) ORDER BY a.attnum)
             FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -112,8 +112,9 @@ def tables(rows: Iterable[tuple[Any, ...]]) -> tuple[UpstreamTable, ...]:
             where,
             partitioned,
             about if about >= 0 else None,
+            oid,
         )
-        for schema, name, identity, partitioned, where, about, columns in rows
+        for schema, name, identity, partitioned, where, about, oid, columns in rows
     )
 
 
