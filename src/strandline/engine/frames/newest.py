@@ -94,7 +94,7 @@ def is_once(records: Frame, key: Sequence[str]) -> bool:
         case Local(table, _) if table.num_rows <= ROWS_MAX:
             keys = table.filter(pc.is_valid(table[GONE])).select(list(key))
             once = keys.append_column(DIFF, pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), keys.num_rows)]))
-            return inline.summed(once).num_rows == keys.num_rows
+            return bool(inline.summed(once).num_rows == keys.num_rows)
         case _:
             return False
 
