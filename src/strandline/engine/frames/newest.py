@@ -16,7 +16,6 @@ from strandline.algebra.nodes import NOTHING, Get, Newest, Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Frame, Local
-from strandline.engine.prepared.plans import ROWS_MAX
 from strandline.errors import InvalidUsage
 
 RECORDS: Final = "records"
@@ -91,7 +90,7 @@ def without_idle(records: Frame) -> Frame:
 def is_once(records: Frame, key: Sequence[str]) -> bool:
     """Tell whether it is known that no key has two records: then their plan needs no order."""
     match records:
-        case Local(table, _) if table.num_rows <= ROWS_MAX:
+        case Local(table, _):
             keys = table.filter(pc.is_valid(table[GONE])).select(list(key))
             once = keys.append_column(DIFF, pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), keys.num_rows)]))
             return bool(inline.summed(once).num_rows == keys.num_rows)
