@@ -378,7 +378,7 @@ class Newest:
 
     ``records`` yield the records: ``schema``'s columns and those of a record, of which `KEPT` and `ERROR` may lack.
     ``held``: the updates before them, of these keys and perhaps others; ``errors``: those of the err half, in one
-    column `ERROR`; `NOTHING` for neither.  Their times do not matter.
+    column `ERROR`; `NOTHING` for neither.  Their times do not matter.  ``once``: no key has two records.
     """
 
     records: Node
@@ -386,6 +386,7 @@ class Newest:
     errors: Node
     schema: Schema
     key: tuple[str, ...]
+    once: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

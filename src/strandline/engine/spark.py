@@ -353,7 +353,9 @@ class SparkEngine:
         frame = newest.without_idle(unwrap(records))
         given = {newest.RECORDS: wrap(frame), newest.HELD: held, newest.ERRORS: errors}
         there = {name: rows for name, rows in given.items() if rows is not None}
-        node = newest.plan(frame.names, schema, key, held=held is not None, errors=errors is not None)
+        few = isinstance(frame, Local) and frame.table.num_rows <= ROWS_MAX
+        once = few and newest.is_once(frame, key)
+        node = newest.plan(frame.names, schema, key, held=held is not None, errors=errors is not None, once=once)
         return await self.evaluate(node, there, origin=_earliest(frame))
 
     async def weights(self, rows: Rows) -> Mapping[int, int]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.nodes import NOTHING, Get, Newest, Node
@@ -33,12 +34,17 @@ _RECORD: Final[Mapping[str, pa.DataType]] = {
 _OPTIONAL: Final = frozenset({ERROR, KEPT, DIFF})
 
 
-def plan(columns: Sequence[str], schema: Schema, key: Sequence[str], *, held: bool, errors: bool) -> Newest:
-    """Return the plan of what records with ``columns`` change, beside rows and errors that are there, if any are."""
+def plan(
+    columns: Sequence[str], schema: Schema, key: Sequence[str], *, held: bool, errors: bool, once: bool = False
+) -> Newest:
+    """Return the plan of what records with ``columns`` change, beside rows and errors that are there, if any are.
+
+    ``once``: no key has two records.
+    """
     own = [*schema.names, ORDER, GONE, *(name for name in (KEPT, ERROR) if name in columns)]
     there: Node = Get(HELD, _as_they_are(schema.names)) if held else NOTHING
     erring: Node = Get(ERRORS, _as_they_are((ERROR,))) if errors else NOTHING
-    return Newest(Get(RECORDS, _as_they_are(own)), there, erring, schema, tuple(key))
+    return Newest(Get(RECORDS, _as_they_are(own)), there, erring, schema, tuple(key), once)
 
 
 def table_of(records: pa.Table, schema: Schema) -> pa.Table:
@@ -79,6 +85,17 @@ def without_idle(records: Frame) -> Frame:
             return Local(table.drop_columns(idle), plain) if idle else records
         case _:
             return records
+
+
+def is_once(records: Frame, key: Sequence[str]) -> bool:
+    """Tell whether it is known that no key has two records: then their plan needs no order."""
+    match records:
+        case Local(table, _):
+            keys = table.filter(pc.is_valid(table[GONE])).select(list(key))
+            once = keys.append_column(DIFF, pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), keys.num_rows)]))
+            return bool(inline.summed(once).num_rows == keys.num_rows)
+        case _:
+            return False
 
 
 def _as_they_are(names: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -41,7 +41,11 @@ def newest(node: Newest, records: str, held: str | None, errors: str | None, tex
     touched = None if held is None else text.define("touched", _touched(node, held, first, text))
     if KEPT in node.records.names:
         known = text.define("filled", _filled(node, text.define("story", _story(node, known, touched, text)), text))
-    counting = text.define("counting", _counting(node, known, sorted_already=KEPT in node.records.names))
+    counting = (
+        known
+        if node.once
+        else text.define("counting", _counting(node, known, sorted_already=KEPT in node.records.names))
+    )
     terms = [_standing(node, counting)]
     if touched is not None:
         terms.append(_select(node, map(quote, node.schema.names), "NULL", _FIRST, f"-{DIFF}", touched))
@@ -70,6 +74,8 @@ def _first(node: Newest, known: str) -> str:
     """Each key that the records touch, and the first time at which they do."""
     keys = listed(_keys(node))
     where = f" WHERE {GONE} IS NOT NULL" if ERROR in node.records.names else ""
+    if node.once:
+        return f"SELECT {keys}, {TIME} AS {_FIRST} FROM {known}{where}"
     return f"SELECT {keys}, min({TIME}) AS {_FIRST} FROM {known}{where} GROUP BY {keys}"
 
 
@@ -131,6 +137,8 @@ def _standing(node: Newest, counting: str) -> str:
     comes, goes = (f"named_struct('at', {time}, 'sign', {sign})" for time, sign in ((TIME, "1L"), (_NEXT, "-1L")))
     both = f"LATERAL VIEW inline(IF({_NEXT} IS NULL{lone}, array({comes}), array({comes}, {goes}))) u AS __at, __sign"
     source = f"{counting} {both} WHERE NOT {GONE}{lone}"
+    if node.once:
+        source = f"(SELECT *, {TIME} AS __at, 1L AS __sign FROM {counting}) WHERE NOT {GONE}{lone}"
     if not {ERROR, KEPT} & {*node.records.names}:
         return _select(node, map(quote, node.schema.names), "NULL", "__at", "__sign", source)
     columns = [f"IF({ERROR} IS NULL, {quote(name)}, NULL) AS {quote(name)}" for name in node.schema.names]
