@@ -131,7 +131,7 @@ async def minted_after_the_data(self: RemapShard, time: int, offsets: Any) -> Re
 _mint = RemapShard.mint
 
 
-@bug("who comes second believes in the binding that it made up", (RemapShard, "mint"))
+@bug("an ingester that comes second believes in the binding that it made up", (RemapShard, "mint"))
 async def own_binding_believed(self: RemapShard, time: int, offsets: Any) -> Remap:
     """Take any answer for a yes."""
     if self._remap.upper.beyond(time):

@@ -185,7 +185,7 @@ def _avro_mismatch(path: str, schema: Schema) -> str | None:
             written = fastavro.reader(data).writer_schema
     except OSError:
         raise  # the machine refused the file; its bytes may be whole
-    except Exception as error:  # noqa: BLE001 - damaged bytes make it raise whatever it meets first
+    except Exception as error:  # noqa: BLE001 - damaged bytes can make it raise any exception
         return f"it cannot be read as Avro ({type(error).__name__})"
     if not isinstance(written, dict) or written.get("type") != "record":
         return "its values are no records"

@@ -55,7 +55,7 @@ def _understood(text: str) -> Any:
 def _read(data: io.BytesIO, written: Any, wanted: Any) -> Any:
     try:
         found = fastavro.schemaless_reader(data, written, wanted)
-    except Exception as error:  # damaged bytes make it raise whatever it meets first
+    except Exception as error:  # damaged bytes can make it raise any exception
         raise Refused(f"it is not Avro of this schema: {_told(error)}") from error
     left = len(data.getbuffer()) - data.tell()
     if left:

@@ -52,7 +52,7 @@ class Machine:
         await self.clock.sleep(0.25)
 
     async def break_promise(self):
-        pytest.skip("nobody can change what a generator computes")
+        pytest.skip("no producer can change what a generator computes")
 
 
 def up_to(events):

@@ -509,7 +509,7 @@ def test_a_slot_that_is_dropped_or_lost_is_a_definite_error(place):
 
 
 def test_a_slot_that_is_another_sources_is_refused(place):
-    """Damage: two sources move one slot, and each loses what the other was told."""
+    """Damage: two sources move one slot, and each loses what the other was sent."""
 
     async def body():
         place.more = {"slot": "theirs"}

@@ -99,10 +99,8 @@ class IcebergReader:
             self._chain(self._durable, number)
         if head is not None:
             self._reached = number
-            for (
-                own,
-                each,
-            ) in self._table.snapshots().items():  # who expires snapshots may forget whose parents they were
+            # Expiry may forget the parents of the snapshots that are left.
+            for own, each in self._table.snapshots().items():
                 if _number(each) >= self._durable:
                     self._seen.setdefault(own, (_number(each), each.parent_snapshot_id))
         return Offsets({PARTITION: number})

@@ -201,7 +201,7 @@ class KafkaReader:
             async for fetched in self._broker.fetch(wanted.spans):
                 yield wanted.table(fetched)
         except (OutOfRange, Unavailable) as error:
-            await self._check(wanted)  # which tells what is definite from what passes
+            await self._check(wanted)  # which parts what is definite from what passes
             raise Unavailable(f"topic {self._options.topic!r} cannot be read to where it was seen: {error}") from error
         if wanted.spans:
             await self._look()  # after it: a topic that is there now was there when it was read

@@ -43,7 +43,7 @@ class Registry:
         Raises `Unavailable` naming the id, if the registry does not answer or does not allow it.
         """
         wanted = sorted(ids)
-        self._absent.clear()  # what is not there may come: who writes messages may be quicker than a replica
+        self._absent.clear()  # what is not there may come: a producer may be quicker than a replica of the registry
         for each in wanted:
             if each not in self._schemas:
                 body = await self._get(f"/schemas/ids/{each}?format=resolved", f"the schema {each}")

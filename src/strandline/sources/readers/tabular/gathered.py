@@ -1,7 +1,7 @@
 """Gathering: Arrow tables, made one after the other, become the rows of a read, in bounded memory.
 
 The rows of one time and one diff are put aside together (`Engine.aside`); what lies there stays until the next read
-gathers anew, or until upstream was told that its slices are durable.
+gathers anew, or until upstream has its slices committed.
 
 Source: design page "sources" (reading is by range).
 """

@@ -70,7 +70,7 @@ class Batches:
         except StrandlineError as error:
             for ticket in batch:
                 ticket.error = error
-        except BaseException:  # who appends for all was cancelled: whether it happened is not known
+        except BaseException:  # the call that appends for all was cancelled: whether it happened is not known
             for ticket in batch:
                 ticket.error = Unavailable("the server was stopped while it stored the request")
             raise
