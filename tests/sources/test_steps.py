@@ -22,45 +22,11 @@ from strandline.sources.remap import RemapShard
 from strandline.sources.resume import PERIOD_MS
 from strandline.sources.steps import Advanced, Idle, OutputShard, Stalled
 from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.doubles import CountingIds, Crash, Fuse, HandClock
 from strandline.testing.lists.list_engine import ListEngine, listed
 from strandline.testing.upstreams.list_tables import SCHEMA, Change, Tables, TablesReader
 
 TABLES = ("accounts", "owners")
-
-
-class Crash(BaseException):
-    """The process ends here: no handler catches it."""
-
-
-class Fuse:
-    """Ends the process at its n-th I/O, before or after it took effect."""
-
-    def __init__(self, at=None, *, after=False):
-        self.at, self.after, self.count = at, after, 0
-
-    def guard(self, thing):
-        return _Guarded(thing, self)
-
-    async def burn(self, call, *args, **kwargs):
-        self.count += 1
-        if self.count == self.at and not self.after:
-            raise Crash
-        result = await call(*args, **kwargs)
-        if self.count == self.at:
-            raise Crash
-        return result
-
-
-class _Guarded:
-    def __init__(self, thing, fuse):
-        self._thing, self._fuse = thing, fuse
-
-    def __getattr__(self, name):
-        found = getattr(self._thing, name)
-        if not asyncio.iscoroutinefunction(found):
-            return found
-        return lambda *args, **kwargs: self._fuse.burn(found, *args, **kwargs)
 
 
 class Bank:

@@ -4,6 +4,7 @@ Plain frozen data, independent of storage, of Spark, and of where a relation's r
 """
 
 __all__ = [
+    "arrow_types",
     "careful",
     "conditions",
     "excerpt",

@@ -23,13 +23,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra import types
+from strandline.algebra.arrow_types import arrow
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.engine.files import json_lines
 from strandline.engine.files.file_bytes import FileBytes
 from strandline.engine.files.file_layout import Layout
 from strandline.engine.files.file_paths import CORRUPT, decoding
-from strandline.engine.frames import forms, inline
+from strandline.engine.frames import inline
 
 SMALL_BYTES_MAX: Final = 1 << 20
 """Files of a step with more bytes than this in all are Spark's to read."""
@@ -114,7 +115,7 @@ def parquet(files: Sequence[DatedFile], schema: Schema, of: FileBytes) -> pa.Tab
                     return None
                 table = stored.read(columns=wanted)
             table.validate(full=True)
-            found = inline.conform(table, pa.schema([(name, forms.arrow(kind)) for name, kind in kinds.items()]))
+            found = inline.conform(table, pa.schema([(name, arrow(kind)) for name, kind in kinds.items()]))
         except (pa.ArrowException, OSError):
             return None
         if any(map(_ancient, found.columns)):

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from strandline.algebra import types
+from strandline.algebra.arrow_types import arrow
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
-from strandline.engine.frames import forms
 from strandline.errors import CollectionError, CorruptionError, InvalidUsage
 from strandline.persist.handles.plane import Half
 from strandline.persist.shard.batch import InlinePart
@@ -39,7 +39,7 @@ NEGATIVE: Final = "a row has the negative count"
 
 def update_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a collection's updates: its columns, ``__error``, ``__time``, ``__diff``."""
-    columns = [pa.field(name, forms.arrow(kind)) for name, kind in types.columns(schema)]
+    columns = [pa.field(name, arrow(kind)) for name, kind in types.columns(schema)]
     return pa.schema([*columns, *_OURS])
 
 
@@ -90,9 +90,9 @@ def stamped(table: pa.Table, schema: Schema, *, time: int, diff: int) -> pa.Tabl
     arrays = {}
     for name, kind in types.columns(schema):
         try:
-            arrays[name] = _cast(table[given[name.lower()]], forms.arrow(kind))
+            arrays[name] = _cast(table[given[name.lower()]], arrow(kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidUsage(f"column {name!r} cannot be cast to {forms.arrow(kind)}: {error}") from error
+            raise InvalidUsage(f"column {name!r} cannot be cast to {arrow(kind)}: {error}") from error
     for ours, value in ((TIME, time), (DIFF, diff)):
         arrays[ours] = pa.chunked_array([pa.repeat(pa.scalar(value, pa.int64()), table.num_rows)], type=pa.int64())
     return pa.table(arrays)

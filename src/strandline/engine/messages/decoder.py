@@ -16,10 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.algebra import types
+from strandline.algebra.arrow_types import arrow
 from strandline.algebra.keyed import KEPT
 from strandline.algebra.messages import RAW, MessageFormat, Metadata, TopicRanges, check
 from strandline.algebra.schema import ERROR, Schema
-from strandline.engine.frames import forms, inline
+from strandline.engine.frames import inline
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.rows import Distributed, Local, dataframe, wrap
 from strandline.engine.messages import connector, records, texts
@@ -105,7 +106,7 @@ def conformed(raw: pa.Table, form: MessageFormat) -> pa.Table:
     """Return raw messages with the columns of `RAW`, those that are wanted, in their types."""
     headers = Metadata.HEADERS in form.included.values()
     wanted = {name: kind for name, kind in RAW.items() if name != "headers" or headers}
-    target = pa.schema([pa.field(name, forms.arrow(types.parse(name, kind))) for name, kind in wanted.items()])
+    target = pa.schema([pa.field(name, arrow(types.parse(name, kind))) for name, kind in wanted.items()])
     return inline.conform(raw, target)
 
 
@@ -116,4 +117,4 @@ def _finished(frame: DataFrame, *, schema: Schema, form: MessageFormat, locate: 
     return shaped(frame, schema, form, locate=locate)
 
 
-_EMPTY: Final = pa.table({name: pa.nulls(0, forms.arrow(types.parse(name, kind))) for name, kind in RAW.items()})
+_EMPTY: Final = pa.table({name: pa.nulls(0, arrow(types.parse(name, kind))) for name, kind in RAW.items()})

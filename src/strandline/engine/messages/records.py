@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from strandline.algebra import types
+from strandline.algebra.arrow_types import arrow
 from strandline.algebra.messages import MessageEncoding, MessageFormat
 from strandline.algebra.schema import Schema
 from strandline.engine.files.values import Refused, named
-from strandline.engine.frames import forms
 from strandline.engine.messages import avro, protobuf
 from strandline.engine.messages.parsed import AFTER, BEFORE, OP, VALUE, Part, parts, struct, wrong
 
@@ -52,7 +52,7 @@ class Decoding:
     def target(self, raw: pa.Schema) -> pa.Schema:
         """Return the schema of the parsed messages of raw ones."""
         for part in self.parts:
-            raw = raw.append(pa.field(part.name, forms.arrow(types.parse(part.name, struct(part.fields)))))
+            raw = raw.append(pa.field(part.name, arrow(types.parse(part.name, struct(part.fields)))))
             raw = raw.append(pa.field(wrong(part.name), pa.string()))
         return raw
 
@@ -62,7 +62,7 @@ class Decoding:
         for batch in raw:
             arrays, fields = list(batch.columns), list(batch.schema)
             for part, read in readers:
-                kind = forms.arrow(types.parse(part.name, struct(part.fields)))
+                kind = arrow(types.parse(part.name, struct(part.fields)))
                 values, told = _decoded(batch.column(part.source), read)
                 arrays += [pa.array(values, kind), pa.array(told, pa.string())]
                 fields += [pa.field(part.name, kind), pa.field(wrong(part.name), pa.string())]

@@ -23,6 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.algebra import arrow_types
 from strandline.algebra.types import Array, Atom, Decimal, Struct, Type
 from strandline.errors import DefinitionError
 
@@ -36,20 +37,6 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 """What a session says, so that its output forms are those that are read here."""
 _DIGITS_MAX: Final = 38
-_ARROW: Final[Mapping[str, pa.DataType]] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 _YEAR: Final = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _DAY: Final = f"{_YEAR}-[0-9]{{2}}-[0-9]{{2}}"
 _SHOWN: Final = f"{_DAY} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:[.][0-9]{{1,6}})?"
@@ -79,14 +66,10 @@ def arrow(kind: Type) -> pa.DataType:
     Raises `DefinitionError`: no value of PostgreSQL is read as this type.
     """
     match kind:
-        case Atom(name):
-            return _ARROW[name]
-        case Decimal(precision, scale):
-            return pa.decimal128(precision, scale)
-        case Array(Atom() | Decimal() as element):
-            return pa.list_(pa.field("element", arrow(element)))
-        case Array() | Struct():
+        case Struct() | Array(Array() | Struct()):
             raise DefinitionError("a value of PostgreSQL is read as a plain type, or as an array of one")
+        case _:
+            return arrow_types.arrow(kind)
 
 
 def typed(texts: pa.Array | Sequence[bytes | None], kind: Type) -> tuple[pa.Array, dict[int, str]]:
