@@ -91,6 +91,10 @@ STAGE_MINUTES_MAX: Final = 45
 LONG_MINUTES_MAX: Final = 600
 """The same for a stage that CI does not run: a night."""
 
+SLOWEST: Final = 5
+"""How many tests of a stage are named with their seconds, and only those that took `SLOW_SECONDS`."""
+SLOW_SECONDS: Final = 10.0
+
 DEATHS_MAX: Final = 3
 """How often a stage is run again without the test that its process died of (or had to be killed for)."""
 
@@ -168,12 +172,13 @@ def _path(item: pytest.Item) -> str:
 # --- the runner -------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Tally:
-    """What came of some tests: counts, what to say about skips, figures."""
+    """What came of some tests: counts, what to say about skips, figures, and how many seconds each test took."""
 
     passed: int = 0
     failed: int = 0
     skips: list[str] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def counted(self) -> int:
@@ -191,6 +196,13 @@ class Tally:
         self.failed += other.failed
         self.skips += other.skips
         self.figures += other.figures
+        self.seconds |= other.seconds
+
+    @property
+    def slowest(self) -> list[tuple[str, float]]:
+        """The tests that took longest, of those that took long."""
+        long = [(name, seconds) for name, seconds in self.seconds.items() if seconds >= SLOW_SECONDS]
+        return sorted(long, key=lambda named: -named[1])[:SLOWEST]
 
     def __str__(self) -> str:
         return f"{self.passed} passed, {self.failed} failed, {len(self.skips)} skipped"
@@ -247,6 +259,7 @@ def read_report(report: Path) -> Tally:
     tally = Tally()
     for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
+        tally.seconds[name] = float(case.get("time") or 0)
         skip = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
             tally.failed += 1
@@ -345,6 +358,8 @@ def run_stage(stage: str, files: dict[str, int], directory: Path, *, quiet: bool
         print(f"--- {stage}: {tally if tally.counted else '0 tests'} in {minutes:.1f} min", flush=True)
         for skip in tally.skips:
             print(f"    skipped {skip}", flush=True)
+        for name, seconds in tally.slowest:
+            print(f"    {seconds:.0f} s: {name}", flush=True)
     return tally
 
 
