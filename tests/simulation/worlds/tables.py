@@ -139,7 +139,8 @@ class TablesWorld:
 
     async def open(self, client: PersistClient, epoch: int, *, simulated: bool = True) -> tuple[Ingestion, Incarnation]:
         """Open the source as it is commanded now."""
-        mine = Incarnation(self.tables)
+        # What others read from here on, of times that they bind meanwhile, this incarnation cannot know as read before.
+        mine = Incarnation(self.tables, read=set(self.upstream.delivered))
         remap = await RemapShard.open(await client.records(REMAP, epoch), epoch)
         outputs = []
         for table in mine.tables:
@@ -147,7 +148,6 @@ class TablesWorld:
             outputs.append(OutputShard(table, SCHEMA, await client.writer(table, epoch, schema=SCHEMA.ddl), new))
         reader = Reader(self, mine) if simulated else TablesReader(self.upstream)
         engine = ListEngine(client.blob)
-        mine.read = set(self.upstream.delivered)
         mine.durable = {table: await self.durable(table) for table in mine.tables}
         return await Ingestion.open(client.clock, engine, reader, remap, outputs), mine
 
