@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from strandline.errors import CorruptionError, Unavailable
+from strandline.errors import CorruptionError, FencedError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.persist.client import PersistClient
@@ -51,9 +51,9 @@ class Place:
         self.data = {name: await client.writer(name, 1, schema=SCHEMA.ddl) for name in outputs}
         return ResumptionFrontier(self.clock, self.upstream, self.remap, list(self.data.values()))
 
-    async def durable(self, name, upper):
+    async def durable(self, name, upper, *, epoch=1):
         """Another process makes an output durable up to ``upper``."""
-        writer = await self.client().writer(name, 1, schema=SCHEMA.ddl)
+        writer = await self.client().writer(name, epoch, schema=SCHEMA.ddl)
         await writer.compare_and_append([], writer.state.upper, Frontier(upper))
 
 
@@ -130,6 +130,23 @@ def test_an_upstream_that_does_not_answer_learns_it_later():
         place.upstream.down = False
         await frontier.follow()  # at once, and not a second later
         assert (frontier.problem, frontier.offsets) == ("", Offsets({"p": 4}))
+
+    run(body)
+
+
+@pytest.mark.parametrize("outputs", [OUTPUTS, ()])
+def test_an_instance_that_was_taken_over_lets_upstream_forget_nothing_more(outputs):
+    """Law R4.  Damage: the newer instance feeds one output more; the older one, slow, deletes what that output needs."""
+
+    async def body(place):
+        frontier = await place.open(outputs=outputs)
+        await frontier.advance()
+        await RemapShard.open(await place.client().records("remap", 2), 2)  # as every instance begins
+        for name in outputs:
+            await place.durable(name, 8, epoch=2)
+        with pytest.raises(FencedError, match="admitted epoch 2, this writer has 1"):
+            await frontier.advance()
+        assert len(place.upstream.told) == 1
 
     run(body)
 

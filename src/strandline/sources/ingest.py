@@ -55,7 +55,9 @@ class Ingestion:
     ) -> Ingestion:
         """Return the ingestion, at the frontier where the last incarnation left it; nothing is read yet.
 
-        Raises `CorruptionError` if the shards do not fit each other: one of them is not what was committed.
+        Raises:
+            CorruptionError: the shards do not fit each other, so one of them is not what was committed.
+            FencedError: a newer epoch has taken over.
         """
         opened = cls(clock, engine, reader, remap, outputs)
         await opened._resumption.advance()

@@ -8,6 +8,11 @@ upstream remembers; so a commit upstream may be late or never come.
 
 An output that has nothing yet holds all of it back: upstream keeps what the output's first step will need.
 
+All outputs means: of the newest epoch.  An instance that was taken over may not know an output that its successor
+feeds, so it commits nothing more: the successor admits its epoch to every shard before it begins, and uppers of its
+time are read with its epoch beside them.  Under one epoch every instance has the same outputs; a process may add
+one if it ends the ingestion without it first.
+
 Source: design page "sources" (resumption; restart: fresh uppers, never cached).  Law R4 is asserted before each commit.
 """
 
@@ -53,7 +58,9 @@ class ResumptionFrontier:
     async def advance(self) -> None:
         """Read the uppers, and let upstream forget what all outputs have.
 
-        Raises `CorruptionError` if the shards do not fit each other: one of them is not what was committed.
+        Raises:
+            CorruptionError: the shards do not fit each other, so one of them is not what was committed.
+            FencedError: a newer epoch has taken over.
         """
         self._told_ms, self._telling = self._clock.now_ms(), True
         try:
@@ -83,9 +90,11 @@ class ResumptionFrontier:
         for data in self._data:
             await data.refresh()  # before the remap, so that the remap cannot seem to be behind
         since = (await self._remap.refresh()).since
+        self._remap.refuse_fenced()
         for data in self._data:
             if MINIMUM < data.state.upper <= since:  # another instance went on, and forgot, between the two
                 await data.refresh()
+            data.refuse_fenced()
             self._check(data.shard, data.state.upper)
         return self._meet()
 

@@ -92,10 +92,11 @@ class TablesWorld:
         self.simulation = Simulation(choose, tuple(Fate), calm_after, STEPS_MAX)
         self.upstream = Tables(keyed=keyed)
         self.rows: dict[str, dict[int, int]] = {table: {} for table in (*FIRST, LATER)}
-        self.tables = FIRST
+        self.outputs = {1: FIRST}  # by the epoch from which on they are commanded
         self.marks: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self.generation = 1
+        self.ingesters = 1
         self.bound: dict[int, Offsets] = {}
         self.first: dict[str, int] = {}  # when each output begins
         self.patience = patience
@@ -111,6 +112,24 @@ class TablesWorld:
     def acknowledged(self) -> int:
         """How many rounds came to their ends."""
         return self.done.total()
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The outputs that are commanded now."""
+        return self.commanded(self.generation)
+
+    def commanded(self, epoch: int) -> tuple[str, ...]:
+        """Return the outputs that are commanded under an epoch."""
+        return self.outputs[max(begun for begun in self.outputs if begun <= epoch)]
+
+    def add_output(self, *, under_newer_epoch: bool) -> None:
+        """Command one output more.
+
+        Under a newer epoch, unless the one ingester that there is ends before it goes on with that output: of two under
+        one epoch, the one that does not know the output would let upstream forget what it needs.
+        """
+        self.generation += under_newer_epoch
+        self.outputs[self.generation] = (*FIRST, LATER)
 
     def choose(self, label: str, n: int) -> int:
         """Make a choice of this history."""
@@ -140,7 +159,7 @@ class TablesWorld:
     async def open(self, client: PersistClient, epoch: int, *, simulated: bool = True) -> tuple[Ingestion, Incarnation]:
         """Open the source as it is commanded now."""
         # What others read from here on, of times that they bind meanwhile, this incarnation cannot know as read before.
-        mine = Incarnation(self.tables, read=set(self.upstream.delivered))
+        mine = Incarnation(self.commanded(epoch), read=set(self.upstream.delivered))
         remap = await RemapShard.open(await client.records(REMAP, epoch), epoch)
         outputs = []
         for table in mine.tables:
@@ -174,8 +193,9 @@ class TablesWorld:
         return 0 if state is None else as_time(state.upper)
 
     async def may_forget(self, resume: Offsets, tables: Sequence[str]) -> None:
-        """R4: what upstream may forget happened before the last time that all outputs have."""
-        durable = min([await self.durable(table) for table in tables])
+        """R4: what upstream may forget happened before the last time that all outputs have, known or not."""
+        uppers = {table: await self.durable(table) for table in self.rows}
+        durable = min(upper for table, upper in uppers.items() if upper or table in tables)
         allowed = self.offsets_at(durable - 1)
         require("R4", resume <= allowed, f"upstream may forget {resume.entries}, all outputs have {allowed.entries}")
 

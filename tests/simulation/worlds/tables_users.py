@@ -16,7 +16,7 @@ from strandline.store.unreliable import Choose
 from strandline.testing.simulation.choices import Seeded
 from strandline.testing.simulation.kernel import Fate, IoPoint
 from strandline.testing.upstreams.list_tables import SCHEMA
-from worlds.tables import FIRST, LATER, PARTITIONS, REMAP, TablesWorld
+from worlds.tables import LATER, PARTITIONS, REMAP, TablesWorld
 from worlds.tries import UNANSWERED
 
 ROUNDS: Final = 10
@@ -30,7 +30,18 @@ Doing = Callable[[TablesWorld, str, int], Coroutine[Any, Any, None]]
 
 
 async def ingest(world: TablesWorld, name: str, epoch: int) -> None:
-    """Open the source, and bind and step until it was done often enough, or another one has taken over."""
+    """Open the source, and bind and step until it was done often enough; go along when a newer epoch begins."""
+    while world.done[name] < ROUNDS:
+        try:
+            await _ingest(world, name, world.generation)
+        except FencedError:
+            world.marks["fenced"] += 1
+        except UNANSWERED:
+            world.marks["unanswered"] += 1
+
+
+async def stay(world: TablesWorld, name: str, epoch: int) -> None:
+    """Do the same under one epoch, until a newer one has taken over."""
     while world.done[name] < ROUNDS:
         try:
             await _ingest(world, name, epoch)
@@ -43,7 +54,7 @@ async def ingest(world: TablesWorld, name: str, epoch: int) -> None:
 
 async def _ingest(world: TablesWorld, name: str, epoch: int) -> None:
     ingestion, mine = await world.open(world.process(), epoch)
-    while world.done[name] < ROUNDS and mine.tables == world.tables:
+    while world.done[name] < ROUNDS and mine.tables == world.commanded(epoch):
         ticked = await ingestion.tick(as_time(ingestion.bound) + world.choose("time", 3))
         world.marks["tick: stalled"] += isinstance(ticked, Stalled)
         for table in mine.tables:
@@ -55,7 +66,7 @@ async def _ingest(world: TablesWorld, name: str, epoch: int) -> None:
 
 
 async def take_over(world: TablesWorld, name: str, epoch: int) -> None:
-    """Do the same, under a newer epoch."""
+    """Begin a newer epoch, and go along with it."""
     world.generation += 1
     await ingest(world, name, world.generation)
 
@@ -71,8 +82,8 @@ async def outside(world: TablesWorld, name: str, epoch: int) -> None:
             case 1:
                 for partition in world.upstream.partitions:
                     world.upstream.announce(partition)
-            case 2 if world.done[name] > EVENTS // 3:
-                world.tables = (*FIRST, LATER)
+            case 2 if world.done[name] > EVENTS // 3 and LATER not in world.tables:
+                world.add_output(under_newer_epoch=world.ingesters > 1)
             case _:
                 for _ in range(1 + world.choose("changes", 3)):
                     partition = PARTITIONS[world.choose("partition", len(PARTITIONS))]
@@ -106,12 +117,14 @@ CASTS: Final[tuple[Mapping[str, Doing], ...]] = (
     {"a": ingest, "o": outside, "l": let_go},
     {"a": ingest, "b": ingest, "o": outside},
     {"a": ingest, "b": ingest, "o": outside, "l": let_go},
-    {"a": ingest, "b": take_over, "o": outside, "l": let_go},
+    {"a": stay, "b": take_over, "o": outside, "l": let_go},
 )
+INGESTERS: Final = frozenset({"a", "b"})
 
 
 def populate(world: TablesWorld, cast: Mapping[str, Doing]) -> None:
     """Let the users of ``cast`` begin."""
+    world.ingesters = len(cast.keys() & INGESTERS)
     for name, do in cast.items():
         world.simulation.spawn(name, lambda _, do=do, name=name: do(world, name, 1))
 
@@ -161,7 +174,7 @@ def _prepare(world: TablesWorld, stage: int) -> None:
         return
     world.marks["prepared"] += 1
     if stage == THIRD:
-        world.tables = (*FIRST, LATER)
+        world.add_output(under_newer_epoch=False)
     for partition in STAGES[stage]:
         for table in world.rows:
             world.change(partition, table)

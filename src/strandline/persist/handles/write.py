@@ -184,6 +184,11 @@ class WriteHandle:
         if holds > self.epoch:
             raise fenced(self.shard, Fenced(holds), self.epoch)
 
+    def refuse_fenced(self) -> None:
+        """Raise `FencedError` if a newer epoch had been admitted when the state was last fetched."""
+        if self.epoch < self.state.epoch:
+            raise fenced(self.shard, Fenced(self.state.epoch), self.epoch)
+
     async def evolve(self, schema: str) -> None:
         """Make ``schema`` the shard's newest schema: reads use it from now on, also for stored parts.
 
