@@ -8,6 +8,7 @@ import pytest
 from tests.sources.readers.postgres.conftest import SCHEMA, after, begin, refused, rows
 
 from strandline.errors import Unavailable
+from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.reclock import NOTHING_READ, Slice
 
 pytestmark = pytest.mark.server
@@ -246,3 +247,12 @@ def test_a_publication_that_was_dropped_is_a_definite_error_that_names_it(place,
                 await each.upstream_frontier()
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("version", [130000, 150000])
+def test_servers_from_before_schemas_were_published_are_asked_of_tables_alone(place, version):
+    """Damage: an older server refuses the question, so nothing of it is read."""
+    with place.database.session() as session:
+        for query in (statements.tables_query("p", version), statements.standing_query("s", "p", version)):
+            assert ("pg_publication_namespace" in query.as_string()) == (version >= 150000)
+            assert "table" in str(session.execute(query).fetchone())
