@@ -95,6 +95,22 @@ def test_a_second_drop_gives_up_what_a_server_that_is_gone_keeps(place: Keeping)
     assert (core.all_problems(), core.catalog.left, core.catalog.dropped) == ({}, (), ())
 
 
+def test_a_release_that_could_not_be_noted_is_made_again(place: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: what was dropped keeps a shard, and no problem says so."""
+    core = place.open()
+    do(core, HERE, BANK, ACCOUNTS, DROPS[0])
+
+    async def fails(released: object) -> None:
+        raise Unavailable("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core, "give_up", fails)
+        with pytest.raises(Unavailable):
+            do(core, DROPS[1])
+    run_sync(core.tick())
+    assert (place.released, core.catalog.left, core.all_problems()) == (["one", "one"], (), {})
+
+
 def test_a_process_that_dies_after_the_drop_leaves_it_to_the_next(place: Keeping) -> None:
     """Damage: what upstream keeps is left silently."""
     core = place.open()
