@@ -201,7 +201,7 @@ class PostgresReader:
             if limit is None or whole or self._log.upper > known:
                 break
             limit *= 2
-        await self._standing()  # what was taken was sent by a publication that was altered before this look
+        await self._standing()  # the catalog shows by now how the publication was when these changes were made
 
     async def _peek(self, upto: int, limit: int | None) -> int:
         take = self._log.begin()
