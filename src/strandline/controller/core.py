@@ -29,7 +29,7 @@ from strandline.controller.assembly import Assembly
 from strandline.controller.commanded import Plans, collection, command, commands, runs_in
 from strandline.controller.location.catalog import KEY, Catalog, CatalogStore, Holder
 from strandline.controller.location.config import Config, Mode
-from strandline.controller.location.dropped import close
+from strandline.controller.location.dropped import close, release
 from strandline.controller.location.items import (
     Collected,
     Connection,
@@ -114,6 +114,7 @@ class Core:
         self._time: int | None = None  # the time of the tick that runs, once it has one
         self.overdue: Callable[[Mapping[str, str]], None] = lambda _: None
         """Called with what a tick that runs long waits for, as often as that is looked at; must not raise or block."""
+        self._asked: set[str] = set()  # dropped sources, by their readers' shards, whose upstream was asked in vain
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
@@ -271,9 +272,25 @@ class Core:
             await self.start(item)
         await self.close_dropped()
 
+    async def give_up(self, released: AbstractSet[str]) -> None:
+        """Ask upstreams no more for what they keep for dropped sources, named by their readers' shards."""
+        await self.catalogs.change(self.require_writing().epoch, lambda catalog: catalog.released(released))
+        for shard in released:
+            self.problems.note(shard, "")
+
     async def close_dropped(self) -> None:
-        """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem."""
+        """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem.
+
+        Each environment asks an upstream once to let go what it keeps: one that is gone must not delay each tick.
+        """
         writing = self.require_writing()
+        if asked := [left for left in self.catalog.left if left.progress not in self._asked]:
+            released, problems = await release(asked, self.assembly.connectors, self.client, writing.epoch)
+            for shard, problem in problems.items():
+                self._asked.add(shard)
+                self.problems.note(shard, problem)
+            if released:
+                await self.give_up(released)
         closed, problems = await close(self.catalog.dropped, writing.transactions)
         for shard in self.catalog.dropped:
             self.problems.note(shard, problems.get(shard, ""))
@@ -356,7 +373,7 @@ class Core:
                 writing.plans.keep(catalog)
                 await writing.instance.end(commands(catalog, writing.plans, self.config))
                 self._reconciled = catalog
-            if self.catalog.dropped:
+            if self.catalog.dropped or self.catalog.left:
                 await self.close_dropped()
             self.problems.note(CATALOG, "")
         for item in list(self.catalog.items.values()):

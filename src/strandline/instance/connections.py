@@ -49,6 +49,14 @@ class Connectors(Protocol):
         """
         ...
 
+    async def release(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+        """Have upstream let go what it keeps for ``source``, which was dropped and has no outputs.  Idempotent.
+
+        Raises what stores raise, `FencedError` if a newer epoch was admitted, and `Unavailable`, `SourceError` or
+        `ConfigError`, which say what is left there.
+        """
+        ...
+
 
 class Drivers(Protocol):
     """How endpoints are written."""

@@ -198,7 +198,9 @@ class ReaderKind(Generic[O]):
     ``connections``: the kinds of connection whose options a source may take from a connection, by the option that
     names it: ``connection``, or one that ends in ``_connection``.  ``tables``: a source feeds tables (CREATE TABLE …
     FROM SOURCE) and is no collection itself; then ``check_table`` is asked, and ``check`` never.  ``discovery``: how to
-    find out what there is to read.
+    find out what there is to read.  ``release`` has upstream let go what it keeps for a source that was dropped, if the
+    source's notes say that it is its own; None: upstream keeps nothing.  It is idempotent, and raises `Unavailable` or
+    `SourceError`, which say what is left.
     """
 
     name: str
@@ -209,3 +211,4 @@ class ReaderKind(Generic[O]):
     tables: bool = False
     check_table: Callable[[O, str, Schema], None] = any_table
     discovery: Discovery[Any] | None = None
+    release: Callable[[O, Surroundings], Awaitable[None]] | None = None

@@ -118,10 +118,19 @@ class Readers:
         """See `Connectors.reader`."""
         kind = named(READERS, "connector", source.connector)
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
+        return await kind.open(options, self._given(source, client, epoch))
+
+    async def release(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+        """See `Connectors.release`."""
+        kind = named(READERS, "connector", source.connector)
+        if kind.release is not None:
+            options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
+            await kind.release(options, self._given(source, client, epoch))
+
+    def _given(self, source: RunIngestion, client: PersistClient, epoch: int) -> Surroundings:
         schemas = {output.table: output.collection.schema for output in source.outputs}
         progress = partial(client.records, source.progress, epoch)
-        given = Surroundings(self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress)
-        return await kind.open(options, given)
+        return Surroundings(self.clock, schemas, self.engine, self.decoder, self.messages, epoch, progress)
 
 
 async def discover(connector: str, options: Mapping[str, str]) -> Sequence[Discovered]:

@@ -154,10 +154,17 @@ def _bound(core: Core, bind: statements.Bind) -> BoundTable:
 async def drop(core: Core, statement: statements.Drop) -> None:
     """DROP, and delete what nothing else uses of it: a day later, and not before the last lease on it has ended.
 
+    A source whose upstream could not be released is given up by a second DROP: then upstream keeps what it has.
+
     Raises `DefinitionError` if there is no such item, or something still reads it (named).
     """
     writing = core.require_writing()
     name = statement.name.lower()
+    left = frozenset(each.progress for each in core.catalog.left if each.name.lower() == name)
+    if left and statement.kind == "source" and core.catalog.find(name) is None:
+        await core.give_up(left)
+        await core.close_dropped()
+        return
     with within(statement.at):
         item = _droppable(core, statement)
     if item is None:

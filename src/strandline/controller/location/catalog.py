@@ -64,10 +64,24 @@ class Holder(msgspec.Struct, frozen=True):
         return f"deployment {self.deployment!r}, process {self.pid} on host {self.host!r}"
 
 
+class Left(msgspec.Struct, frozen=True):
+    """A source that was dropped, and for which upstream may still keep something.
+
+    ``options``: its connections' and its own, as they were.  ``progress``: its reader's own shard, which knows what
+    upstream keeps, and so is dropped only once upstream has let it go.
+    """
+
+    name: str
+    connector: str
+    options: dict[str, str]
+    progress: str
+
+
 class Catalog(msgspec.Struct, frozen=True):
     """All items by name, and the current generation.
 
-    ``dropped`` are the shards that no item has and that are not closed yet (`controller/location/dropped.py`).
+    ``dropped`` are the shards that no item has and that are not closed yet, and ``left`` the sources whose upstream was
+    not released yet (`controller/location/dropped.py`).
     """
 
     format: int = 1
@@ -75,13 +89,24 @@ class Catalog(msgspec.Struct, frozen=True):
     holder: Holder | None = None
     items: dict[str, Item] = {}
     dropped: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
 
     def having(self, items: dict[str, Item]) -> Catalog:
-        """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`."""
-        given_up = shards_of(self.items) - shards_of(items)
+        """Return the catalog with these ``items``; shards of the old items that none of them keeps are `dropped`.
+
+        Sources that none of them is are `left`.
+        """
+        kept_shards = shards_of(items)
+        left = tuple(
+            Left(item.name, item.connector, self.source_options(item), item.progress)
+            for item in self.items.values()
+            if isinstance(item, Source | SharedSource) and item.progress not in kept_shards
+        )
+        given_up = shards_of(self.items) - kept_shards - {each.progress for each in left}
         new = any(isinstance(item, Connection | SharedSource | SourceTable) for item in items.values())
         kept = max(self.format, FORMAT_OF_SHARED) if new else self.format
-        return msgspec.structs.replace(self, format=kept, items=items, dropped=(*self.dropped, *sorted(given_up)))
+        dropped = (*self.dropped, *sorted(given_up))
+        return msgspec.structs.replace(self, format=kept, items=items, dropped=dropped, left=(*self.left, *left))
 
     def with_item(self, item: Item) -> Catalog:
         """Return the catalog with ``item``, in the place of what had its name."""
@@ -98,6 +123,12 @@ class Catalog(msgspec.Struct, frozen=True):
     def closed(self, shards: AbstractSet[str]) -> Catalog:
         """Return the catalog once ``shards``, which were dropped, are closed."""
         return msgspec.structs.replace(self, dropped=tuple(s for s in self.dropped if s not in shards))
+
+    def released(self, progress: AbstractSet[str]) -> Catalog:
+        """Return the catalog once upstream keeps nothing more for the sources with these shards."""
+        left = tuple(each for each in self.left if each.progress not in progress)
+        gone = tuple(each.progress for each in self.left if each.progress in progress)
+        return msgspec.structs.replace(self, dropped=(*self.dropped, *gone), left=left)
 
     def collection(self, name: str) -> Collected:
         """Return the table, source or view called ``name`` (names are compared without case).

@@ -1,17 +1,48 @@
-"""The shards of dropped items, brought to their end: closed, released, and deleted once no reader holds them.
+"""What dropped items leave, brought to its end: upstreams released, and shards closed and deleted once none reads them.
 
 The catalog's change is what drops an item, and it lists the shards that no item keeps from then on.  Closing them takes
 many more changes, each idempotent, so a process that dies in between leaves a list that the next environment works off.
+
+What upstream keeps for a source (a replication slot) goes first: the shard of the source's reader says what is its own.
+An upstream that does not answer is asked again by the next environment; until then it is a problem that names what is
+left.
 
 Source: design pages "environment" (DROP) and "persist" (details: tombstone).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from strandline.controller.location import on_error
+from strandline.controller.location.catalog import Left
 from strandline.errors import FencedError, StrandlineError
+from strandline.instance.commands import RunIngestion
+from strandline.instance.connections import Connectors
+from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
+
+
+async def release(
+    sources: Sequence[Left], connectors: Connectors, client: PersistClient, epoch: int
+) -> tuple[frozenset[str], dict[str, str]]:
+    """Have upstreams let go what they keep for dropped ``sources``; return those that did, and problems of the others.
+
+    Each is named by its reader's own shard.  Raises `FencedError` if a newer epoch was admitted.
+    """
+    released, problems = set(), {}
+    for left in sources:
+        options = on_error.others(left.name, left.options, on_error.SourceOptions)
+        command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
+        try:
+            await connectors.release(command, client, epoch)
+        except FencedError:
+            raise
+        except StrandlineError as error:
+            problems[left.progress] = f"source {left.name!r} was dropped, and upstream was not released: {error}"
+        else:
+            released.add(left.progress)
+    return frozenset(released), problems
 
 
 async def close(shards: Iterable[str], transactions: Transactions) -> tuple[frozenset[str], dict[str, str]]:

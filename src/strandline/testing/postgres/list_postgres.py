@@ -1,7 +1,8 @@
 """A PostgreSQL in memory: a log of transactions in the bytes of pgoutput, one slot, and snapshots of what it holds.
 
-It is as strict as a real server: what the slot has moved beyond is no longer sent, a snapshot dies with its reader,
-and every call may find the server down.  Rows are tuples of texts.
+It is as strict as a real server: what the slot has moved beyond is no longer sent, a change of a table that is not in
+the publication at that moment never is, a snapshot dies with its reader, and every call may find the server down.  Rows
+are tuples of texts.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from strandline.errors import Unavailable
+from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.pgoutput import KEPT, Identity, Value
 from strandline.sources.readers.postgres.server import (
+    Published,
     SlotStanding,
     Snapshot,
     Standing,
@@ -51,19 +53,53 @@ class ListDatabase:
     """After how many messages the next peek loses its connection."""
     system: str = "1"
     created: int = 0
-    """How many tables were made: each has a number of its own."""
+    """How many tables, publications and entries of one were made: each has a number of its own."""
+    publication: int | None = 0
+    entries: dict[str, int] = field(default_factory=dict)
+    """The number of the entry by which the publication has a table."""
+    unpublished: tuple[str, ...] = ()
+    blind: list[tuple[int, int]] = field(default_factory=list)
+    """From where to where in the log there was no publication."""
 
     def create(self, name: str, identity: Identity, **columns: str) -> None:
         """Make a table ``public.name`` of columns by type; that whose type begins with ``*`` is its key.
 
-        It replaces one of that name.
+        It replaces one of that name, and is published.
         """
         made = tuple(
             UpstreamColumn(column, 25, -1, kind.lstrip("*"), key=kind.startswith("*"))
             for column, kind in columns.items()
         )
-        self.tables[name] = UpstreamTable("public", name, identity, made, oid=self.created)
+        self.tables[name] = UpstreamTable("public", name, identity, made, Published(frozenset()), oid=self.created)
         self.created += 1
+        self.join(name)
+
+    def join(self, name: str) -> None:
+        """Have the publication send the table's changes from now on."""
+        self.entries[name] = self.created
+        self.created += 1
+
+    def leave(self, name: str) -> None:
+        """Have the publication send nothing of the table from now on."""
+        del self.entries[name]
+
+    def unpublish(self) -> None:
+        """Drop the publication."""
+        self.publication = None
+        self.blind.append((self.at, 1 << 60))
+        self.entries.clear()
+
+    def publish(self) -> None:
+        """Make the publication again, for all tables."""
+        self.publication = self.created
+        self.created += 1
+        self.blind[-1] = (self.blind[-1][0], self.at)
+        for name in self.tables:
+            self.join(name)
+
+    def published(self, name: str) -> Published:
+        """Return how the publication has a table."""
+        return Published(frozenset({f"{self.publication} {self.entries[name]}"}))
 
     def commit(self, *messages: Callable[[ListDatabase], tuple[bytes, str, Sequence[Row], Sequence[Row]]]) -> int:
         """Commit a transaction of `insert`, `update` and `delete`; return where its commit record begins."""
@@ -71,10 +107,11 @@ class ListDatabase:
         sent, described = [], set[str]()
         for message in messages:
             data, table, gone, came = message(self)
-            if table not in described:
-                sent.append(self._relation(table))
-                described.add(table)
-            sent.append(data)
+            if table in self.entries:
+                if table not in described:
+                    sent.append(self._relation(table))
+                    described.add(table)
+                sent.append(data)
             for row in gone:
                 contents[table].remove(row)
             contents[table] += came
@@ -165,8 +202,10 @@ class ListServer:
     async def standing(self) -> Standing:
         """See `Server.standing`."""
         self._refuse()
-        published = frozenset(("public", name) for name in self.database.tables)
-        return Standing(self.database.system, "d", "logical", self.database.at, self.database.slot, published)
+        database, published = self.database, None
+        if database.publication is not None:
+            published = {("public", name): database.published(name) for name in database.entries}
+        return Standing(database.system, "d", "logical", database.at, database.slot, published, database.unpublished)
 
     async def create_slot(self) -> None:
         """See `Server.create_slot`."""
@@ -174,10 +213,16 @@ class ListServer:
         if self.database.slot is None:
             self.database.slot = SlotStanding("pgoutput", "d", self.database.at)
 
+    async def drop_slot(self) -> None:
+        """See `Server.drop_slot`."""
+        self._refuse()
+        self.database.slot = None
+
     async def tables(self) -> tuple[UpstreamTable, ...]:
         """See `Server.tables`."""
         self._refuse()
-        return tuple(self.database.tables.values())
+        tables = self.database.tables
+        return tuple(replace(tables[name], published=self.database.published(name)) for name in self.database.entries)
 
     async def peek(self, upto: int, changes: int | None, take: Take) -> int:
         """See `Server.peek`."""
@@ -186,6 +231,8 @@ class ListServer:
         count = 0
         for written in self.database.log:
             if self.database.slot.confirmed <= written.commit < upto and (changes is None or count < changes):
+                if any(lower <= written.commit < upper for lower, upper in self.database.blind):
+                    raise SourceError('publication "p" does not exist')
                 for start in range(0, len(written.messages), BATCH):
                     self._break(count + start)
                     take(written.messages[start : start + BATCH])

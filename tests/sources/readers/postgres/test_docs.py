@@ -63,8 +63,13 @@ def test_the_example_runs_as_it_stands(spark, database, tmp_path, monkeypatch):
         env.sync(env.tick())
         assert holds() == [("London", 1, "0.00"), ("Rome", 1, "3.00")]
         assert env.verify("cities").ok
-    ((position, durable),) = database.run(
-        "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn() FROM pg_replication_slots"
-        " WHERE slot_name = 'strandline_bank'"
-    )
-    assert position <= durable
+        ((position, durable),) = database.run(
+            "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn() FROM pg_replication_slots"
+            " WHERE slot_name = 'strandline_bank'"
+        )
+        assert position <= durable
+        for what in ("MATERIALIZATION bank_duckdb", "MATERIALIZED VIEW cities", "TABLE accounts", "TABLE owners"):
+            env.execute(f"DROP {what}")
+        env.execute("DROP SOURCE bank")
+        assert env.status()["problems"] == {}
+    assert database.run("SELECT slot_name FROM pg_replication_slots WHERE slot_name = 'strandline_bank'") == []

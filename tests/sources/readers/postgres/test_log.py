@@ -40,8 +40,8 @@ def messages(database):
 
 def taken(log, database):
     """The log after a peek of all that there is."""
-    log.begin()
-    log.take(messages(database))
+    take = log.begin()
+    take(messages(database))
     log.finish(database.at)
     return log
 
@@ -73,12 +73,12 @@ def test_a_transaction_that_ends_with_anothers_commit_is_damaged(database):
     for n in range(2):
         database.commit(insert("t", (str(n).encode(), b"a")))
     sent = messages(database)
-    log.begin()
+    take = log.begin()
     with pytest.raises(DamagedMessage, match="is not that of its transaction"):
-        log.take([*sent[:3], sent[-1]])
+        take([*sent[:3], sent[-1]])
     log.abandon()
     with pytest.raises(CorruptionError):
-        log.take([b""])
+        log.begin()([b""])
 
 
 def test_what_is_known_is_not_decoded_again(database):
@@ -91,8 +91,8 @@ def test_what_is_known_is_not_decoded_again(database):
     known = len(database.log[0].messages)
     damaged = messages(database)
     damaged[2] = b"I damaged, and not looked at"
-    log.begin()
-    log.take(damaged)
+    take = log.begin()
+    take(damaged)
     log.finish(database.at)
     assert known == 4
     assert ids(log, start, database.at) == [1, 2]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -18,7 +16,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.persist.client import PersistClient
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, TakenBack
-from strandline.sources.readers.postgres.kind import opened
+from strandline.sources.readers.postgres.kind import opened, released
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, TableNote
 from strandline.sources.readers.postgres.options import PostgresOptions
 from strandline.sources.readers.postgres.pgoutput import Identity
@@ -106,111 +104,6 @@ async def rows(place, reader, *slices, table="public.t"):
     """The records of slices, without what is None."""
     found = listed(await reader.read(slices, table=table, locate=True)).rows
     return [{name: value for name, value in row.items() if value is not None} for row in found]
-
-
-@pytest.mark.property
-def test_any_crash_leaves_each_table_with_exactly_its_rows(place, monkeypatch):
-    """Damage: after a crash, a step back of the slot or a lost connection a row is missing or doubled."""
-    monkeypatch.setattr("strandline.sources.readers.postgres.log.CHUNK_ROWS", 3)
-
-    async def body(seed):
-        chance, database = random.Random(seed), place.database
-        place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
-        held = {table: {} for table in place.schemas}
-        durable, bound, time = dict.fromkeys(held), [], 0
-        reader, told = await place.reader(step_changes=chance.choice([1, 5, 1000])), 0
-        known = NOTHING_READ
-        for _ in range(120):
-            database.breaks_after = chance.choice([None, None, None, 2, 8])
-            match chance.randrange(9):
-                case 0 | 1:
-                    change(chance, database)
-                case 2:
-                    database.idle()
-                case 3:
-                    await reader.close()
-                    reader = await place.reader(step_changes=chance.choice([1, 5, 1000]))
-                case 4 if told:
-                    slot = database.slot
-                    database.slot = SlotStanding(slot.plugin, slot.database, chance.randint(told // 2, slot.confirmed))
-                case 5 | 6:
-                    time += 1
-                    begun = [await reader.snapshot(table) for table in held if durable[table] is None]
-                    try:
-                        offsets = await reader.upstream_frontier()
-                    except Unavailable:
-                        continue
-                    for each in begun:
-                        offsets = offsets.join(each)
-                    if known <= offsets != known:
-                        bound.append((time, known, offsets))
-                        known = offsets
-                case 7 | 8 if bound:
-                    table = chance.choice(list(held))
-                    with suppress(Unavailable):
-                        await step(chance, reader, table, held, durable, bound)
-                    done = min((durable[each] or NOTHING_READ for each in held), key=lambda o: o[PARTITION])
-                    await reader.commit(done)
-                    told = max(told, done[PARTITION])
-        for table, found in held.items():
-            if durable[table] is not None:
-                name = table.removeprefix("public.")
-                contents = database.contents(durable[table][PARTITION])[name]
-                assert Counter(found.values()) == Counter((int(i), int(n), v.decode()) for i, n, v in contents)
-        assert durable
-
-    async def step(chance, reader, table, held, durable, bound):
-        if durable[table] is None:
-            begun = await reader.snapshot(table)
-            first = next(((time, upper) for time, _, upper in bound if begun <= upper), None)
-            if first is None:
-                return
-            slices = [Slice(first[0], NOTHING_READ, first[1])]
-        else:
-            slices = [Slice(*each) for each in bound if durable[table] <= each[1]]
-            if not slices:
-                return
-            slices = slices[: chance.randint(1, len(slices))]
-        for row in await rows(place, reader, *slices, table=table):
-            take(held[table], row)
-        durable[table] = slices[-1].upper
-
-    def take(rows, row):
-        key = row["id"]
-        if GONE in row:
-            rows.pop(key, None)
-            if not row[GONE]:
-                rows[key] = (key, row["n"], row["v"])
-        elif row[DIFF] > 0:
-            rows[key] = (key, row["n"], row["v"])
-        else:
-            assert rows.pop(key) == (key, row["n"], row["v"])
-
-    for seed in range(40):
-        identity = next(iter(place.database.tables.values())).identity
-        place.__init__(identity)
-        asyncio.run(body(seed))
-
-
-def change(chance, database):
-    """Commit some changes of both tables."""
-    changes = []
-    contents = {name: list(rows) for name, rows in database.contents(database.at).items()}
-    for _ in range(chance.randint(1, 4)):
-        name = chance.choice("tu")
-        fresh = (str(chance.randrange(1000, 10**6)).encode(), str(chance.randrange(9)).encode(), b"v")
-        if not contents[name] or chance.random() < 0.4:
-            changes.append(insert(name, fresh))
-            contents[name].append(fresh)
-            continue
-        old = contents[name].pop(chance.randrange(len(contents[name])))
-        if chance.random() < 0.3:
-            changes.append(delete(name, old))
-        else:
-            new = fresh if chance.random() < 0.3 else (old[0], *fresh[1:])
-            changes.append(update(name, old, new))
-            contents[name].append(new)
-    database.commit(*changes)
 
 
 def test_a_server_that_is_down_is_asked_again(place):
@@ -410,9 +303,7 @@ def test_another_table_under_the_same_name_stops_it(place):
         database.commit(insert("t", (b"7", b"7", b"the successor's")))
         later = Slice(2, begun, await reader.upstream_frontier())
         for each in (reader, await place.reader()):
-            with pytest.raises(
-                SourceError, match="another table has its name.*drop the table public.t here and create"
-            ):
+            with pytest.raises(SourceError, match="made anew.*drop the table public.t here and create"):
                 await rows(place, each, later)
         later = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
         await rows(place, reader, Slice(1, NOTHING_READ, later))
@@ -489,7 +380,7 @@ def test_a_backlog_that_is_bound_is_never_upstream_gone_back(place):
         place.database.at, place.database.log = 101, []
         third = await ingestion_of(place, await place.reader())
         await third.tick(6)
-        assert "upstream went back" in third.status.stalled
+        assert "went back to 0/65, and the source has read up to 0/" in third.status.stalled
 
     asyncio.run(body())
 
@@ -508,5 +399,111 @@ def test_two_ledgers_agree_and_the_newest_note_counts(place):
         for each in (first, second, await place.ledger()):
             await each.refresh()
             assert (each.slot, each.tables) == (slot, {"t": TableNote("t", None, (), "d")})
+
+    asyncio.run(body())
+
+
+def test_a_publication_that_is_seen_late_stops_the_table(place):
+    """Damage: a change of the publication is in the log and, for a moment, in no catalog: what it hid is missing."""
+
+    async def body():
+        database, reader = place.database, await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        before, look = database.published("t"), reader.server.standing
+        database.leave("t")
+        await place.produce()
+        database.join("t")
+        looks = count()
+
+        async def late():
+            standing = await look()
+            return standing if next(looks) else replace(standing, published={("public", "t"): before})
+
+        reader.server.standing = late
+        upper = await reader.upstream_frontier()
+        with pytest.raises(SourceError, match="create it anew"):
+            await rows(place, reader, Slice(2, begun, upper))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("what", ["bound", "reached", "confirmed"])
+def test_a_server_that_lost_log_that_was_read_is_a_definite_error(place, what):
+    """Damage: a standby that was behind takes over, and what it writes at the same positions is passed over."""
+
+    async def body():
+        database, reader = place.database, await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        await place.produce()
+        upper = await reader.upstream_frontier()
+        database.at, database.log = database.at - 4, []
+        if what == "confirmed":
+            database.slot = replace(database.slot, confirmed=upper[PARTITION])
+        if what != "reached":
+            reader = await place.reader()
+        if what == "bound":
+            reader.bound(upper)
+        with pytest.raises(SourceError, match="lost log that was read.*drop the source and its tables here"):
+            await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_peek_that_was_cancelled_adds_nothing_afterwards(place):
+    """Damage: the thread of a cancelled peek goes on, and its changes stand in the log twice."""
+
+    async def body():
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        for _ in range(3):
+            await place.produce()
+        peek, late = reader.server.peek, []
+
+        async def cancelled(upto, changes, take):
+            given = []
+            await peek(upto, changes, given.append)
+            take(given[0])
+            late.extend((take, messages) for messages in given[1:])
+            raise asyncio.CancelledError
+
+        reader.server.peek = cancelled
+        with pytest.raises(asyncio.CancelledError):
+            await reader.upstream_frontier()
+        reader.server.peek = peek
+        for take, messages in late[:2]:
+            with pytest.raises(Unavailable, match="was given up"):
+                take(messages)
+        later = Slice(2, begun, await reader.upstream_frontier())
+        for take, messages in late[2:]:
+            with pytest.raises(Unavailable, match="was given up"):
+                take(messages)
+        whole = await place.reader()
+        await whole.upstream_frontier()
+        assert await rows(place, reader, later) == await rows(place, whole, later)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_the_slot_of_a_dropped_source_is_dropped_if_it_is_its_own(place, made):
+    """Damage: a dropped source keeps the server's log for ever, or takes the slot of another one with it."""
+
+    async def body():
+        database, reader = place.database, await place.reader()
+        await reader.upstream_frontier()
+        note = structs.replace(reader._ledger.slot, made=made)
+        database.down = True
+        with pytest.raises(Unavailable, match="replication slot 's' is left on the server.*does not answer"):
+            await released(reader.server, note, "the server")
+        database.down = False
+        with pytest.raises(Unavailable, match="replication slot 's' is left on the server.*another database answers"):
+            await released(reader.server, structs.replace(note, system="2"), "the server")
+        assert database.slot is not None
+        for _ in range(2):
+            await released(reader.server, note, "the server")
+            assert database.slot is None
 
     asyncio.run(body())

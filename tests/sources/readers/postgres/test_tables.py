@@ -14,7 +14,7 @@ from strandline.sources.readers.postgres import pgoutput
 from strandline.sources.readers.postgres.ledger import ColumnNote, TableNote
 from strandline.sources.readers.postgres.pgoutput import Delete, Identity, Insert, Relation, RelationColumn, Update
 from strandline.sources.readers.postgres.rows.columns import table_of
-from strandline.sources.readers.postgres.server import UpstreamColumn, UpstreamTable
+from strandline.sources.readers.postgres.server import Published, UpstreamColumn, UpstreamTable
 from strandline.sources.readers.postgres.tables import MOVED_AND_KEPT, Reading, Stops, noted
 
 INT, BIGINT, TEXT, VARCHAR, NUMERIC = 23, 20, 25, 1043, 1700
@@ -25,7 +25,7 @@ def upstream(identity=Identity.DEFAULT, *columns):
     """A table of the publication."""
     given = columns or (("id", INT, True), ("v", TEXT, False), ("more", TEXT, False))
     made = tuple(UpstreamColumn(name, kind, -1, f"type {kind}", key) for name, kind, key in given)
-    return UpstreamTable("public", "t", identity, made)
+    return UpstreamTable("public", "t", identity, made, Published(frozenset()))
 
 
 def relation(identity=Identity.DEFAULT, *columns):

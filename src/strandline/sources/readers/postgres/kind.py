@@ -5,23 +5,27 @@ Source: design page "sources" (sources to build: postgres).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from strandline.algebra import types
 from strandline.algebra.schema import RESERVED, Column, Schema
-from strandline.errors import DefinitionError
+from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.persist.handles.plane import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
-from strandline.sources.readers.postgres.ledger import Ledger, TableNote
+from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, TableNote
 from strandline.sources.readers.postgres.options import PostgresConnection, PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.reader import PostgresReader
 from strandline.sources.readers.postgres.rows import values
 from strandline.sources.readers.postgres.server import Server, UpstreamTable
 from strandline.sources.readers.postgres.tables import Reading, noted
+
+RELEASE_SECONDS_MAX: Final = 15.0
+"""How long DROP SOURCE waits for the server to drop the slot."""
 
 
 async def opened(
@@ -40,6 +44,7 @@ async def opened(
         standing = await server.standing()
         await ledger.refresh()
         slot.check(standing, map(table_name, new), ledger.slot, name, options.publication)
+        slot.check_kinds(standing, options.publication)
         there = await server.tables()
         for table, schema in new.items():
             upstream = slot.table_of(there, table_name(table), options.publication)
@@ -69,6 +74,39 @@ async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader
         raise
 
 
+async def released(server: Server, note: SlotNote, place: str) -> None:
+    """Drop the slot that ``note`` says is the source's own, if it is there.
+
+    Raises `Unavailable` or `SourceError`, which name the slot that is left.
+    """
+    try:
+        async with asyncio.timeout(RELEASE_SECONDS_MAX):
+            standing = await server.standing()
+            if (standing.system, standing.database) != (note.system, note.database):
+                raise SourceError(f"another database answers: the slot was made on cluster {note.system}")
+            if standing.slot is not None:
+                await server.drop_slot()
+    except (SourceError, Unavailable, TimeoutError) as error:
+        why = str(error) or f"no answer for {RELEASE_SECONDS_MAX} s"
+        raise Unavailable(
+            f"replication slot {note.name!r} is left on {place}, where it keeps the log ({why}): run "
+            f"SELECT pg_drop_replication_slot('{note.name}') there, or open the location again when it answers"
+        ) from error
+
+
+async def _release(options: PostgresOptions, given: Surroundings) -> None:
+    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+
+    note = (await Ledger.open(await given.progress(), given.epoch)).slot
+    if note is None:
+        return
+    server = PsycopgServer(options, options.publication, note.name)
+    try:
+        await released(server, note, options.place)
+    finally:
+        await server.close()
+
+
 def _check(_: PostgresOptions, reference: str, schema: Schema) -> None:
     if not all(table_name(reference)):
         raise DefinitionError(f"{reference!r} names no table of PostgreSQL: write 'schema.name'")
@@ -84,7 +122,9 @@ async def _find(options: PostgresOptions) -> Sequence[Discovered]:
 
     server = PsycopgServer(options, options.publication, "")
     try:
-        slot.check_publication(await server.standing(), (), options.publication)
+        standing = await server.standing()
+        slot.check_publication(standing, (), options.publication)
+        slot.check_kinds(standing, options.publication)
         return [discovered(table) for table in await server.tables()]
     finally:
         await server.close()
@@ -113,4 +153,5 @@ KIND: Final = ReaderKind(
     tables=True,
     check_table=_check,
     discovery=Discovery(PostgresOptions, _find),
+    release=_release,
 )

@@ -1,7 +1,8 @@
 """What a PostgreSQL source must know of its upstream after a restart: its own notes, in its record shard.
 
-That a slot was made, and on which server: a slot that is missing then was dropped, and what it kept is gone.  And how
-each table was when its snapshot was taken: by which columns its records are keyed, and of which types the columns are.
+That a slot was made, and on which server: a slot that is missing then was dropped, and what it kept is gone.  How each
+table was when its snapshot was taken: by which columns its records are keyed, and of which types the columns are.  And
+how the publication has had it since.
 A later note of the same thing replaces an earlier one.  A note's number is its time, so of two instances that write at
 once one is second, and reads what the first wrote.
 
@@ -44,6 +45,8 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     ``declared``: the columns here, as DDL; empty: the table was dropped here, and what was known of it means nothing.
     ``key``: the declared columns by which its records are keyed; None: upstream sends rows as they were.  ``columns``:
     those that are declared, in the order of the declaration.  ``oid``: its number upstream; None: it was not noted.
+    ``entries``: how the publication has had it since the snapshot (`server.Published`); empty: it was not noted.
+    ``left``: why changes since the snapshot may be missing, so that the table is read no further; empty: none are.
     """
 
     table: str
@@ -51,6 +54,8 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     columns: tuple[ColumnNote, ...]
     declared: str
     oid: int | None = None
+    entries: tuple[str, ...] = ()
+    left: str = ""
 
 
 Note: TypeAlias = SlotNote | TableNote

@@ -12,9 +12,11 @@ Source: design page "sources" (whole transactions at one time; drops and counts 
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +37,7 @@ from strandline.sources.readers.postgres.pgoutput import (
     parse,
 )
 from strandline.sources.readers.postgres.rows.columns import LSN, table_of
+from strandline.sources.readers.postgres.server import Take
 from strandline.sources.readers.postgres.tables import Change, Layout, Reading, Stops
 
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -75,11 +78,15 @@ class _Pending:
 class Log:
     """The transactions from `lower` on and before `upper`.
 
-    Takes messages in one thread at a time, between `begin` and `finish` or `abandon`.
+    Takes messages in one thread at a time, between `begin` and `finish` or `abandon`.  The thread of a peek that was
+    cancelled goes on for a while: what it gives then is refused, and so is what comes after a later `begin`.
     """
 
     def __init__(self, readings: Sequence[Reading], held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._guard = threading.RLock()
+        self._generation = 0
         self._readings: Mapping[tuple[str, str], Reading] = {}
+        self._numbers: Mapping[int, Reading] = {}
         self._held_bytes_max = held_bytes_max
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._files = 0
@@ -87,7 +94,12 @@ class Log:
 
     def follow(self, readings: Sequence[Reading], position: int) -> None:
         """Hold nothing, from ``position`` on; read tables as ``readings`` say."""
+        with self._guard:
+            self._follow(readings, position)
+
+    def _follow(self, readings: Sequence[Reading], position: int) -> None:
         self._readings = {reading.table: reading for reading in readings}
+        self._numbers = {reading.note.oid: reading for reading in readings if reading.note.oid is not None}
         self.lower = self.upper = position
         self.dropped = 0
         """How many transactions came that lie before `lower`: the slot had stepped back."""
@@ -99,8 +111,17 @@ class Log:
         self.begin()
 
     # --- taking messages ---------------------------------------------------------------------------------------------
-    def begin(self) -> None:
-        """Begin to take the messages of a peek."""
+    def begin(self) -> Take:
+        """Begin to take the messages of a peek; return what takes them, until the next peek begins or this one ends.
+
+        It raises `DamagedMessage`, or `Unavailable`: the peek was given up.
+        """
+        with self._guard:
+            self._generation += 1
+            self._begin()
+            return partial(self._take, self._generation)
+
+    def _begin(self) -> None:
         self._pending: dict[str, _Pending] = {reference: _Pending() for reference in self._chunks}
         self._marks = {
             reference: (len(chunks), len(self._stops[reference])) for reference, chunks in self._chunks.items()
@@ -112,8 +133,13 @@ class Log:
         self._known = len(self._sizes)
         self._ends = self.upper
 
-    def take(self, messages: Sequence[bytes]) -> None:
-        """Take messages in their order.  Raises `DamagedMessage`."""
+    def _take(self, generation: int, messages: Sequence[bytes]) -> None:
+        with self._guard:
+            if generation != self._generation:
+                raise Unavailable("the peek was given up, and its changes are not needed")
+            self._add(messages)
+
+    def _add(self, messages: Sequence[bytes]) -> None:
         for data in messages:
             kind = data[0] if data else 0
             if self._skips and kind not in {_COMMIT, _RELATION}:
@@ -149,6 +175,10 @@ class Log:
 
     def abandon(self) -> None:
         """Forget what came since `begin`: it was not all."""
+        with self._guard:
+            self._abandon()
+
+    def _abandon(self) -> None:
         for reference, (chunks, stops) in self._marks.items():
             for chunk in self._chunks[reference][chunks:]:
                 self._forget(chunk)
@@ -158,7 +188,7 @@ class Log:
         self.begin()
 
     def _described(self, relation: Relation) -> None:
-        reading = self._readings.get((relation.schema, relation.name))
+        reading = self._readings.get((relation.schema, relation.name), self._numbers.get(relation.oid))
         if reading is None:
             self._layouts.pop(relation.oid, None)
             return

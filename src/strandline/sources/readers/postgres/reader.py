@@ -27,7 +27,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from msgspec import structs
 
 from strandline.algebra.schema import TIME
 from strandline.errors import SourceError, Unavailable
@@ -36,13 +35,14 @@ from strandline.persist.handles.plane import Aside, Engine, Rows
 from strandline.sources.kinds import SnapshotProgress
 from strandline.sources.reader import Keyed, Records
 from strandline.sources.readers.postgres import slot
-from strandline.sources.readers.postgres.ledger import Ledger, SlotNote
+from strandline.sources.readers.postgres.ledger import Ledger
 from strandline.sources.readers.postgres.log import Log
 from strandline.sources.readers.postgres.pgoutput import lsn_text
 from strandline.sources.readers.postgres.rows.columns import LSN
 from strandline.sources.readers.postgres.rows.copied import copied
 from strandline.sources.readers.postgres.server import Server, Snapshot, Standing, UpstreamTable
 from strandline.sources.readers.postgres.tables import Reading, noted
+from strandline.sources.readers.postgres.watch import Watch
 from strandline.sources.reclock import NOTHING_READ, Slice
 
 PARTITION: Final = ""
@@ -69,6 +69,7 @@ class PostgresReader:
         self._server = server
         self._engine = engine
         self._ledger = ledger
+        self._watch = Watch(server, ledger, slot_name, publication)
         self._readings = {reading.reference: reading for reading in readings}
         self._slot = slot_name
         self._publication = publication
@@ -113,7 +114,7 @@ class PostgresReader:
         async with self._guard:
             standing = await self._standing()
             await self._gather(standing.flushed, self._step_changes)
-            self._reached = max(self._reached, self._log.upper, min(self._bound, standing.flushed))
+            self._reached = max(self._reached, self._log.upper, self._bound)
             return Offsets({PARTITION: self._reached})
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
@@ -129,6 +130,7 @@ class PostgresReader:
                 await self._standing()
                 await self._gather(upper, None)
             self._refuse_forgotten(start)
+            await self._refuse_left(table, begins=begins)
             into = self._room(reading)
             if begins:
                 await self._copy(reading, first.time, into)
@@ -177,34 +179,10 @@ class PostgresReader:
     # --- the slot ----------------------------------------------------------------------------------------------------
     async def _standing(self) -> Standing:
         """Ask how upstream stands; make the slot if it was never made."""
-        standing = await self._server.standing()
-        if self._ledger.slot is None or not self._ledger.slot.made:
-            await self._ledger.refresh()  # after the server was asked: a slot of ours that it has is noted by now
-        slot.check(
-            standing,
-            [reading.table for reading in self._readings.values()],
-            self._ledger.slot,
-            self._slot,
-            self._publication,
-        )
-        if self._ledger.slot is None or not self._ledger.slot.made:
-            standing = await self._made(standing)
-        assert standing.slot is not None
-        self._confirmed = standing.slot.confirmed
+        read = max(self._bound, self._reached, self._log.upper)
+        standing, there = await self._watch.look(self._readings, read)
+        self._confirmed = there.confirmed
         self._notices = slot.notices(standing)
-        return standing
-
-    async def _made(self, standing: Standing) -> Standing:
-        """Make the slot, and note it before and after: one that is there and was not noted is another's."""
-        note = SlotNote(self._slot, standing.system, standing.database, made=False)
-        await self._ledger.write(note)
-        if standing.slot is None:
-            await self._server.create_slot()
-            standing = await self._server.standing()
-            slot.check(standing, [], note, self._slot, self._publication)
-        if standing.slot is None:
-            raise Unavailable(f"replication slot {self._slot!r} was made and is gone; it is made again")
-        await self._ledger.write(structs.replace(note, made=True))
         return standing
 
     async def _gather(self, upto: int, changes: int | None) -> None:
@@ -218,18 +196,17 @@ class PostgresReader:
         limit = None if changes is None else changes + self._log.messages
         while True:
             count = await self._peek(upto, limit)
-            if limit is None or count < limit:
-                self._log.finish(upto)
-                return
-            self._log.finish(None)
-            if self._log.upper > known:
-                return
+            whole = limit is None or count < limit
+            self._log.finish(upto if whole else None)
+            if limit is None or whole or self._log.upper > known:
+                break
             limit *= 2
+        await self._standing()  # the catalog shows by now how the publication was when these changes were made
 
     async def _peek(self, upto: int, limit: int | None) -> int:
-        self._log.begin()
+        take = self._log.begin()
         try:
-            return await self._server.peek(upto, limit, self._log.take)
+            return await self._server.peek(upto, limit, take)
         except BaseException:
             self._log.abandon()
             raise
@@ -240,6 +217,13 @@ class PostgresReader:
                 f"slot {self._slot!r} has moved to {lsn_text(self._log.lower)}, beyond {lsn_text(start)}, from where "
                 "on it must be read: what lies between is gone; drop the source and its tables, and create them anew"
             )
+
+    async def _refuse_left(self, table: str, *, begins: bool) -> None:
+        if why := self._ledger.tables[table].left:
+            if begins:  # another snapshot has what was left out
+                await self._release()
+                raise Unavailable(f"the publication was altered since the snapshot of table {table!r}: {why}")
+            raise SourceError(why)
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
     def _is_late(self, snapshot: Snapshot) -> bool:
@@ -254,7 +238,7 @@ class PostgresReader:
         return snapshot.position
 
     async def _open_snapshot(self) -> None:
-        await self._standing()  # the slot is there first
+        slot.check_kinds(await self._standing(), self._publication)  # and the slot is there first
         await self._release()
         self._snapshot = await self._server.snapshot()
 
@@ -278,7 +262,7 @@ class PostgresReader:
         reading = self._readings[table]
         upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
         note = noted(table, reading.schema, upstream)
-        if note != reading.note:  # nothing of the table is durable, so it is read as it is now
+        if note != self._ledger.tables[table]:  # nothing of the table is durable, so it is read as it is now
             await self._ledger.write(note)
             self._readings[table] = Reading(table, reading.schema, note)
             self._log.follow(list(self._readings.values()), self._confirmed or 0)

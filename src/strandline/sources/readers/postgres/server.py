@@ -11,7 +11,7 @@ Source: PostgreSQL's manual, "Logical Decoding Concepts", "Replication Managemen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,11 +33,30 @@ class SlotStanding:
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """How a publication has a table.
+
+    ``entries``: the rows of the catalog by which it has it, each with its version.  What is deleted and made again is
+    another entry, so while one entry is the same, the publication had the table all the time, by the same terms.
+    ``partial``: an entry has a row filter or a column list.
+    """
+
+    entries: frozenset[str]
+    partial: bool = False
+
+    def goes_on(self, before: Collection[str]) -> bool:
+        """Return whether all changes were sent that these entries promised ``before``, and no others."""
+        if self.partial:
+            return self.entries == {*before}
+        return not self.entries.isdisjoint(before)
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """The server as it stands.
 
     ``system``: which cluster it is.  ``flushed``: how far its log is durable.  ``published``: the tables that the
-    publication has, as (schema, name); None: there is no such publication.  ``unpublished``: which kinds of changes
+    publication has, by (schema, name); None: there is no such publication.  ``unpublished``: which kinds of changes
     (insert, update, delete, truncate) it leaves out.
     """
 
@@ -46,7 +65,7 @@ class Standing:
     wal_level: str
     flushed: int
     slot: SlotStanding | None
-    published: frozenset[tuple[str, str]] | None
+    published: Mapping[tuple[str, str], Published] | None
     unpublished: tuple[str, ...] = ()
 
 
@@ -73,6 +92,7 @@ class UpstreamTable:
     name: str
     identity: Identity
     columns: tuple[UpstreamColumn, ...]
+    published: Published
     where: str = ""
     partitioned: bool = False
     about: int | None = None
@@ -123,6 +143,10 @@ class Server(Protocol):
 
         It waits for the transactions that run upstream: `Unavailable` says so, and to ask again goes on waiting.
         """
+        ...
+
+    async def drop_slot(self) -> None:
+        """Drop the slot.  Does nothing if it is not there."""
         ...
 
     async def tables(self) -> tuple[UpstreamTable, ...]:

@@ -112,7 +112,7 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
             )
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
     notes = (ColumnNote(c.name, c.type_oid, c.modifier, c.type_name) for c in columns.values())
-    return TableNote(reference, key, tuple(notes), schema.ddl, upstream.oid)
+    return TableNote(reference, key, tuple(notes), schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
 
 
 def _named(name: str, columns: Sequence[UpstreamColumn]) -> UpstreamColumn | None:
@@ -145,6 +145,11 @@ class Reading:
         """Return where the declared columns stand.  Raises `Stops`: the table is no longer what it was."""
         if self.note.oid not in {None, relation.oid}:
             raise Stops(f"another table has its name upstream now; {_ANEW.format(self.reference)}")
+        if (relation.schema, relation.name) != self.table:
+            raise Stops(
+                f"it was renamed to {relation.schema}.{relation.name} upstream; rename it back, "
+                f"{_ANEW.format(self.reference)}"
+            )
         positions = []
         at = {column.name: n for n, column in enumerate(relation.columns)}
         for was in self.note.columns:

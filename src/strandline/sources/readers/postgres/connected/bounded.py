@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg import sql
 from psycopg.abc import PQGen
 
 from strandline.errors import first_line
@@ -75,7 +74,7 @@ def parameters(options: PostgresConnection) -> Mapping[str, Any]:
 
 def published(connection: psycopg.Connection[tuple[Any, ...]], publication: str) -> tuple[UpstreamTable, ...]:
     """Return the publication's tables, as the connection sees them."""
-    query = sql.SQL(statements.TABLES).format(publication=sql.Literal(publication))
+    query = statements.tables_query(publication, connection.info.server_version)
     return statements.tables(connection.execute(query).fetchall())
 
 

@@ -77,7 +77,8 @@ class PsycopgServer:
         """See `Server.standing`."""
 
         def look(connection: Connection) -> Standing:
-            row = connection.execute(statements.STANDING, self._names).fetchone()
+            version = connection.info.server_version
+            row = connection.execute(statements.standing_query(**self._names, version=version)).fetchone()
             assert row is not None
             return statements.standing(row, self._place)
 
@@ -86,6 +87,10 @@ class PsycopgServer:
     async def create_slot(self) -> None:
         """See `Server.create_slot`."""
         await self._made("slot", self._create_slot)
+
+    async def drop_slot(self) -> None:
+        """See `Server.drop_slot`."""
+        await self._call("its slot", lambda connection: connection.execute(statements.DROP_SLOT, self._names))
 
     async def tables(self) -> tuple[UpstreamTable, ...]:
         """See `Server.tables`."""
@@ -120,11 +125,6 @@ class PsycopgServer:
     async def snapshot(self) -> PsycopgSnapshot:
         """See `Server.snapshot`."""
         opened: PsycopgSnapshot = await self._made("snapshot", self._open_snapshot)
-        try:
-            await self._settle(opened)
-        except BaseException:
-            await opened.close()
-            raise
         return opened
 
     async def close(self) -> None:
@@ -136,25 +136,24 @@ class PsycopgServer:
         connections = [*self._others, *([self._connection] if self._connection else [])]
         await asyncio.to_thread(_end, connections)
 
-    async def _settle(self, opened: PsycopgSnapshot) -> None:
-        """Wait until what the snapshot counts as committed is noted as such."""
-        values = {"snapshot": opened.seen}
-        for _ in range(round(PATIENCE_SECONDS / WAIT_SECONDS)):
-            row = await self._call(
-                "its snapshot", lambda connection: connection.execute(statements.UNSETTLED, values).fetchone()
-            )
-            if row == (0,):
-                return
-            await asyncio.to_thread(threading.Event().wait, WAIT_SECONDS)
-        raise Unavailable(f"{self._place}: transactions have committed and wait, for a standby perhaps; ask again")
+    def _settle(self, seen: str) -> None:
+        """Wait until what a snapshot counts as committed is noted as such."""
+        with self._other() as connection:
+            while connection.execute(statements.UNSETTLED, {"snapshot": seen}).fetchone() != (0,):
+                if self._ends:
+                    raise Unavailable(f"{self._place}: the reader was closed")
+                threading.Event().wait(WAIT_SECONDS)
 
     async def _made(self, what: str, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` makes in its thread, perhaps begun by an earlier call."""
+        """Return what ``make`` makes in its thread, perhaps begun by an earlier call.
+
+        Only the call that begins it waits: each tick asks again for each table, and the others must not wait for them.
+        """
         making = self._making.get(what)
         if making is None:
             making = self._making[what] = asyncio.get_running_loop().run_in_executor(None, make)
-        done, _ = await asyncio.wait([making], timeout=PATIENCE_SECONDS)
-        if not done:
+            await asyncio.wait([making], timeout=PATIENCE_SECONDS)
+        if not making.done():
             raise Unavailable(f"{self._place}: the {what} waits for transactions that run there{await self._running()}")
         if self._making.get(what) is making:
             del self._making[what]
@@ -189,11 +188,12 @@ class PsycopgServer:
                 seen = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
                 assert made is not None
                 assert seen is not None
+                self._settle(seen[0])
                 connection.seconds_max = READ_SECONDS_MAX
             except BaseException:
                 self._drop_other(connection)
                 raise
-        return PsycopgSnapshot(self._place, self._names["publication"], connection, lsn_number(made[1]), seen[0])
+        return PsycopgSnapshot(self._place, self._names["publication"], connection, lsn_number(made[1]))
 
     async def _call(self, what: str, call: Callable[[BoundedConnection], T]) -> T:
         def run() -> T:

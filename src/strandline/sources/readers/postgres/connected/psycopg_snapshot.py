@@ -22,13 +22,12 @@ COPY_ROWS: Final = 5_000
 class PsycopgSnapshot:
     """See `Snapshot`: a transaction on a connection of its own."""
 
-    def __init__(self, place: str, publication: str, connection: BoundedConnection, position: int, seen: str) -> None:
+    def __init__(self, place: str, publication: str, connection: BoundedConnection, position: int) -> None:
         self._place = place
         self._publication = publication
         self._connection = connection
         self._guard = threading.Lock()
         self.position = position
-        self.seen = seen
 
     async def tables(self) -> tuple[UpstreamTable, ...]:
         """See `Snapshot.tables`."""

@@ -1,7 +1,8 @@
 """The statements that the reader sends to PostgreSQL, and what their answers mean.
 
 They name no object but by parameters, or by `psycopg.sql`'s own quoting.  What a server of another version lacks
-(`rowfilter`, `invalidation_reason`) is read out of a row's JSON, where it is then absent.
+(`rowfilter`, `invalidation_reason`) is read out of a row's JSON, where it is then absent; a catalog that it lacks is
+left out (`_SCHEMAS`).
 
 Source: PostgreSQL's manual, "System Catalogs", "Replication Management Functions".
 """
@@ -9,28 +10,70 @@ Source: PostgreSQL's manual, "System Catalogs", "Replication Management Function
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, LiteralString, cast
 
 from psycopg import sql
 
 from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.pgoutput import Identity, lsn_number
-from strandline.sources.readers.postgres.server import SlotStanding, Standing, UpstreamColumn, UpstreamTable
+from strandline.sources.readers.postgres.server import (
+    Published,
+    SlotStanding,
+    Standing,
+    UpstreamColumn,
+    UpstreamTable,
+)
 
-STANDING: Final = """
+_PUBLISHED: Final = """
+    pg_publication AS pub
+        JOIN pg_publication_tables AS p ON p.pubname = pub.pubname
+        JOIN pg_namespace AS n ON n.nspname = p.schemaname
+        JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE upwards (oid, path) AS (
+                SELECT c.oid, format('publication %s:%s', pub.oid, pub.xmin)
+                UNION ALL
+                SELECT i.inhparent, format('%s partition of %s:%s', path, i.inhparent, i.xmin)
+                    FROM upwards JOIN pg_class AS part ON part.oid = upwards.oid AND part.relispartition
+                        JOIN pg_inherits AS i ON i.inhrelid = part.oid
+            )
+            SELECT jsonb_agg(entry) AS entries, bool_or(partial) AS partial FROM (
+                SELECT format('%s all, table %s', path, c.oid), false FROM upwards
+                    WHERE pub.puballtables AND upwards.oid = c.oid
+                UNION ALL
+                SELECT format('%s table %s:%s', path, r.oid, r.xmin),
+                        to_jsonb(r)->>'prqual' IS NOT NULL OR to_jsonb(r)->>'prattrs' IS NOT NULL
+                    FROM upwards JOIN pg_publication_rel AS r ON r.prrelid = upwards.oid AND r.prpubid = pub.oid
+                {schemas}
+            ) AS found (entry, partial)) AS e
+"""
+"""How a publication has its tables: each row of the catalog by which it does, by its number and version (``xmin``).
+
+Freezing keeps ``xmin``.  The type of a table's rows gets another version with each rename and move of the table.
+"""
+_SCHEMAS: Final = """
+    UNION ALL
+    SELECT format('%s schema %s:%s, table %s:%s', path, s.oid, s.xmin, c.oid, type.xmin), false
+        FROM upwards JOIN pg_class AS moved ON moved.oid = upwards.oid JOIN pg_type AS type ON type.oid = moved.reltype
+            JOIN pg_publication_namespace AS s ON s.pnnspid = moved.relnamespace AND s.pnpubid = pub.oid
+"""
+_SCHEMAS_SINCE: Final = 150000
+"""The first version of a server whose publications may have all tables of a schema."""
+_STANDING: Final = """
     SELECT (SELECT system_identifier::text FROM pg_control_system()), current_database(),
         current_setting('wal_level'),
         CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_current_wal_flush_lsn()::text END,
-        (SELECT to_jsonb(slot) FROM pg_replication_slots AS slot WHERE slot_name = %(slot)s),
+        (SELECT to_jsonb(slot) FROM pg_replication_slots AS slot WHERE slot_name = {slot}),
         (SELECT jsonb_build_object('insert', pubinsert, 'update', pubupdate, 'delete', pubdelete,
-            'truncate', pubtruncate) FROM pg_publication WHERE pubname = %(publication)s),
-        (SELECT jsonb_agg(jsonb_build_array(schemaname, tablename))
-            FROM pg_publication_tables WHERE pubname = %(publication)s)
+            'truncate', pubtruncate) FROM pg_publication WHERE pubname = {publication}),
+        (SELECT jsonb_agg(jsonb_build_array(n.nspname, c.relname, e.entries, e.partial)) FROM {published}
+            WHERE p.pubname = {publication})
 """
 CREATE_SLOT: Final = """
     SELECT pg_create_logical_replication_slot(%(slot)s, 'pgoutput')
         WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %(slot)s)
 """
+DROP_SLOT: Final = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %(slot)s"
 ADVANCE: Final = """
     SELECT pg_replication_slot_advance(slot_name, least(%(position)s::pg_lsn, pg_current_wal_flush_lsn()))
         FROM pg_replication_slots WHERE slot_name = %(slot)s
@@ -44,17 +87,15 @@ LOCK: Final = "SELECT pg_advisory_xact_lock(%(number)s)"
 LIMITS: Final = """
     SELECT set_config('lock_timeout', %(lock_ms)s, true), set_config('statement_timeout', %(statement_ms)s, true)
 """
-TABLES: Final = """
+_TABLES: Final = """
     SELECT n.nspname, c.relname, c.relreplident, c.relkind = 'p', coalesce(to_jsonb(p)->>'rowfilter', ''),
-        c.reltuples::bigint, c.oid::bigint,
+        c.reltuples::bigint, c.oid::bigint, e.entries, e.partial,
         (SELECT jsonb_agg(jsonb_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
                 format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.keys), false)) ORDER BY a.attnum)
             FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                 AND a.attgenerated = ''
                 AND (to_jsonb(p)->'attnames' IS NULL OR to_jsonb(p)->'attnames' ? a.attname::text))
-    FROM pg_publication_tables AS p
-        JOIN pg_namespace AS n ON n.nspname = p.schemaname
-        JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
+    FROM {published}
         LEFT JOIN LATERAL (
             SELECT (x.indkey::int2[])[0:x.indnkeyatts - 1] AS keys FROM pg_index AS x
                 WHERE x.indrelid = c.oid AND x.indisvalid AND x.indimmediate
@@ -62,7 +103,6 @@ TABLES: Final = """
                         ELSE false END) AS i ON true
     WHERE p.pubname = {publication} ORDER BY 1, 2
 """
-"""Takes its one name as a literal, because a session for replication takes no parameters."""
 UNSETTLED: Final = """
     SELECT count(*) FROM pg_snapshot_xip(pg_current_snapshot()) AS running
         WHERE pg_visible_in_snapshot(running, %(snapshot)s::pg_snapshot)
@@ -75,8 +115,24 @@ RUNNING: Final = """
 BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
+def standing_query(slot: str, publication: str, version: int) -> sql.Composed:
+    """Return the statement whose answer `standing` takes, for a server of a version."""
+    return _asked(_STANDING, publication, version, slot=sql.Literal(slot))
+
+
+def tables_query(publication: str, version: int) -> sql.Composed:
+    """Return the statement whose answer `tables` takes.  It has no parameters: a session for replication takes none."""
+    return _asked(_TABLES, publication, version)
+
+
+def _asked(text: LiteralString, publication: str, version: int, **more: sql.Literal) -> sql.Composed:
+    schemas = sql.SQL(_SCHEMAS if version >= _SCHEMAS_SINCE else "")
+    published = sql.SQL(_PUBLISHED).format(schemas=schemas)
+    return sql.SQL(text).format(publication=sql.Literal(publication), published=published, **more)
+
+
 def standing(row: tuple[Any, ...], place: str) -> Standing:
-    """Return what the answer to `STANDING` means.  Raises `Unavailable`: the server is a standby."""
+    """Return what the answer to `standing_query` means.  Raises `Unavailable`: the server is a standby."""
     system, database, wal_level, flushed, slot, kinds, published = row
     if flushed is None:
         raise Unavailable(f"{place} is a standby: a source reads from the primary")
@@ -86,7 +142,11 @@ def standing(row: tuple[Any, ...], place: str) -> Standing:
         wal_level,
         lsn_number(flushed),
         None if slot is None else _slot(slot),
-        None if kinds is None else frozenset((schema, name) for schema, name in published or ()),
+        None
+        if kinds is None
+        else {
+            (schema, name): Published(frozenset(entries), partial) for schema, name, entries, partial in published or ()
+        },
         tuple(kind for kind, there in sorted((kinds or {}).items()) if not there),
     )
 
@@ -102,26 +162,27 @@ def _slot(found: Mapping[str, Any]) -> SlotStanding:
 
 
 def tables(rows: Iterable[tuple[Any, ...]]) -> tuple[UpstreamTable, ...]:
-    """Return what the answer to `TABLES` means."""
+    """Return what the answer to `tables_query` means."""
     return tuple(
         UpstreamTable(
             schema,
             name,
             Identity(identity.decode() if isinstance(identity, bytes) else identity),
             tuple(UpstreamColumn(*column) for column in columns or ()),
+            Published(frozenset(entries), partial),
             where,
             partitioned,
             about if about >= 0 else None,
             oid,
         )
-        for schema, name, identity, partitioned, where, about, oid, columns in rows
+        for schema, name, identity, partitioned, where, about, oid, entries, partial, columns in rows
     )
 
 
 def copy(table: UpstreamTable, columns: Iterable[str]) -> sql.Composed:
     """Return the statement that copies out the rows of a table that its publication has.
 
-    >>> table = UpstreamTable("s", 'a"b', Identity.FULL, (), "(id > 3)")
+    >>> table = UpstreamTable("s", 'a"b', Identity.FULL, (), Published(frozenset()), "(id > 3)")
     >>> copy(table, ["id"]).as_string()
     'COPY (SELECT "id" FROM ONLY "s"."a""b" WHERE (id > 3)) TO STDOUT (FORMAT csv)'
     """
@@ -145,6 +206,11 @@ def refused(place: str, what: str, state: str, why: str) -> SourceError | Unavai
             return SourceError(f"{place}: {what}: {why}; the role needs REPLICATION, and SELECT on the tables")
         case "42P01" | "3F000":
             return SourceError(f"{place}: {what}: {why}")
+        case "42704":
+            return SourceError(
+                f"{place}: {what}: {why}, or did not for a while: what changed meanwhile cannot be read; drop "
+                "the source and its tables here, and create them anew"
+            )
         case "55006":
             return Unavailable(f"{place}: {what}: another session has the slot: {why}")
         case "55P03":

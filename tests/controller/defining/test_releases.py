@@ -1,0 +1,122 @@
+"""What upstream keeps for a source is let go when the source is dropped, or named.  Over lists."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.controller.defining.test_sources import ACCOUNTS, BANK, HERE, Place, do
+
+from strandline.controller.location.items import SharedSource
+from strandline.errors import Unavailable
+from strandline.sources.reader import Surroundings
+from strandline.testing.kinds import ListOptions
+from strandline.testing.simulation.kernel import run_sync
+from strandline.wiring import registry
+
+DROPS = ("DROP TABLE accounts", "DROP SOURCE bank")
+
+
+class Keeping(Place):
+    """A location with a server that keeps something for each source, until it is asked to let it go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch)
+        self.released: list[str] = []
+        self.away = False
+        monkeypatch.setitem(registry.READERS, "tables", replace(self.kinds.tables, release=self._release))
+
+    async def _release(self, options: ListOptions, given: Surroundings) -> None:
+        await given.progress()  # the shard that says what is the source's own is open still
+        if self.away:
+            raise Unavailable("slot 'x' is left there")
+        self.released.append(options.server)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Keeping:
+    """Return a location of its own."""
+    return Keeping(monkeypatch)
+
+
+def test_what_upstream_keeps_goes_with_the_source(place: Keeping) -> None:
+    """Damage: a replication slot keeps the log of a server until its disk is full."""
+    core = place.open()
+    do(core, HERE, BANK, ACCOUNTS)
+    run_sync(core.tick())
+    do(core, DROPS[0])
+    assert place.released == []
+    progress = core.catalog.one("bank", SharedSource, "source").progress
+    do(core, DROPS[1], "DROP CONNECTION here")
+    assert place.released == ["one"]
+    run_sync(core.tick())
+    assert (place.released, core.catalog.left, core.catalog.dropped) == (["one"], (), ())
+    assert (core.all_problems(), core.client.known(progress)) == ({}, None)
+
+
+def test_a_source_that_was_never_read_is_released_too(place: Keeping) -> None:
+    """Damage: a slot that was made, and of whose source no table is left, stays."""
+    core = place.open()
+    do(core, HERE, BANK, DROPS[1])
+    assert place.released == ["one"]
+
+
+def test_an_upstream_that_is_away_is_named_and_asked_by_the_next_environment(place: Keeping) -> None:
+    """Damage: a source of a server that is gone cannot be dropped, or what it left is forgotten."""
+    core = place.open()
+    do(core, HERE, BANK, ACCOUNTS)
+    run_sync(core.tick())
+    place.away = True
+    do(core, *DROPS, "DROP CONNECTION here")
+    for _ in range(3):
+        run_sync(core.tick())
+        (problem,) = core.all_problems().values()
+        assert problem == "source 'bank' was dropped, and upstream was not released: slot 'x' is left there"
+    run_sync(core.close())
+    core = place.open()
+    assert len(core.all_problems()) == 1
+    run_sync(core.close())
+    place.away = False
+    core = place.open()
+    run_sync(core.tick())
+    assert (place.released, core.all_problems(), core.catalog.left, core.catalog.dropped) == (["one"], {}, (), ())
+
+
+def test_a_second_drop_gives_up_what_a_server_that_is_gone_keeps(place: Keeping) -> None:
+    """Damage: a server that is gone for ever is a problem for ever."""
+    core = place.open()
+    do(core, HERE, BANK, ACCOUNTS)
+    place.away = True
+    do(core, *DROPS)
+    do(core, HERE.replace("here", "there"), BANK.replace("here", "there"))
+    do(core, DROPS[1])
+    assert len(core.catalog.left) == 2
+    do(core, DROPS[1])
+    assert (core.all_problems(), core.catalog.left, core.catalog.dropped) == ({}, (), ())
+
+
+def test_a_release_that_could_not_be_noted_is_made_again(place: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: what was dropped keeps a shard, and no problem says so."""
+    core = place.open()
+    do(core, HERE, BANK, ACCOUNTS, DROPS[0])
+
+    async def fails(released: object) -> None:
+        raise Unavailable("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core, "give_up", fails)
+        with pytest.raises(Unavailable):
+            do(core, DROPS[1])
+    run_sync(core.tick())
+    assert (place.released, core.catalog.left, core.all_problems()) == (["one", "one"], (), {})
+
+
+def test_a_process_that_dies_after_the_drop_leaves_it_to_the_next(place: Keeping) -> None:
+    """Damage: what upstream keeps is left silently."""
+    core = place.open()
+    do(core, HERE, BANK, ACCOUNTS, DROPS[0])
+    run_sync(core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.without("bank")))
+    run_sync(core.close())
+    assert place.released == []
+    core = place.open()
+    assert (place.released, core.catalog.left) == (["one"], ())
