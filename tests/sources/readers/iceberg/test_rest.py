@@ -5,68 +5,47 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as Stored
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
+from table_place import SCHEMA, TablePlace
 
 from iceberg_server import TOKEN, IcebergServer
-from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.options import understood
-from strandline.persist.client import PersistClient
-from strandline.sources.reader import Surroundings
 from strandline.sources.readers.iceberg.discovery import find
 from strandline.sources.readers.iceberg.kind import KIND
-from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
-from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.sources.readers.iceberg.options import IcebergLooked
 from strandline.testing.contracts.reader_contract import ReaderContract
-from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.lists.list_engine import ListEngine
 from strandline.wiring.registry import discover
 
 pytestmark = pytest.mark.server
 
 STORED = Stored(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
-SCHEMA = Schema((Column("id", "bigint"), Column("kind", "string")))
 NAMESPACES = count()
 
 
-class Shop:
+class Shop(TablePlace):
     """A namespace of the catalog with a table, a location, and readers of the table there."""
-
-    table = ""
 
     def __init__(self, server: IcebergServer, *, partitioned: bool = False) -> None:
         self.server, self.partitioned = server, partitioned
         self.catalog = load_catalog("tests", type="rest", uri=server.uri, token=TOKEN)
         self.namespace = f"shop{next(NAMESPACES)}"
         self.catalog.create_namespace(self.namespace)
-        self.engine, self.blob, self.consensus = ListEngine(MemoryBlob()), MemoryBlob(), MemoryConsensus()
-        self.clock, self.processes, self.numbers = HandClock(1_700_000_000_000), count(), count(1)
         self.name = f"{self.namespace}.sales"
+        super().__init__(KIND, {**server.options, "table": self.name})
         self.create()
 
     def create(self) -> None:
         fields = [PartitionField(2, 1000, IdentityTransform(), "kind")] if self.partitioned else []
         self.catalog.create_table(self.name, STORED, partition_spec=PartitionSpec(*fields))
 
-    async def reader(self):
-        client = PersistClient(self.clock, CountingIds(f"p{next(self.processes)}"), self.blob, self.consensus)
-
-        def progress():
-            return client.records("known", 1)
-
-        options = understood("s", IcebergOptions, {**self.server.options, "table": self.name})
-        return await KIND.open(options, Surroundings(self.clock, {"": SCHEMA}, self.engine, None, None, 1, progress))
-
     async def produce(self, *, undecodable=False):
-        ids = range(start := next(self.numbers) * 10, start + 3)
-        rows = pa.table({"id": pa.array(ids, pa.int64()), "kind": pa.array(["a"] * 3, pa.string())})
-        self.catalog.load_table(self.name).append(rows)
+        self.catalog.load_table(self.name).append(self.fresh())
 
     async def break_promise(self):
         self.catalog.drop_table(self.name)

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from strandline.options import PLACE, TEXT, one_of, option
+from strandline.sources.readers.tabular.keys import StoreKeys
 from strandline.store.secret import Secret
 
 
@@ -27,7 +28,7 @@ class CatalogKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class IcebergCatalog:
+class IcebergCatalog(StoreKeys):
     """A catalog and the object store of its tables, and how to reach them.  It has no ``repr``: some are secrets."""
 
     catalog: CatalogKind | None = option(
@@ -37,14 +38,6 @@ class IcebergCatalog:
     warehouse: str | None = option(PLACE, "The catalog's warehouse.", default=None)
     credential: str | None = option(PLACE, "REST: `client:secret`, by reference.", default=None)
     token: str | None = option(PLACE, "REST: a token instead, by reference.", default=None)
-    endpoint: str | None = option(PLACE, "S3: the URL of a server of one's own.", default=None)
-    region: str | None = option(PLACE, "S3: the bucket's region.", default=None)
-    access_key_id: str | None = option(PLACE, "S3: which key signs requests.", default=None)
-    secret_access_key: str | None = option(PLACE, "S3: the key itself, by reference.", default=None)
-    session_token: str | None = option(PLACE, "S3: the token of a key that ends, by reference.", default=None)
-    account_name: str | None = option(PLACE, "Azure: the storage account.", default=None)
-    account_key: str | None = option(PLACE, "Azure: its key, by reference.", default=None)
-    sas_token: str | None = option(PLACE, "Azure: a token that signs requests, by reference.", default=None)
 
     @property
     def properties(self) -> Mapping[str, Secret]:
