@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+import iceberg_server as iceberg
 import kafka_server as kafka
 import postgres_server as postgres
 import s3_server as s3
@@ -74,6 +75,16 @@ def kafka_server() -> Iterator[kafka.KafkaServer]:
     yield server
     server.kill()
     shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def iceberg_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[iceberg.IcebergServer]:
+    """An Iceberg REST catalog that the tests share; each makes a namespace of its own."""
+    jars = kafka.jars("iceberg-catalog")
+    if jars is None:
+        pytest.skip("the jars of an Iceberg catalog are not here (`tools/setup --servers` fetches them)")
+    with iceberg.running(tmp_path_factory.mktemp("iceberg"), jars) as server:
+        yield server
 
 
 @pytest.fixture

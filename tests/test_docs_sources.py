@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 import strandline
+from iceberg_server import TOKEN, IcebergServer
 from kafka_server import PASSWORD, KafkaServer
 from strandline.controller.defining import project
 from strandline.controller.language import statements
 from strandline.options import understood
-from strandline.wiring.registry import READERS
+from strandline.wiring.registry import CONNECTIONS, READERS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "sources.md").read_text()
 
@@ -68,12 +72,43 @@ def test_the_settings_of_kafka_are_read(tmp_path: Path) -> None:
     assert project.load(tmp_path).config["kafka_jars"] == "maven"
 
 
+@pytest.mark.server
+def test_the_example_of_iceberg_runs_as_it_stands(
+    spark: SparkSession, iceberg_server: IcebergServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: the first thing that a user of Iceberg copies is refused, or shows the token."""
+    catalog = load_catalog("tests", type="rest", uri=iceberg_server.uri, token=TOKEN)
+    catalog.create_namespace("shop")
+    amounts = pa.array([Decimal("12.50"), Decimal("0.25")], pa.decimal128(12, 2))
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "region": ["north", None], "amount": amounts})
+    catalog.create_table("shop.sales", rows.schema).append(rows)
+    monkeypatch.setenv("CATALOG_TOKEN", TOKEN)
+    (script,) = examples("Iceberg", "sql")
+    with strandline.open(str(tmp_path / "strand"), spark=spark) as env:
+        for text in statements.split(script.replace("https://catalog", iceberg_server.uri)):
+            env.execute(text)
+        env.tick()
+        assert not env.status()["problems"]
+        found, _ = env.answer("SELECT * FROM sales ORDER BY id")
+        assert found.to_pylist() == rows.to_pylist()
+        catalog.load_table("shop.sales").delete("id = 1")
+        env.tick()
+        found, _ = env.answer("SELECT id FROM sales")
+        assert found["id"].to_pylist() == [2]
+        assert TOKEN not in repr(env.status())
+
+
 @pytest.mark.parametrize("name", ["Files", "Webhook", "Delta Lake", "Iceberg", "Load generators"])
 def test_the_sources_of_other_sections_are_accepted_as_they_stand(name: str) -> None:
     """Damage: an option that the page names is not known."""
+    connections: dict[str, dict[str, str]] = {}
     for text in (text for example in examples(name, "sql") for text in statements.split(example)):
         statement = statements.parse(text)
+        if isinstance(statement, statements.CreateConnection):
+            understood(statement.name, CONNECTIONS[statement.system].options, statement.options)
+            connections[statement.name] = statement.options
         if isinstance(statement, statements.CreateSource):
-            kind = READERS[statement.connector]
-            understood(statement.name, kind.options, statement.options)
+            kind, options = READERS[statement.connector], dict(statement.options)
+            shared = connections[options.pop("connection")] if "connection" in options else {}
+            understood(statement.name, kind.options, {**shared, **options})
             assert kind.tables == (not statement.columns)

@@ -79,7 +79,8 @@ TIED = {
     # bench measures plain Spark beside ours; the demo proves by Spark alone
     "pyspark": ("engine", "wiring", "testing", "bench", "cli.demo"),
     "py4j": ("engine",),
-    "duckdb": (*CLIENTS, "cli.demo"),  # the demo's proof reads the endpoint with the endpoint's own client
+    # the demo's proof, and a benchmark's reader, look at the endpoint with the endpoint's own client
+    "duckdb": (*CLIENTS, "cli.demo", "bench.sources.watcher"),
     "sqlite3": CLIENTS,
     "psycopg": CLIENTS,
     "redis": CLIENTS,

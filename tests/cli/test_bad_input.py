@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from strandline.cli import main
 from strandline.materialize.drivers.duckdb_file import DuckDBFile
 
 ORDERS = {
@@ -163,3 +164,17 @@ def test_status_and_fsck_say_that_nothing_was_stored(tmp_path, alone):
             f"nothing was stored at location '{tmp_path}/data' yet; open it for writing (`strandline run`) to make it"
         )
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--file-rows", "0", "--keyed-rows", "0"), "nothing is left to measure"),
+        (("--keyed-rows", "5", "--keys", "6"), "6 keys are not among 5 rows"),
+        (("--postgres", "nowhere"), "is not USER@HOST:PORT/DATABASE"),
+    ],
+)
+def test_a_benchmark_that_cannot_be_made_is_refused_before_spark_starts(capsys, arguments, said):
+    """Damage: a benchmark of nothing prints a document, or fails after minutes."""
+    assert main(["bench", "sources", *arguments]) == 2
+    assert said in capsys.readouterr().err

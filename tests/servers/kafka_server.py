@@ -70,7 +70,7 @@ class KafkaServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one call of libc, in a process with no lock of ours
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - one call of libc, in a process with no lock of ours
             )
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._answers():
@@ -218,7 +218,8 @@ def _settings(server: KafkaServer, keys: Path) -> dict[str, str]:
     }
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have a child end with the process that started it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # tests that are killed leave no server
 
 

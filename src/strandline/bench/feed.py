@@ -1,4 +1,4 @@
-"""Files that come into a folder at a steady rate, and are durable when they have their names."""
+"""What comes in at a steady rate: `paced`, and files in a folder, which are durable when they have their names."""
 
 from __future__ import annotations
 
@@ -38,15 +38,26 @@ class Feed:
         return self.files * FILE_ROWS
 
     def run(self) -> None:
-        """Write the files, each at its time; one that is late does not make others late."""
-        pause, begun = threading.Event(), time.perf_counter()
-        for number in range(self.files):
-            pause.wait(max(0.0, begun + number * FILE_ROWS / self.rate - time.perf_counter()))
-            lines = map(self.text, range(number * FILE_ROWS, (number + 1) * FILE_ROWS))
-            hidden = self.folder / f".{number}"
-            with hidden.open("w") as file:
-                file.writelines(f"{line}\n" for line in (self.header, *lines))
-                file.flush()
-                os.fsync(file.fileno())
-            hidden.rename(self.folder / f"{number:06}.csv")
-            self.durable.append(time.perf_counter())
+        """Write the files, each at its time."""
+        paced(self.files, FILE_ROWS / self.rate, self._write, self.durable)
+
+    def _write(self, number: int) -> None:
+        lines = map(self.text, range(number * FILE_ROWS, (number + 1) * FILE_ROWS))
+        hidden = self.folder / f".{number}"
+        with hidden.open("w") as file:
+            file.writelines(f"{line}\n" for line in (self.header, *lines))
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.rename(self.folder / f"{number:06}.csv")
+
+
+def paced(count: int, every_s: float, put: Callable[[int], object], durable: list[float]) -> None:
+    """Call ``put`` with each number at its time, and note in ``durable`` when it returned.
+
+    A call that is late does not make others late.
+    """
+    pause, begun = threading.Event(), time.perf_counter()
+    for number in range(count):
+        pause.wait(max(0.0, begun + number * every_s - time.perf_counter()))
+        put(number)
+        durable.append(time.perf_counter())

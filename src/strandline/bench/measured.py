@@ -11,9 +11,9 @@ Source: design page "compute" (Spark jobs are budgeted per tick, not per view).
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,13 @@ from strandline.controller.core import Core
 from strandline.controller.defining import definitions
 from strandline.controller.defining.creating import create
 from strandline.controller.language import arguments
-from strandline.controller.language.statements import CreateSource, CreateSourceTable, CreateTable, CreateView, Drop
+from strandline.controller.language.statements import Create, Drop
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import View
 from strandline.errors import InvalidUsage
+from strandline.instance.connections import Connectors
 from strandline.instance.tables import Change, Statement
+from strandline.persist.handles.plane import Engine
 from strandline.wiring.assemble import SparkAssembly, assemble
 
 if TYPE_CHECKING:
@@ -90,9 +92,9 @@ class Measured:
         """What large merges have taken so far."""
 
     async def execute(self, text: str) -> None:
-        """Run CREATE TABLE, CREATE SOURCE, CREATE MATERIALIZED VIEW (the next tick computes it) or DROP."""
+        """Run a CREATE (the next tick computes what it defines) or a DROP."""
         match arguments.statement(text):
-            case CreateTable() | CreateSource() | CreateSourceTable() | CreateView() as s:
+            case s if isinstance(s, Create):
                 await create(self.core, s)
             case Drop() as s:
                 await definitions.drop(self.core, s)
@@ -155,10 +157,17 @@ class Measured:
 
 
 @asynccontextmanager
-async def opened(session: SparkSession, directory: Path) -> AsyncIterator[Measured]:
-    """Open an environment in ``directory`` on ``session``'s application; closed when the context ends."""
+async def opened(
+    session: SparkSession, directory: Path, connectors: Callable[[Engine], Connectors] | None = None
+) -> AsyncIterator[Measured]:
+    """Open an environment in ``directory`` on ``session``'s application; closed when the context ends.
+
+    ``connectors``: how its sources are read, if not by the readers that there are.
+    """
     config = Config()
     assembly = assemble(directory.as_uri(), spark=session, consensus=None, config=config)
+    if connectors is not None:
+        assembly = replace(assembly, connectors=connectors(assembly.engine))
     core = await Core.open(assembly, config, Mode.FULL)
     try:
         yield Measured(core, assembly, session)

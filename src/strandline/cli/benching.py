@@ -173,37 +173,68 @@ def consistency(
 @app.command()
 def sources(
     context: typer.Context,
-    kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker to make a topic at.")] = None,
+    kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="A Kafka broker to make topics at.")] = None,
     kafka_jars: Annotated[
         str, typer.Option(metavar="DIR", help="Where Spark's Kafka connector is: a directory, or 'maven'.")
     ] = "maven",
     messages: Annotated[int, typer.Option(metavar="N", min=1, help="How many messages are read.")] = 1_000_000,
     postgres: Annotated[
         str | None,
-        typer.Option(metavar="USER@HOST:PORT/DATABASE", help="A PostgreSQL database to make a table in."),
+        typer.Option(metavar="USER@HOST:PORT/DATABASE", help="A PostgreSQL database to make tables in."),
     ] = None,
     rows: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows the table has.")] = 500_000,
+    rate: Annotated[int, typer.Option(metavar="N", min=1, help="How many rows a second go to an endpoint.")] = 200,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", min=0, help="For how long they go, after the first ones; 0: none go.")
+    ] = 60.0,
+    file_rows: Annotated[
+        int, typer.Option(metavar="N", min=0, help="How many rows the files have; 0: no files are read.")
+    ] = 1_000_000,
+    keyed_rows: Annotated[
+        int, typer.Option(metavar="N", min=0, help="How many rows keys are upserted into; 0: none are.")
+    ] = 5_000_000,
+    keys: Annotated[int, typer.Option(metavar="N", min=1, help="How many keys are upserted at a time.")] = 10_000,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="How often each side has its turn.")] = 3,
     directory: DirectoryOption = None,
     json: JsonOption = True,
 ) -> None:
-    """Measure reading topics and tables into durable collections, beside plain Spark that writes Parquet."""
-    from strandline.bench.sources.kafka import measure_kafka
-    from strandline.bench.sources.postgres import measure_postgres
+    """Measure reading files, topics and tables beside plain Spark, upserts beside appends, and rows to an endpoint."""
+    from strandline.bench.sources import files, upserts
+    from strandline.bench.sources import kafka as of_kafka
+    from strandline.bench.sources import postgres as of_postgres
+    from strandline.bench.sources.endpoint import measure_endpoint
     from strandline.engine.session.kafka_jars import jars
 
-    if kafka is None and postgres is None:
-        raise typer.BadParameter("say which upstream is measured: --kafka or --postgres")
+    if keys > keyed_rows > 0:
+        raise typer.BadParameter(f"{keys} keys are not among {keyed_rows} rows", param_hint="--keys")
+    database = None if postgres is None else _database(postgres)
 
     def measure(session: SparkSession, place: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        if file_rows:
+            found["files"] = files.measure_files(session, place / "files", rows=file_rows, rounds=rounds)
+        if keyed_rows:
+            found["upserts"] = upserts.measure_upserts(session, place / "upserts", rows=keyed_rows, keys=keys)
         if kafka is not None:
-            found["kafka"] = measure_kafka(session, place / "kafka", kafka, messages=messages, rounds=rounds)
-        if postgres is not None:
-            options = _database(postgres)
-            found["postgres"] = measure_postgres(session, place / "postgres", options, rows=rows, rounds=rounds)
+            found["kafka"] = of_kafka.measure_kafka(session, place / "kafka", kafka, messages=messages, rounds=rounds)
+            if seconds:
+                with of_kafka.followed(kafka) as upstream:
+                    found["kafka_to_endpoint"] = measure_endpoint(
+                        session, place / "kafka-to-endpoint", upstream, rate=rate, seconds=seconds
+                    )
+        if database is not None:
+            found["postgres"] = of_postgres.measure_postgres(
+                session, place / "postgres", database, rows=rows, rounds=rounds
+            )
+            if seconds:
+                with of_postgres.followed(database) as upstream:
+                    found["postgres_to_endpoint"] = measure_endpoint(
+                        session, place / "postgres-to-endpoint", upstream, rate=rate, seconds=seconds
+                    )
         return found
 
+    if kafka is None and database is None and not file_rows and not keyed_rows:
+        raise typer.BadParameter("nothing is left to measure: give --kafka, --postgres, --file-rows or --keyed-rows")
     settings = jars({}, kafka_jars) if kafka is not None else {}
     _bench(context, "sources", directory, measure, json=json, settings=settings)
 

@@ -78,15 +78,15 @@ def ends(client: AdminClient, topic: str) -> dict[int, int]:
 
 def produce(
     to: Producer, topic: str, values: Iterable[bytes | str | None], partitions: Sequence[int], **others: Any
-) -> int:
-    """Append messages to the partitions in turn, durably; return how many.  ``others``: of ``Producer.produce``."""
-    failures, count = list[str](), 0
+) -> None:
+    """Append messages to the partitions in turn, durably.  ``others``: of ``Producer.produce``."""
+    failures = list[str]()
 
     def delivered(error: Any, _: Message) -> None:
         if error is not None:
             failures.append(str(error))
 
-    for count, value in enumerate(values, start=1):
+    for count, value in enumerate(values):
         partition = partitions[count % len(partitions)]
         while True:
             try:
@@ -97,7 +97,6 @@ def produce(
         to.poll(0)
     assert to.flush(ANSWER_SECONDS_MAX) == 0
     assert not failures, failures[0]
-    return count
 
 
 def done(futures: Mapping[Any, Any]) -> None:

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.errors import CorruptionError, InvalidUsage
+from strandline.errors import CorruptionError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import EMPTY, MINIMUM, Frontier
 from strandline.persist.handles import records
 from strandline.persist.handles.records import Record, consolidate, digest
+from strandline.persist.handles.since import SinceHandle
 from strandline.persist.shard.batch import INLINE_PART_BYTES_MAX, NOTHING, BlobPart, InlinePart
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.testing.simulation.kernel import run_sync
@@ -179,3 +180,18 @@ def test_what_was_merged_and_collected_meanwhile_is_read_as_what_took_its_place(
     run_sync(place.blob.delete(part.key))
     with pytest.raises(CorruptionError, match="is missing"):
         run_sync(shard(place).contents())
+
+
+def test_a_hold_that_could_not_be_registered_is_registered_by_the_next_release(place, monkeypatch):
+    """Damage: a store that is away for a moment keeps a record shard from ever letting go of its past."""
+    log = shard(place)
+    append(log, [Record(b"a", 0, 1)], 0, 2)
+
+    async def away(_):
+        raise Unavailable("the store does not answer")
+
+    with monkeypatch.context() as patched, pytest.raises(Unavailable):
+        patched.setattr(SinceHandle, "register", away)
+        run_sync(log.release("mine", Frontier(1)))
+    run_sync(log.release("mine", Frontier(1)))
+    assert log.state.since == Frontier(1)

@@ -1,4 +1,4 @@
-"""The users of the world of sources with several outputs: ingesters, the outside, and what lets the remap forget.
+"""The users of the world of sources with several outputs: the outside, beside the ingesters of `ingesters.py`.
 
 Casts of them make histories by a seed (`play`); a script is performed with one fault at a time (`perform`).
 """
@@ -6,69 +6,21 @@ Casts of them make histories by a seed (`play`); a script is performed with one 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from strandline.errors import FencedError
-from strandline.frontier.antichain import Frontier, as_time
-from strandline.sources.steps import Stalled
+from strandline.frontier.antichain import as_time
 from strandline.store.unreliable import Choose
 from strandline.testing.simulation.choices import Seeded
 from strandline.testing.simulation.kernel import Fate, IoPoint
-from strandline.testing.upstreams.list_tables import SCHEMA
-from worlds.tables import LATER, PARTITIONS, REMAP, TablesWorld
+from worlds.ingesters import Doing, ingest, let_go, populate, stay, take_over
+from worlds.tables import FIRST, LATER, PARTITIONS, TablesWorld
 from worlds.tries import UNANSWERED
 
-ROUNDS: Final = 10
 EVENTS: Final = 24
 CALM_AFTER: Final = 600
 RESTS_MS: Final = (0, 3, 10, 30)
 """How long the outside rests between two events: up to a few things that an ingester does."""
-HISTORY: Final = "history"
-
-Doing = Callable[[TablesWorld, str, int], Coroutine[Any, Any, None]]
-
-
-async def ingest(world: TablesWorld, name: str, epoch: int) -> None:
-    """Open the source, and bind and step until it was done often enough; go along when a newer epoch begins."""
-    while world.done[name] < ROUNDS:
-        try:
-            await _ingest(world, name, world.generation)
-        except FencedError:
-            world.marks["fenced"] += 1
-        except UNANSWERED:
-            world.marks["unanswered"] += 1
-
-
-async def stay(world: TablesWorld, name: str, epoch: int) -> None:
-    """Do the same under one epoch, until a newer one has taken over."""
-    while world.done[name] < ROUNDS:
-        try:
-            await _ingest(world, name, epoch)
-        except FencedError:
-            world.marks["fenced"] += 1
-            return
-        except UNANSWERED:
-            world.marks["unanswered"] += 1
-
-
-async def _ingest(world: TablesWorld, name: str, epoch: int) -> None:
-    ingestion, mine = await world.open(world.process(), epoch)
-    while world.done[name] < ROUNDS and mine.tables == world.commanded(epoch):
-        ticked = await ingestion.tick(as_time(ingestion.bound) + world.choose("time", 3))
-        world.marks["tick: stalled"] += isinstance(ticked, Stalled)
-        for table in mine.tables:
-            if world.choose("step", 4):
-                outcome = await ingestion.catch_up(table)
-                world.marks["step: stalled"] += isinstance(outcome, Stalled)
-        world.counted(ingestion, mine)
-        world.done[name] += 1
-
-
-async def take_over(world: TablesWorld, name: str, epoch: int) -> None:
-    """Begin a newer epoch, and go along with it."""
-    world.generation += 1
-    await ingest(world, name, world.generation)
 
 
 async def outside(world: TablesWorld, name: str, epoch: int) -> None:
@@ -83,11 +35,11 @@ async def outside(world: TablesWorld, name: str, epoch: int) -> None:
                 for partition in world.upstream.partitions:
                     world.upstream.announce(partition)
             case 2 if world.done[name] > EVENTS // 3 and LATER not in world.tables:
-                world.add_output(under_newer_epoch=world.ingesters > 1)
+                world.command((*FIRST, LATER))
             case _:
                 for _ in range(1 + world.choose("changes", 3)):
                     partition = PARTITIONS[world.choose("partition", len(PARTITIONS))]
-                    table = [*world.rows][world.choose("table", len(world.rows))]
+                    table = [*world.now][world.choose("table", len(world.now))]
                     world.change(partition, table, announce=what > 4)
         world.done[name] += 1
 
@@ -96,37 +48,13 @@ async def outside(world: TablesWorld, name: str, epoch: int) -> None:
         await IoPoint("outside", (), happen, (Fate.DONE,), delay_ms=rest_ms)
 
 
-async def let_go(world: TablesWorld, name: str, epoch: int) -> None:
-    """Let the remap forget when things happened that are durable in all outputs, as an environment does."""
-    while world.done[name] < ROUNDS:
-        try:
-            client = world.process()
-            hold = await client.since(REMAP, HISTORY, 1)
-            uppers = [0]
-            for table in world.tables:
-                reader = await client.reader(table, SCHEMA, table)
-                uppers.append(0 if reader is None else as_time(reader.state.upper))
-            await hold.downgrade(Frontier(max(0, min(uppers[1:]) - 1)))
-            world.done[name] += 1
-        except UNANSWERED:
-            world.marks["unanswered"] += 1
-
-
-CASTS: Final[tuple[Mapping[str, Doing], ...]] = (
+CASTS: Final[tuple[Mapping[str, Doing[TablesWorld]], ...]] = (
     {"a": ingest, "o": outside},
     {"a": ingest, "o": outside, "l": let_go},
     {"a": ingest, "b": ingest, "o": outside},
     {"a": ingest, "b": ingest, "o": outside, "l": let_go},
     {"a": stay, "b": take_over, "o": outside, "l": let_go},
 )
-INGESTERS: Final = frozenset({"a", "b"})
-
-
-def populate(world: TablesWorld, cast: Mapping[str, Doing]) -> None:
-    """Let the users of ``cast`` begin."""
-    world.ingesters = len(cast.keys() & INGESTERS)
-    for name, do in cast.items():
-        world.simulation.spawn(name, lambda _, do=do, name=name: do(world, name, 1))
 
 
 def play(seed: int) -> TablesWorld:
@@ -174,9 +102,9 @@ def _prepare(world: TablesWorld, stage: int) -> None:
         return
     world.marks["prepared"] += 1
     if stage == THIRD:
-        world.add_output(under_newer_epoch=False)
+        world.command((*FIRST, LATER))
     for partition in STAGES[stage]:
-        for table in world.rows:
+        for table in world.now:
             world.change(partition, table)
 
 

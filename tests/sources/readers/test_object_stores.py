@@ -10,20 +10,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from iceberg_lake import IcebergLake
+from table_place import TablePlace
 
 from s3_server import S3Server
 from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import SourceError
 from strandline.frontier.gauge import Offsets
-from strandline.options import understood
-from strandline.persist.client import PersistClient
-from strandline.sources.reader import SourceReader, Surroundings
+from strandline.sources.reader import SourceReader
 from strandline.sources.readers.delta import kind as delta
 from strandline.sources.readers.iceberg import kind as iceberg
 from strandline.sources.reclock import NOTHING_READ, Slice
-from strandline.store.memory import MemoryBlob, MemoryConsensus
-from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.list_engine import listed
 
 pytestmark = pytest.mark.server
 
@@ -33,14 +30,6 @@ SCHEMA = Schema((Column("id", "bigint"),))
 def rows(*ids: int) -> pa.Table:
     """Rows with these ids."""
     return pa.table({"id": pa.array(ids, pa.int64())})
-
-
-async def opened(kind, options) -> SourceReader:
-    """Return a reader over memory stores."""
-    client = PersistClient(HandClock(), CountingIds(), MemoryBlob(), MemoryConsensus())
-    engine = ListEngine(MemoryBlob())
-    around = Surroundings(HandClock(), {"": SCHEMA}, engine, None, None, 1, lambda: client.records("known", 1))
-    return await kind.KIND.open(understood("s", kind.KIND.options, options), around)
 
 
 async def ids(reader: SourceReader, lower: Offsets, upper: Offsets) -> dict[int, int]:
@@ -60,7 +49,7 @@ def test_a_delta_table_in_s3(s3_server: S3Server, feed: str) -> None:
     write_deltalake(path, rows(1, 2), storage_options=given, configuration={"delta.enableChangeDataFeed": feed})
 
     async def body() -> None:
-        reader = await opened(delta, {"path": path, **s3_server.storage})
+        reader = await TablePlace(delta.KIND, {"path": path, **s3_server.storage}, SCHEMA).reader()
         first = await reader.upstream_frontier()
         assert await ids(reader, NOTHING_READ, first) == {1: 1, 2: 1}
         write_deltalake(path, rows(3), storage_options=given, mode="append")
@@ -69,7 +58,7 @@ def test_a_delta_table_in_s3(s3_server: S3Server, feed: str) -> None:
         assert await ids(reader, first, second) == {1: -1, 3: 1}
         assert await ids(reader, NOTHING_READ, second) == {2: 1, 3: 1}
         assert await reader.upstream_frontier() == second
-        absent = await opened(delta, {"path": f"{path}/absent", **s3_server.storage})
+        absent = await TablePlace(delta.KIND, {"path": f"{path}/absent", **s3_server.storage}, SCHEMA).reader()
         with pytest.raises(SourceError, match="does not exist"):
             await absent.upstream_frontier()
 
@@ -86,14 +75,14 @@ def test_an_iceberg_table_in_s3(s3_server: S3Server, tmp_path: Path) -> None:
     lake.create(rows(1, 2))
 
     async def body() -> None:
-        reader = await opened(iceberg, {"path": path, **s3_server.storage})
+        reader = await TablePlace(iceberg.KIND, {"path": path, **s3_server.storage}, SCHEMA).reader()
         first = await reader.upstream_frontier()
         assert await ids(reader, NOTHING_READ, first) == {1: 1, 2: 1}
         lake.stored().append(rows(3))
         lake.stored().delete("id = 1")
         second = await reader.upstream_frontier()
         assert await ids(reader, first, second) == {1: -1, 3: 1}
-        absent = await opened(iceberg, {"path": f"{path}/absent", **s3_server.storage})
+        absent = await TablePlace(iceberg.KIND, {"path": f"{path}/absent", **s3_server.storage}, SCHEMA).reader()
         with pytest.raises(SourceError, match="does not exist"):
             await absent.upstream_frontier()
 

@@ -11,22 +11,24 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.bench.measured import opened
+from strandline.bench.sources.beside import COLUMNS, ROUNDS
+from strandline.bench.sources.endpoint import FOLLOWED, LANES, Upstream
 from strandline.testing.postgres import databases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROUNDS: Final = 3
-COLUMNS: Final = "id BIGINT, customer BIGINT, amount DECIMAL(12, 2), at TIMESTAMP, note STRING"
 ROWS: Final = 500_000
 CHANGED: Final = 100_000
 
 _TABLE: Final = "strandline_bench"
+_FOLLOWED: Final = "strandline_followed"
 _FILL: Final = f"""
     INSERT INTO {_TABLE} SELECT i, i % 5003, (i % 10000) + (i % 100) / 100.0,
         timestamptz '2024-01-01 00:00:00+00' + i * interval '1 millisecond', 'order ' || i
@@ -83,6 +85,35 @@ def measure_postgres(
     }
 
 
+@contextmanager
+def followed(options: Mapping[str, str]) -> Iterator[Upstream]:
+    """Make a table whose rows are followed to an endpoint; each call commits one transaction.
+
+    The table, its publication and its slot go with the context.
+    """
+    databases.run(
+        options,
+        f"DROP TABLE IF EXISTS {_FOLLOWED}",
+        f"CREATE TABLE {_FOLLOWED} (id bigint PRIMARY KEY, lane int NOT NULL, amount bigint NOT NULL)",
+        f"DROP PUBLICATION IF EXISTS {_FOLLOWED}",
+        f"CREATE PUBLICATION {_FOLLOWED} FOR TABLE {_FOLLOWED}",
+    )
+    try:
+        with databases.session(options) as connection:
+
+            def put(rows: range) -> None:
+                numbers = f"generate_series({rows.start}, {rows.stop - 1}) AS n"
+                connection.execute(f"INSERT INTO {_FOLLOWED} SELECT n, n % {LANES}, n % 1000 FROM {numbers}".encode())  # noqa: S608
+
+            given = ", ".join(f"{name} = '{text}'" for name, text in options.items())
+            source = f"FROM POSTGRES ({given}, publication = '{_FOLLOWED}', slot = '{_FOLLOWED}')"
+            table = f"FROM SOURCE followed (REFERENCE 'public.{_FOLLOWED}')"
+            yield Upstream((f"CREATE SOURCE followed {source}", f"CREATE TABLE events ({FOLLOWED}) {table}"), put)
+    finally:
+        _drop_slot(options, _FOLLOWED)
+        databases.run(options, f"DROP PUBLICATION {_FOLLOWED}", f"DROP TABLE {_FOLLOWED}")
+
+
 async def _ours(
     session: SparkSession, into: Path, options: Mapping[str, str], changed: int, slot: str
 ) -> dict[str, Any]:
@@ -105,11 +136,7 @@ async def _ours(
         ((rows, total),) = databases.run(options, f"SELECT count(*), sum(amount) FROM {_TABLE}")  # noqa: S608
         wrong = abs(rows - len(held)) + int(abs(total - sum(held)))
     finally:
-        databases.run(
-            options,
-            f"SELECT pg_drop_replication_slot('{slot}') FROM pg_replication_slots "  # noqa: S608
-            f"WHERE slot_name = '{slot}'",
-        )
+        _drop_slot(options, slot)
     return {"snapshot_s": snapshot.ms / 1000, "changes_s": later.ms / 1000, "floor_s": floor, "wrong": wrong}
 
 
@@ -119,3 +146,11 @@ def _plain(session: SparkSession, into: Path, options: Mapping[str, str]) -> flo
     databases.copy_out(options, _TABLE, into / "table.csv")
     session.read.schema(COLUMNS).csv(str(into / "table.csv")).write.parquet(str(into / "parquet"))
     return time.perf_counter() - begun
+
+
+def _drop_slot(options: Mapping[str, str], slot: str) -> None:
+    databases.run(
+        options,
+        f"SELECT pg_drop_replication_slot('{slot}') FROM pg_replication_slots "  # noqa: S608 - names of ours
+        f"WHERE slot_name = '{slot}'",
+    )

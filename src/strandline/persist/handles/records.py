@@ -144,8 +144,9 @@ class RecordShard:
         has it.
         """
         if self._hold is None:
-            self._hold = SinceHandle(self._machine, reader, self._writer.epoch)
-            await self._hold.register()
+            hold = SinceHandle(self._machine, reader, self._writer.epoch)
+            await hold.register()
+            self._hold = hold  # not before: a call that finds it must find it registered
         await self._hold.downgrade(since)
 
     async def contents(

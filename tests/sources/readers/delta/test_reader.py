@@ -9,47 +9,34 @@ import struct
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from itertools import count
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyroaring import BitMap64
+from table_place import SCHEMA, TablePlace, read, table
 
-from strandline.algebra.schema import DIFF, TIME, Column, Schema
+from strandline.algebra.schema import DIFF, Column, Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
-from strandline.persist.client import PersistClient
-from strandline.sources.reader import Surroundings
 from strandline.sources.readers.delta.kind import KIND
 from strandline.sources.readers.delta.options import DeltaOptions
 from strandline.sources.readers.delta.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
-from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
-from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.list_engine import listed
 
-SCHEMA = Schema((Column("id", "bigint"), Column("kind", "string")))
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
-def table(ids, kind="a"):
-    """Rows with these ids."""
-    return pa.table({"id": pa.array(list(ids), pa.int64()), "kind": pa.array([kind for _ in ids], pa.string())})
-
-
-class Lake:
+class Lake(TablePlace):
     """A Delta table, a location, and readers of it there."""
 
-    table = ""
-
     def __init__(self, root, schema=SCHEMA, **options):
-        self.root, self.schema, self.options = root / "a table", schema, options
-        self.engine, self.blob, self.consensus = ListEngine(MemoryBlob()), MemoryBlob(), MemoryConsensus()
-        self.clock, self.processes, self.numbers = HandClock(1_700_000_000_000), count(), count(1)
+        self.root = root / "a table"
+        super().__init__(KIND, {"path": str(self.root), **options}, schema)
 
     def create(self, configuration=None, partition_by=None, rows=None):
         rows = table([]) if rows is None else rows
@@ -62,20 +49,8 @@ class Lake:
     def delta(self):
         return DeltaTable(str(self.root))
 
-    async def reader(self):
-        ids = CountingIds(f"p{next(self.processes)}")
-        client = PersistClient(self.clock, ids, self.blob, self.consensus)
-
-        def progress():
-            return client.records("known", 1)
-
-        options = understood("s", DeltaOptions, {"path": str(self.root), **self.options})
-        around = Surroundings(self.clock, {"": self.schema}, self.engine, None, None, 1, progress)
-        return await KIND.open(options, around)
-
     async def produce(self, *, undecodable=False):
-        start = next(self.numbers) * 10
-        self.append(table(range(start, start + 3)))
+        self.append(self.fresh())
 
     async def break_promise(self):
         shutil.rmtree(self.root)
@@ -93,16 +68,6 @@ def lake(tmp_path):
 def up_to(version):
     """The offsets that cover the versions up to this one."""
     return Offsets({PARTITION: version + 1})
-
-
-async def read(reader, lower, upper, time=7):
-    """Return how often each row comes, less how often it goes, in a slice."""
-    found = Counter()
-    for row in listed(await reader.read([Slice(time, lower, upper)], table="", locate=False)).rows:
-        assert row.pop(TIME) == time
-        diff = row.pop(DIFF)
-        found[tuple(row.values())] += diff
-    return Counter({row: diff for row, diff in found.items() if diff})
 
 
 def contents(lake, version):
@@ -462,7 +427,7 @@ def test_an_absent_table_is_an_error_and_an_absent_server_a_pause(tmp_path):
     with pytest.raises(SourceError, match=r"Delta table '.*' does not exist: create it, or correct"):
         asyncio.run(ask(Lake(tmp_path)))
     away = Lake(tmp_path, endpoint="http://127.0.0.1:9", region="x", access_key_id="a", secret_access_key="hush")
-    away.root = "s3://bucket/table"
+    away.options["path"] = "s3://bucket/table"
     with pytest.raises(Unavailable, match="does not answer") as told:
         asyncio.run(ask(away))
     assert "hush" not in str(told.value)

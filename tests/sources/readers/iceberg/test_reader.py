@@ -7,7 +7,6 @@ import json
 import shutil
 from collections import Counter
 from decimal import Decimal
-from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,41 +18,29 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as Stored
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
+from table_place import SCHEMA, TablePlace, read, table
 
-from strandline.algebra.schema import DIFF, TIME, Column, Schema
+from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError, SourceError
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
-from strandline.persist.client import PersistClient
-from strandline.sources.reader import Surroundings
 from strandline.sources.readers.iceberg.kind import KIND
 from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.sources.readers.iceberg.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
-from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.store.memory import MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
-from strandline.testing.doubles import CountingIds, HandClock
-from strandline.testing.lists.list_engine import ListEngine, listed
+from strandline.testing.lists.list_engine import listed
 
 STORED = Stored(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
-SCHEMA = Schema((Column("id", "bigint"), Column("kind", "string")))
 
 
-def table(ids, kind="a"):
-    """Rows with these ids."""
-    return pa.table({"id": pa.array(list(ids), pa.int64()), "kind": pa.array([kind for _ in ids], pa.string())})
-
-
-class Lake(IcebergLake):
+class Lake(IcebergLake, TablePlace):
     """An Iceberg table, a location, and readers of it there."""
 
-    table = ""
-
     def __init__(self, root, schema=SCHEMA, **options):
-        super().__init__(root / "a table")
-        self.schema, self.options = schema, options
-        self.engine, self.blob, self.consensus = ListEngine(MemoryBlob()), MemoryBlob(), MemoryConsensus()
-        self.clock, self.processes, self.numbers = HandClock(1_700_000_000_000), count(), count(1)
+        IcebergLake.__init__(self, root / "a table")
+        TablePlace.__init__(self, KIND, {"path": str(self.root), **options}, schema)
 
     def create(self, rows=None, partitioned=False, **properties):
         rows = table([]) if rows is None else rows
@@ -62,20 +49,8 @@ class Lake(IcebergLake):
         super().create(rows, schema=schema, partition_spec=spec, **properties)
         return self
 
-    async def reader(self):
-        ids = CountingIds(f"p{next(self.processes)}")
-        client = PersistClient(self.clock, ids, self.blob, self.consensus)
-
-        def progress():
-            return client.records("known", 1)
-
-        options = understood("s", IcebergOptions, {"path": str(self.root), **self.options})
-        around = Surroundings(self.clock, {"": self.schema}, self.engine, None, None, 1, progress)
-        return await KIND.open(options, around)
-
     async def produce(self, *, undecodable=False):
-        start = next(self.numbers) * 10
-        self.stored().append(table(range(start, start + 3)))
+        self.stored().append(self.fresh())
 
     async def break_promise(self):
         shutil.rmtree(self.root)
@@ -93,16 +68,6 @@ def lake(tmp_path):
 def up_to(number):
     """The offsets that cover the snapshots up to this sequence number."""
     return Offsets({PARTITION: number})
-
-
-async def read(reader, lower, upper, time=7):
-    """Return how often each row comes, less how often it goes, in a slice."""
-    found = Counter()
-    for row in listed(await reader.read([Slice(time, lower, upper)], table="", locate=False)).rows:
-        assert row.pop(TIME) == time
-        diff = row.pop(DIFF)
-        found[tuple(row.values())] += diff
-    return Counter({row: diff for row, diff in found.items() if diff})
 
 
 def contents(lake, number):
@@ -283,7 +248,7 @@ def test_a_branch_is_followed_by_its_name(lake):
     lake.stored().append(table([3]))
 
     async def ask(branch):
-        lake.options = {"branch": branch}
+        lake.options["branch"] = branch
         reader = await lake.reader()
         return await read(reader, NOTHING_READ, await reader.upstream_frontier())
 

@@ -7,8 +7,14 @@ Source: design page "sources" (delta).
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Final
 
+import pyarrow as pa
+
+from strandline.sources import sampled
+from strandline.sources.kinds import Discovered, Discovery
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings
 from strandline.sources.readers.delta.options import DeltaOptions
 
@@ -21,4 +27,14 @@ async def _open(options: DeltaOptions, given: Surroundings) -> SourceReader:
     return DeltaReader(StoredTable(options), given.engine, given.decoder, given.schema, shard, given.epoch)
 
 
-KIND: Final = ReaderKind("delta", DeltaOptions, _open)
+async def _find(options: DeltaOptions) -> Sequence[Discovered]:
+    """Return the one table that is at the path: no catalog says what others there are."""
+    from strandline.sources.readers.delta.table import StoredTable
+
+    snapshot = await asyncio.to_thread(StoredTable(options).newest)
+    columns = sampled.columns(pa.schema(snapshot.table.schema().to_arrow()))
+    note = f"version {snapshot.version}"
+    return [Discovered(options.path.rstrip("/").rpartition("/")[2], columns, {"path": options.path}, note)]
+
+
+KIND: Final = ReaderKind("delta", DeltaOptions, _open, discovery=Discovery(DeltaOptions, _find))

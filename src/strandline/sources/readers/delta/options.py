@@ -12,24 +12,17 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from strandline.options import PLACE, TEXT, option
+from strandline.sources.readers.tabular.keys import StoreKeys
 from strandline.store.secret import Secret
 
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss", "azure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class DeltaOptions:
+class DeltaOptions(StoreKeys):
     """Where the table is, and how to reach the object store that it is in.  It has no ``repr``: some are secrets."""
 
     path: str = option(TEXT, "The table's directory, or its URL: `s3://…`, `gs://…`, `az://…`, `abfss://…`.")
-    endpoint: str | None = option(PLACE, "S3: the URL of a server of one's own.", default=None)
-    region: str | None = option(PLACE, "S3: the bucket's region.", default=None)
-    access_key_id: str | None = option(PLACE, "S3: which key signs requests.", default=None)
-    secret_access_key: str | None = option(PLACE, "S3: the key itself, by reference.", default=None)
-    session_token: str | None = option(PLACE, "S3: the token of a key that ends, by reference.", default=None)
-    account_name: str | None = option(PLACE, "Azure: the storage account.", default=None)
-    account_key: str | None = option(PLACE, "Azure: its key, by reference.", default=None)
-    sas_token: str | None = option(PLACE, "Azure: a token that signs requests, by reference.", default=None)
     service_account_key: str | None = option(
         PLACE, "Google Cloud: the service account's key as JSON, by reference.", default=None
     )

@@ -1,16 +1,18 @@
 """The entry of the Iceberg reader in the registry.
 
-Its client library takes long to import, so it is imported when a source is opened.
+Its client library takes long to import, so it is imported when a source is opened, or a catalog is looked at.
 
 Source: design page "sources" (iceberg).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, SourceReader, Surroundings
-from strandline.sources.readers.iceberg.options import IcebergOptions
+from strandline.sources.readers.iceberg.options import IcebergCatalog, IcebergLooked, IcebergOptions
 
 
 async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:
@@ -21,4 +23,16 @@ async def _open(options: IcebergOptions, given: Surroundings) -> SourceReader:
     return IcebergReader(StoredTable(options), given.engine, given.decoder, given.schema, shard, given.epoch)
 
 
-KIND: Final = ReaderKind("iceberg", IcebergOptions, _open)
+async def _find(options: IcebergLooked) -> Sequence[Discovered]:
+    from strandline.sources.readers.iceberg.discovery import find
+
+    return await find(options)
+
+
+KIND: Final = ReaderKind(
+    "iceberg",
+    IcebergOptions,
+    _open,
+    connections={"connection": ConnectionKind("iceberg", IcebergCatalog)},
+    discovery=Discovery(IcebergLooked, _find),
+)

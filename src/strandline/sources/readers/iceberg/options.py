@@ -9,11 +9,12 @@ Source: design page "sources" (iceberg).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Final
 
 from strandline.options import PLACE, TEXT, one_of, option
+from strandline.sources.readers.tabular.keys import StoreKeys
 from strandline.store.secret import Secret
 
 
@@ -27,31 +28,36 @@ class CatalogKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class IcebergOptions:
-    """Which table, and how to reach it.  It has no ``repr``: some are secrets."""
+class IcebergCatalog(StoreKeys):
+    """A catalog and the object store of its tables, and how to reach them.  It has no ``repr``: some are secrets."""
 
-    path: str | None = option(
-        TEXT,
-        "The table's directory, if a `metadata/version-hint.text` there says what is newest; or one metadata file.",
-        default=None,
-    )
     catalog: CatalogKind | None = option(
-        one_of(CatalogKind), "Instead of `path`: the kind of its catalog.", default=None
+        one_of(CatalogKind), "The kind of the catalog that knows the tables.", default=None
     )
-    table: str | None = option(TEXT, "The table in the catalog: namespace, a dot, name.", default=None)
-    branch: str = option(TEXT, "Which branch of the table is followed.", default="main")
     uri: str | None = option(PLACE, "The catalog's URI.", default=None)
     warehouse: str | None = option(PLACE, "The catalog's warehouse.", default=None)
     credential: str | None = option(PLACE, "REST: `client:secret`, by reference.", default=None)
     token: str | None = option(PLACE, "REST: a token instead, by reference.", default=None)
-    endpoint: str | None = option(PLACE, "S3: the URL of a server of one's own.", default=None)
-    region: str | None = option(PLACE, "S3: the bucket's region.", default=None)
-    access_key_id: str | None = option(PLACE, "S3: which key signs requests.", default=None)
-    secret_access_key: str | None = option(PLACE, "S3: the key itself, by reference.", default=None)
-    session_token: str | None = option(PLACE, "S3: the token of a key that ends, by reference.", default=None)
-    account_name: str | None = option(PLACE, "Azure: the storage account.", default=None)
-    account_key: str | None = option(PLACE, "Azure: its key, by reference.", default=None)
-    sas_token: str | None = option(PLACE, "Azure: a token that signs requests, by reference.", default=None)
+
+    @property
+    def properties(self) -> Mapping[str, Secret]:
+        """What the catalog and the object store need, by pyiceberg's names."""
+        given = {theirs: getattr(self, ours) for ours, theirs in _PROPERTIES.items()}
+        return {name: Secret(text) for name, text in given.items() if text is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class IcebergOptions(IcebergCatalog):
+    """Which table is read."""
+
+    path: str | None = option(
+        TEXT,
+        "Instead of `catalog`: the table's directory, if a `metadata/version-hint.text` there says what is newest; or "
+        "one metadata file.",
+        default=None,
+    )
+    table: str | None = option(TEXT, "The table in the catalog: namespace, a dot, name.", default=None)
+    branch: str = option(TEXT, "Which branch of the table is followed.", default="main")
 
     def __post_init__(self) -> None:
         """Raise `ValueError` unless they name one table."""
@@ -65,11 +71,25 @@ class IcebergOptions:
         """What messages call the table."""
         return f"Iceberg table {self.path or self.table!r}"
 
-    @property
-    def properties(self) -> Mapping[str, Secret]:
-        """What the catalog and the object store need, by pyiceberg's names."""
-        given = {theirs: getattr(self, ours) for ours, theirs in _PROPERTIES.items()}
-        return {name: Secret(text) for name, text in given.items() if text is not None}
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class IcebergLooked(IcebergCatalog):
+    """Where `strandline discover` looks."""
+
+    path: str | None = option(TEXT, "Instead of `catalog`: a table's directory.", default=None)
+    table: str | None = option(
+        TEXT, "The table, or a namespace, whose tables are found; without it, all of the catalog.", default=None
+    )
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` unless they say where to look."""
+        if (self.path is None) == (self.catalog is None):
+            raise ValueError("give either path or catalog: they say where tables are")
+
+    def named(self, table: str | None) -> IcebergOptions:
+        """Return the options of a source that reads ``table`` of the catalog; None: the one at the path."""
+        given = {each.name: getattr(self, each.name) for each in fields(IcebergCatalog)}
+        return IcebergOptions(path=self.path, table=table, **given)
 
 
 _PROPERTIES: Final = {

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     NoSuchIcebergTableError,
     NoSuchNamespaceError,
@@ -30,7 +30,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from strandline.algebra.schema import Schema
 from strandline.errors import SourceError, Unavailable, first_line
-from strandline.sources.readers.iceberg.options import IcebergOptions
+from strandline.sources.readers.iceberg.options import IcebergCatalog, IcebergOptions
 from strandline.sources.readers.tabular.declared import located
 from strandline.store.secret import revealed
 
@@ -56,6 +56,12 @@ class Columns:
 
     names: Mapping[str, str]
     ids: Mapping[str, int]
+
+
+def catalog_of(options: IcebergCatalog) -> Catalog:
+    """Return the catalog that ``options`` name; a REST catalog is asked for its configuration."""
+    assert options.catalog is not None
+    return load_catalog("strandline", type=options.catalog.value, **revealed(options.properties))
 
 
 class StoredTable:
@@ -88,6 +94,11 @@ class StoredTable:
                 f"{self.name} has format version {version}, which has no sequence numbers: upgrade it to {FORMAT_MIN}"
             )
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the table has now."""
+        return schema_to_pyarrow(self._loaded.schema(), include_field_ids=False)
+
     def head(self) -> Snapshot | None:
         """Return the newest snapshot of the branch; None where the table has none yet.
 
@@ -108,9 +119,8 @@ class StoredTable:
 
         Raises `SourceError` if they cannot be read from the table.
         """
-        there = self._loaded.schema()
+        there, stored = self._loaded.schema(), self.schema
         fields = {field.field_id: field for field in there.fields}
-        stored = schema_to_pyarrow(there, include_field_ids=False)
         try:
             if known is None:
                 names = located(schema, stored)
@@ -183,13 +193,10 @@ class StoredTable:
         return self._table
 
     def _newest(self) -> Table:
-        properties = revealed(self._options.properties)
         if self._options.path is not None:
-            return StaticTable.from_metadata(self._options.path, properties)
-        assert self._options.catalog is not None
+            return StaticTable.from_metadata(self._options.path, revealed(self._options.properties))
         assert self._options.table is not None
-        catalog = load_catalog("strandline", type=self._options.catalog.value, **properties)
-        return catalog.load_table(self._options.table)
+        return catalog_of(self._options).load_table(self._options.table)
 
     @contextmanager
     def _asked(self) -> Iterator[None]:

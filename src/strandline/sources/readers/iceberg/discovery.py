@@ -1,0 +1,72 @@
+"""What there is to read in an Iceberg catalog: its tables, or those of one namespace, with the columns that they have.
+
+Source: design page "sources" (iceberg); the public face (`strandline discover`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NotInstalledError, RESTError
+from pyiceberg.typedef import Identifier
+
+from strandline.errors import DefinitionError, SourceError, Unavailable, first_line
+from strandline.sources import sampled
+from strandline.sources.kinds import Discovered
+from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
+from strandline.sources.readers.iceberg.table import StoredTable, catalog_of
+
+
+async def find(options: IcebergLooked) -> Sequence[Discovered]:
+    """Return the tables there are.
+
+    Raises `DefinitionError` if there is none, `SourceError` if one that is named cannot be read, `Unavailable` if the
+    catalog does not answer.
+    """
+    return await asyncio.to_thread(_find, options)
+
+
+def _find(options: IcebergLooked) -> list[Discovered]:
+    if options.path is not None:
+        return [_table(options.named(None))]
+    try:
+        names = sorted(_names(catalog_of(options), options.table))
+    except (NotInstalledError, ValueError) as error:
+        raise SourceError(f"the catalog cannot be asked by pyiceberg: {first_line(error)}") from error
+    except (RESTError, OSError) as error:
+        raise Unavailable(f"the catalog at {options.uri} does not answer: {first_line(error)}") from error
+    if not names:
+        where = "the catalog" if options.table is None else f"namespace {options.table!r}"
+        raise DefinitionError(f"there is no table in {where}")
+    return [_table(options.named(".".join(name))) for name in names]
+
+
+def _names(catalog: Catalog, wanted: str | None) -> Iterator[Identifier]:
+    """Yield the names of all tables, of the tables of one namespace and those within, or of the one table."""
+    if wanted is None:
+        for namespace in catalog.list_namespaces():
+            yield from _within(catalog, namespace)
+    elif catalog.namespace_exists(wanted):
+        yield from _within(catalog, tuple(wanted.split(".")))
+    else:
+        yield tuple(wanted.split("."))
+
+
+def _within(catalog: Catalog, namespace: Identifier) -> Iterator[Identifier]:
+    try:
+        yield from catalog.list_tables(namespace)
+        for each in catalog.list_namespaces(namespace):
+            yield from _within(catalog, each)
+    except NoSuchNamespaceError:
+        return  # it was dropped meanwhile
+
+
+def _table(options: IcebergOptions) -> Discovered:
+    stored = StoredTable(options)
+    stored.load()
+    place = {"path": options.path, "table": options.table}
+    said = {name: text for name, text in place.items() if text is not None}
+    (name,) = said.values()
+    return Discovered(name, sampled.columns(stored.schema), said)

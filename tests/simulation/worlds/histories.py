@@ -1,0 +1,100 @@
+"""What is asked of every world of one source: many histories, one fault at every point, planted bugs.
+
+``play`` makes the history of a seed, ``perform`` the script of the world with the faults that are chosen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from planted.bugs import Bug
+from strandline.store.unreliable import Choose
+from strandline.testing.simulation.kernel import Fate
+from worlds.campaign import deal
+from worlds.ingested import IngestedWorld
+from worlds.one_fault import OneFault, Tried, calm, pairs, tried, with_each
+from worlds.persist import law_of
+from worlds.processors import spread
+
+PATIENCE: Final = (64, 1)
+LANDINGS: Final = (0, 1, 2, 4, 8, 16, 32)
+
+Play: TypeAlias = Callable[[int], IngestedWorld]
+Perform: TypeAlias = Callable[[Choose, int], None]
+
+
+def made(play: Play, seeds: range) -> tuple[Counter[str], int, set[str], set[tuple[str, Fate]]]:
+    """Make histories; return what their users met, how many rounds they did, the distinct traces, and the fates."""
+    marks: Counter[str] = Counter()
+    rounds, traces, fates = 0, set(), set()
+    for seed in seeds:
+        world = play(seed)
+        marks.update(world.marks)
+        rounds += world.acknowledged
+        traces.add(world.simulation.trace_hash())
+        fates |= world.simulation.coverage()
+    return marks, rounds, traces, fates
+
+
+def judge(name: str, play: Play, seeds: range, marks: AbstractSet[str], site: str, record_property: Any) -> None:
+    """Make histories on all processors, and judge whether they were worth it.
+
+    Users meet all of ``marks``, and each fate comes at ``site``.
+    """
+    found: Counter[str] = Counter()
+    rounds, traces, fates = 0, set(), set()
+    for some, many, distinct, met in deal(seeds, partial(made, play)):
+        found += some
+        rounds += many
+        traces |= distinct
+        fates |= met
+    assert set(found) >= marks, "users meet what they are there to meet"
+    assert len(traces) >= 0.99 * len(seeds)
+    assert rounds >= 10 * len(seeds)
+    assert {fate for at, fate in fates if at == site} == set(Fate)
+    record_property("FIGURE", f"{name}.histories {len(seeds)} >={len(seeds)} pass")
+    record_property("FIGURE", f"{name}.rounds-per-history {rounds / len(seeds):.1f} >=10 pass")
+
+
+def faults(perform: Perform, job: tuple[int, int, int]) -> Tried:
+    """Try one in ``every`` pairs of point and fate of the script, from the ``first`` on."""
+    patience, every, first = job
+
+    def run(choose: OneFault) -> None:
+        perform(choose, patience)
+
+    points = calm(run)
+    these = pairs(points)[first::every]
+    return tried(points, these, with_each(run, points, these, lambda: LANDINGS))
+
+
+def one_fault_everywhere(name: str, perform: Perform, every: int, record_property: Any) -> None:
+    """Try the script on all processors."""
+    jobs = [(patience, every * 2, half * every) for patience in PATIENCE for half in (0, 1)]
+    found = list(spread(partial(faults, perform), jobs))
+    for each in found:
+        assert not each.broken, each.broken
+        assert each.reached == each.possible
+    met, runs = sum(each.reached for each in found), sum(each.runs for each in found)
+    record_property("FIGURE", f"{name}.crash-points {met}/{met},points={found[0].points},runs={runs} all pass")
+
+
+def must_break(bug: Bug, play: Play, laws: AbstractSet[str], seeds_max: int, record_property: Any) -> None:
+    """Make histories while ``bug`` lives, until one of them breaks one of ``laws``."""
+    found = None
+    with bug.planted():
+        for seed in range(seeds_max):
+            try:
+                play(seed)
+            except Exception as error:  # noqa: BLE001  # a bug may also end a run by what it raises: that is no law
+                if law_of(error) in laws:
+                    found = (seed, law_of(error))
+                    break
+    verdict = "pass" if found else "miss"
+    seed, law = found or (seeds_max, "none")
+    record_property("FIGURE", f"planted.{bug.name} seeds={seed + 1},law={law} <={seeds_max} {verdict}")
+    assert found, bug.mistake
