@@ -17,6 +17,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import RecordShard
 from strandline.sources.ingest import Ingestion
+from strandline.sources.reader import Keyed
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
 from strandline.sources.resume import PERIOD_MS
@@ -255,6 +256,28 @@ def test_a_snapshot_that_upstream_refuses_stalls_its_output_alone():
         assert await bank.at("accounts", 1000) == {(1, 100): 1}
 
     run(body)
+
+
+def test_a_key_that_rows_cannot_have_stalls_its_output_alone():
+    """Damage: one table with a key of arrays keeps all tables of its source from being opened."""
+
+    async def body(bank):
+        records, wrong = TablesReader.records, True
+        monkeypatch.setattr(
+            TablesReader,
+            "records",
+            lambda reader, table: Keyed(("no",)) if wrong and table == "owners" else records(reader, table),
+        )
+        ingestion = await bank.open()
+        assert await bank.tick(ingestion, 1000) == Advanced(Frontier(1001))
+        assert "'no'" in ingestion.status.outputs["owners"].stalled
+        assert await bank.at("accounts", 1000) == {(1, 100): 1}
+        wrong = False
+        await bank.tick(ingestion, 2000)
+        assert (ingestion.status.stalled, await bank.at("owners", 2000)) == ("", {(1, 7): 1})
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run(body)
 
 
 SCRIPT = (

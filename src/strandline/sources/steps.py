@@ -30,7 +30,8 @@ from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.sources.envelopes.choice import envelope_of
-from strandline.sources.reader import SourceReader
+from strandline.sources.envelopes.envelope import Envelope
+from strandline.sources.reader import Records, SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.status import OutputStatus
@@ -93,8 +94,8 @@ class Steps:
         self._reader = reader
         self._remap = remap
         self._engine = engine
-        self._records = reader.records(output.table)
-        self._envelope = envelope_of(self._records, output.schema, engine, output.data)
+        self._records: Records | None = None  # what `_envelope` is of
+        self._envelope: Envelope | None = None
         # Times before it may have been read already, by us or by the process that bound them.
         self._begun = MINIMUM if output.new else remap.remap.upper
         self._by_range = False  # whether it is known that no snapshot is needed, or that it was taken
@@ -180,14 +181,22 @@ class Steps:
     async def _take_snapshot(self) -> None:
         """Have upstream open a snapshot, or keep it open, if the output needs one.  Nothing of it is durable."""
         self._snapshot = await self._reader.snapshot(self.table)
+        self._settle()
+        self._by_range = self._snapshot is None or self._snapshot == NOTHING_READ
+
+    def _settle(self) -> Envelope:
+        """Return the envelope of what the table's records are now: a snapshot may have changed that.
+
+        Raises `SourceError` if rows of the output's schema cannot be such records.
+        """
         records = self._reader.records(self.table)
-        if records != self._records:  # the table is another one upstream than when this source was opened
+        if self._envelope is None or records != self._records:
             try:
                 self._envelope = envelope_of(records, self._schema, self._engine, self._data)
             except DefinitionError as error:
                 raise SourceError(str(error)) from error
             self._records = records
-        self._by_range = self._snapshot is None or self._snapshot == NOTHING_READ
+        return self._envelope
 
     def _due(self, lower: Frontier) -> _Due | None:
         """Return the next step; None if nothing more is bound, or nothing that covers the snapshot."""
@@ -203,7 +212,7 @@ class Steps:
         if upper <= lower:
             return None
         slices = remap.slices(lower, upper)
-        if self._envelope.by_binding and len(slices) > 1:
+        if self._settle().by_binding and len(slices) > 1:
             upper, slices = Frontier(slices[1].time), slices[:1]
         return _Due(slices, upper, again=upper <= self._begun)
 
@@ -229,11 +238,12 @@ class Steps:
 
     async def _read(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool) -> Staged:
         records = await self._reader.read(slices, table=self.table, locate=locate)
-        rows = await self._envelope.updates(records, slices, lower, located=locate)
+        envelope = self._settle()
+        rows = await envelope.updates(records, slices, lower, located=locate)
         request = self._request(lower, upper)
         return await self._engine.stage(
             rows,
-            structs.replace(request, small=self._reader.likely_small(slices), normalised=self._envelope.settled),
+            structs.replace(request, small=self._reader.likely_small(slices), normalised=envelope.settled),
         )
 
     def _request(self, lower: Frontier, upper: Frontier) -> StageRequest:

@@ -22,7 +22,10 @@ _ANEW: Final = "drop the source and its tables here, and create them anew"
 def check(
     standing: Standing, tables: Iterable[tuple[str, str]], made: SlotNote | None, slot: str, publication: str
 ) -> None:
-    """Raise `SourceError` if ``tables`` cannot be read as upstream stands.  ``made``: what is known of the slot."""
+    """Raise `SourceError` if no table can be read as upstream stands.  ``made``: what is known of the slot.
+
+    ``tables``: for the statement that makes the publication.
+    """
     if standing.wal_level != "logical":
         raise SourceError(
             f"the server has wal_level = {standing.wal_level}: run ALTER SYSTEM SET wal_level = 'logical' there, and "
@@ -38,25 +41,34 @@ def check(
 
 
 def check_publication(standing: Standing, tables: Iterable[tuple[str, str]], publication: str) -> None:
-    """Raise `SourceError` if the publication does not have ``tables``, or does not say all of their changes."""
-    name, wanted = quoted(publication), list(tables)
+    """Raise `SourceError` if there is no publication, or it does not say all changes.  ``tables``: see `check`."""
+    name = quoted(publication)
     if standing.published is None:
-        listed = ", ".join(map(_dotted, wanted)) or "…"
+        listed = ", ".join(map(_dotted, tables)) or "…"
         raise SourceError(
             f"database {standing.database!r} has no publication {publication!r}: run "
             f"CREATE PUBLICATION {name} FOR TABLE {listed} there"
-        )
-    missing = [table for table in wanted if table not in standing.published]
-    if missing:
-        listed = ", ".join(map(_dotted, missing))
-        raise SourceError(
-            f"publication {publication!r} does not have {listed}: run ALTER PUBLICATION {name} ADD TABLE {listed} there"
         )
     if lacking := [kind for kind in standing.unpublished if kind in _NEEDED]:
         raise SourceError(
             f"publication {publication!r} leaves out each {', '.join(lacking)}: run ALTER PUBLICATION {name} "
             "SET (publish = 'insert, update, delete, truncate') there"
         )
+
+
+def check_tables(standing: Standing, tables: Iterable[tuple[str, str]], publication: str) -> None:
+    """Raise `SourceError` if the publication, which is there, does not have all of ``tables``."""
+    assert standing.published is not None, "it was checked before"
+    if missing := [table for table in tables if table not in standing.published]:
+        raise _missing(missing, publication)
+
+
+def _missing(tables: Sequence[tuple[str, str]], publication: str) -> SourceError:
+    listed = ", ".join(map(_dotted, tables))
+    return SourceError(
+        f"publication {publication!r} does not have {listed}: run ALTER PUBLICATION {quoted(publication)} ADD TABLE "
+        f"{listed} there"
+    )
 
 
 def _check_slot(standing: Standing, made: SlotNote | None, slot: str) -> None:
@@ -93,11 +105,7 @@ def table_of(tables: Sequence[UpstreamTable], wanted: tuple[str, str], publicati
     for table in tables:
         if (table.schema, table.name) == wanted:
             return table
-    listed = _dotted(wanted)
-    raise SourceError(
-        f"publication {publication!r} does not have {listed}: run ALTER PUBLICATION {quoted(publication)} ADD TABLE "
-        f"{listed} there"
-    )
+    raise _missing([wanted], publication)
 
 
 def quoted(name: str) -> str:
