@@ -540,6 +540,27 @@ def test_a_backlog_that_is_bound_is_never_upstream_gone_back(place):
     asyncio.run(body())
 
 
+def test_changes_before_the_one_that_stops_a_table_become_durable(place):
+    """Damage: a table that stops lacks rows that upstream had at a time before, if a few ticks were taken in one go."""
+
+    async def body():
+        database, identity = place.database, place.database.tables["t"].identity
+        ingestion = await ingestion_of(place, await place.reader())
+        await ingestion.tick(0)
+        await ingestion.catch_up("public.t")
+        for time in (1, 2):
+            await place.produce()
+            await ingestion.tick(time)
+        database.create("t", identity, id="*integer", n="text", v="text")
+        database.commit(insert("t", (b"7", b"7", b"the successor's")))
+        await ingestion.tick(3)
+        assert isinstance(await ingestion.catch_up("public.t"), Stalled)
+        assert "another table has its name" in ingestion.status.stalled
+        assert ingestion.upper == Frontier(3)
+
+    asyncio.run(body())
+
+
 def test_two_ledgers_agree_and_the_newest_note_counts(place):
     """Damage: after a restart another slot is made, or a table is read by another key."""
 
