@@ -38,13 +38,13 @@ class Place:
         self.topic = MemoryTopic()
         self.topic.produce(0)
         self.topic.produce(1)
-        self.blob = MemoryBlob()
+        self.blob, self.clock = MemoryBlob(), HandClock(NOW_MS)
         self.engine = ListEngine(self.blob)
         self.decoder = decoder or NumberDecoder()
         given = {"servers": "k:9092", "topic": "t", "format": "text", **options}
         self.options = understood("source 's'", KafkaOptions, given)
         self.brokers: list[MemoryBroker] = []
-        self._client = PersistClient(HandClock(NOW_MS), CountingIds(), self.blob, MemoryConsensus(), self.engine)
+        self._client = PersistClient(self.clock, CountingIds(), self.blob, MemoryConsensus(), self.engine)
         self._numbers = count()
 
     async def reader(self, epoch: int = 1) -> KafkaReader:
@@ -52,7 +52,7 @@ class Place:
         beginnings = await Beginnings.open(await self._client.records("s-progress", epoch), epoch)
         self.brokers.append(MemoryBroker(self.topic))
         return KafkaReader(
-            self.brokers[-1], beginnings, None, self.decoder, SCHEMA, self.options, self.options.decoding
+            self.clock, self.brokers[-1], beginnings, None, self.decoder, SCHEMA, self.options, self.options.decoding
         )
 
     async def produce(self, *, undecodable: bool = False) -> None:
@@ -320,6 +320,25 @@ def test_the_reader_reports_that_sparks_connector_is_missed() -> None:
         (notice,) = reader.notices()
         assert "3 messages in one step" in notice
         assert "kafka_jars" in notice
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("envelope", ["upsert", "none"])
+def test_the_reader_reports_that_a_key_may_be_in_two_partitions(envelope: str) -> None:
+    """Damage: an operator adds partitions to a topic of keys, and learns from wrong rows what that means."""
+
+    async def body() -> None:
+        keyed = {"envelope": "upsert", "key": "n", "key_format": "text"} if envelope == "upsert" else {}
+        place = Place(**keyed, format="json")
+        reader = await place.reader()
+        place.topic.produce(0, b"1")
+        await reader.upstream_frontier()
+        assert reader.notices() == ()
+        place.topic.produce(2, b"2")
+        await reader.upstream_frontier()
+        wanted = ["topic 't' has got partitions since the source began: 2"] if envelope == "upsert" else []
+        assert [notice[: len(wanted[0])] for notice in reader.notices()] == wanted
 
     asyncio.run(body())
 
