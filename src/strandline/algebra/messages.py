@@ -33,7 +33,7 @@ RAW: Final[Mapping[str, str]] = {
 
 FRAME_BYTES: Final = 5
 OFFSET_BITS: Final = 48
-"""So many bits of an order are the offset: a partition that gets a million messages a second fills them in nine years."""
+"""The bits of an order that hold the offset: a million messages a second fill them in nine years."""
 
 
 def order(partition: str, offset: int) -> int:

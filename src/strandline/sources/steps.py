@@ -32,6 +32,7 @@ from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.sources.envelopes.choice import envelope_of
 from strandline.sources.envelopes.envelope import Envelope
+from strandline.sources.kinds import ConfirmsReads
 from strandline.sources.reader import Records, SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
@@ -259,10 +260,17 @@ class Steps:
         envelope = self._settle()
         rows = await envelope.updates(records, slices, lower, located=locate)
         request = self._request(lower, upper)
-        return await self._engine.stage(
+        staged = await self._engine.stage(
             rows,
             structs.replace(request, small=self._reader.likely_small(slices), normalised=envelope.settled),
         )
+        if isinstance(self._reader, ConfirmsReads):
+            try:
+                await self._reader.confirm()
+            except (SourceError, Unavailable):
+                await self._engine.discard(staged)
+                raise
+        return staged
 
     def _request(self, lower: Frontier, upper: Frontier) -> StageRequest:
         return StageRequest(

@@ -11,14 +11,14 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from strandline.testing.lists.list_messages import ListMessages
-from strandline.testing.lists.list_engine import listed
 
 from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, Shape, order
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.frames.rows import Local, dataframe, unwrap
 from strandline.engine.messages.decoder import SparkMessages, conformed, decoded
+from strandline.testing.lists.list_engine import listed
+from strandline.testing.lists.list_messages import ListMessages
 
 pytestmark = pytest.mark.spark
 
@@ -232,7 +232,9 @@ def test_the_newest_value_of_a_key_is_its_row_and_a_null_value_deletes_it(decode
     rows = decode(
         ['{"v":"a","k":9}', None, '{"v":', '{"v":"b"}', '{"v":"c"}'], form=form, keys=["1", "1", "2", None, "x"]
     )
-    assert [(row["k"], row["v"], row[ORDER] - order("2", 0), row[GONE], row[ERROR] and row[ERROR]["reason"]) for row in rows] == [
+    assert [
+        (row["k"], row["v"], row[ORDER] - order("2", 0), row[GONE], row[ERROR] and row[ERROR]["reason"]) for row in rows
+    ] == [
         (1, "a", 0, False, None),
         (1, None, 1, True, None),
         (2, None, 2, False, "it is not a JSON object"),

@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from strandline.algebra import types
 from strandline.algebra.keyed import GONE, KEPT, ORDER
-from strandline.algebra.messages import Coding, MessageEncoding, MessageFormat, Metadata, Shape, TopicRanges, check, order
+from strandline.algebra.messages import (
+    Coding,
+    MessageEncoding,
+    MessageFormat,
+    Metadata,
+    Shape,
+    TopicRanges,
+    check,
+    order,
+)
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.engine.files.values import Refused, named
 from strandline.errors import InvalidUsage

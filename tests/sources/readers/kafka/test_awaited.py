@@ -38,7 +38,9 @@ def clock() -> HandClock:
     return HandClock(1_000_000)
 
 
-async def reader_of(registry: RegistryServer, clock: HandClock, topic: MemoryTopic, decoder: MessageDecoder) -> KafkaReader:
+async def reader_of(
+    registry: RegistryServer, clock: HandClock, topic: MemoryTopic, decoder: MessageDecoder
+) -> KafkaReader:
     """Return a reader of a topic whose values are framed Avro."""
     given = {"servers": "k:9092", "topic": "t", "format": "avro", "registry_url": registry.url}
     options = understood("source 's'", KafkaOptions, given)

@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 from strandline.errors import FencedError, SourceError, Unavailable
+from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
+from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, Plain
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Span, Topic
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KIND, KafkaReader
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.sources.remap import RemapShard
+from strandline.sources.steps import OutputShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
@@ -301,6 +305,38 @@ def test_many_messages_are_left_to_spark_if_it_can_read_them() -> None:
         place.topic.forget(0, 2)
         with pytest.raises(SourceError, match="messages from offset 1 on"):
             await reader.read([Slice(7, NOTHING_READ, end)], table="", locate=False)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("anew", [True, False], ids=["made anew", "forgotten"])
+def test_a_topic_that_is_made_anew_while_spark_reads_it_gives_no_row(anew: bool) -> None:
+    """Damage: messages of a topic's successor get the offsets of the one before; or what was read is refused."""
+
+    async def body() -> None:
+        decoder = NumberDecoder(connector=True)
+        place = Place(decoder, small_messages_max="1")
+        place.topic.produce(0, b"0", b"1", b"2")
+        reader = await place.reader()
+        writer = await place._client.writer("data", 1, schema=SCHEMA.ddl)
+        remap = await RemapShard.open(await place._client.records("remap", 1), 1)
+        ingestion = await Ingestion.open(place.clock, place.engine, reader, remap, [OutputShard("", SCHEMA, writer)])
+        await ingestion.tick(7)
+        stage = place.engine.stage
+
+        async def meanwhile(*given: Any) -> Any:
+            staged = await stage(*given)
+            if anew:
+                place.topic.make_anew()
+                place.topic.produce(0, b"7", b"8", b"9")
+            else:
+                place.topic.forget(0, 2)
+            return staged
+
+        place.engine.stage = meanwhile  # type: ignore[method-assign]
+        await ingestion.catch_up()
+        assert ("is not the one that was read so far" in ingestion.status.stalled) == anew
+        assert (writer.state.upper, len(decoder.topics)) == (Frontier(0 if anew else 8), 1)
 
     asyncio.run(body())
 

@@ -75,9 +75,10 @@ class KafkaReader:
         self._options = options
         self._form = form
         self._reached = NOTHING_READ  # by a probe, or before this process was
-        self._lost = ""  # what a probe said of messages that the cluster lost: what fills their offsets hides it
+        self._lost = ""  # what was said of messages that the cluster lost: what fills their offsets hides it
         self._committed = NOTHING_READ
         self._added: set[int] = set()  # partitions that the topic has got since this reader was opened
+        self._lazy = False  # whether Spark reads after the last `read` has returned
         self._long = 0  # the most messages of a step that Spark's connector should have read
 
     def records(self, table: str) -> Records:
@@ -93,8 +94,7 @@ class KafkaReader:
         They never go back, unless the cluster loses messages, which ends what this reader reads: brokers give no end
         while a new leader knows less than the one before it (KIP-207).
         """
-        if self._lost:
-            raise SourceError(self._lost)
+        self._refuse_lost()
         reached = self._reached  # before the brokers answer: another instance may commit what came after that
         topic = await self._look()
         if self._beginnings.topic != topic.id or any(p not in self._beginnings for p in topic.partitions):
@@ -102,18 +102,15 @@ class KafkaReader:
         for partition, ends in topic.partitions.items():
             begun = max(self._reached[str(partition)], self._beginnings[partition])
             self._refuse_forgotten(partition, begun, ends)
-            try:
-                self._refuse_missing(partition, reached[str(partition)], ends)
-            except SourceError as error:
-                self._lost = str(error)
-                raise
+            self._refuse_missing(partition, reached[str(partition)], ends)
         stable = Offsets({str(partition): ends.stable for partition, ends in topic.partitions.items()})
         self._reached = self._reached.join(stable)
         return self._reached
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the messages of these slices: by this process if they are few, else by Spark."""
-        ranges = await self._ranges(slices)
+        self._refuse_lost()
+        ranges, self._lazy = await self._ranges(slices), False
         wanted = Ranges(self._options.topic, ranges)
         if self._decoder.connector and not self.likely_small(slices):
             return await self._by_spark(wanted, ranges, locate=locate)
@@ -126,6 +123,14 @@ class KafkaReader:
             ids |= self._ids(fetched)
         form = await self._understood(ids)
         return await self._decoder.messages(pa.concat_tables(tables), self._schema, form, locate=locate)
+
+    async def confirm(self) -> None:
+        """See `ConfirmsReads`: a topic that is there now was there when Spark read it.
+
+        What was deleted since was read before; had it not been, the connector would have failed.
+        """
+        if self._lazy:
+            await self._look()
 
     async def commit(self, resume: Offsets) -> None:
         """Set the group's offsets to what is durable, if that is not what they are."""
@@ -194,10 +199,15 @@ class KafkaReader:
 
     def _refuse_missing(self, partition: int, end: int, ends: Ends) -> None:
         if ends.stable < end:
-            raise SourceError(
+            self._lost = (
                 f"topic {self._options.topic!r}, partition {partition}: messages before offset {end} were there, and "
                 f"now it ends at {ends.stable}; the cluster has lost what it had announced"
             )
+        self._refuse_lost()
+
+    def _refuse_lost(self) -> None:
+        if self._lost:
+            raise SourceError(self._lost)
 
     # --- messages -----------------------------------------------------------------------------------------------------
     async def _ranges(self, slices: Sequence[Slice]) -> list[Range]:
@@ -234,6 +244,7 @@ class KafkaReader:
             async for fetched in self._fetched(wanted):
                 ids |= self._ids(fetched)
         form = await self._understood(ids, subjects=True)
+        self._lazy = True
         topic = TopicRanges(self._options.topic, tuple(ranges), for_spark(self._options))
         return await self._decoder.ranges(topic, self._schema, form, locate=locate)
 
@@ -253,7 +264,8 @@ class KafkaReader:
     async def _understood(self, ids: frozenset[int], *, subjects: bool = False) -> MessageFormat:
         """Return the format with the schemas of these ids, and those of the topic's subjects if asked for.
 
-        Raises `Unavailable` while an id may still come.  Those that were needed before are there too: a format that stays as it is can be decoded by a prepared plan.
+        Those that were needed before are there too: a format that stays as it is can be decoded by a prepared plan.
+        Raises `Unavailable` while an id may still come.
         """
         if self._registry is None or not self._avro:
             return self._form
