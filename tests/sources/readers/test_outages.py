@@ -125,7 +125,8 @@ def test_kafka_is_away_for_a_while(kafka_broker: KafkaServer, how: str, seconds:
 
     async def body(site: Site) -> None:
         await site.open(
-            f"CREATE SOURCE s (id BIGINT) FROM KAFKA (servers = '{kafka_broker.servers}', topic = '{topic}') FORMAT JSON"
+            f"CREATE SOURCE s (id BIGINT) FROM KAFKA (servers = '{kafka_broker.servers}', topic = '{topic}') "
+            "FORMAT JSON"
         )
         put(1, 2, 3)
         await site.well("s", [1, 2, 3])
