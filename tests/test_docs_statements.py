@@ -60,7 +60,7 @@ def upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, tables in (("kafka", False), ("postgres", True)):
         made = ReaderKind(name, Read, nothing, connections={"connection": ConnectionKind(name, Server)}, tables=tables)
         there = registry.READERS.get(name)
-        kind = made if there is None or not there.connections else replace(there, open=nothing)
+        kind = made if there is None or not there.connections else replace(there, open=nothing, ask_table=None)
         monkeypatch.setitem(cast("Any", registry.READERS), name, kind)
         if name not in registry.CONNECTIONS:
             monkeypatch.setitem(cast("Any", registry.CONNECTIONS), name, ConnectionKind(name, Server))

@@ -136,7 +136,7 @@ def test_an_upstream_that_does_not_answer_learns_it_later():
 
 @pytest.mark.parametrize("outputs", [OUTPUTS, ()])
 def test_an_instance_that_was_taken_over_lets_upstream_forget_nothing_more(outputs):
-    """Law R4.  Damage: the newer instance feeds one output more; the older one, slow, deletes what that output needs."""
+    """Law R4.  Damage: the newer feeds one output more, and the older deletes what that one needs."""
 
     async def body(place):
         frontier = await place.open(outputs=outputs)

@@ -17,6 +17,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import RecordShard
 from strandline.sources.ingest import Ingestion
+from strandline.sources.reader import Keyed
 from strandline.sources.reclock import NOTHING_READ
 from strandline.sources.remap import RemapShard
 from strandline.sources.resume import PERIOD_MS
@@ -237,6 +238,40 @@ def test_an_output_that_stalls_holds_no_other_back():
     run(body)
 
 
+@pytest.mark.parametrize("bad", range(1, 9))
+def test_what_is_before_the_first_bad_binding_becomes_durable(bad):
+    """Law R5.  Damage: one change that stops a table holds back all that was bound with it."""
+
+    async def body(bank):
+        ingestion = await bank.open(("accounts",))
+        await bank.tick(ingestion, 1000)
+        reader, read, asked = ingestion._reader._thing, TablesReader.read, []
+
+        async def refuse(slices, *, table, locate):
+            asked.append(len(slices))
+            if any(each.lower["log"] <= bad < each.upper["log"] for each in slices):
+                raise SourceError("the log stops there")
+            return await read(reader, slices, table=table, locate=locate)
+
+        reader.read = refuse
+        for number in range(1, 9):
+            bank.upstream.produce("log", Change("accounts", number + 1, number))
+            await ingestion.tick(1000 + number)
+        for _ in range(2):
+            assert isinstance(await ingestion.catch_up("accounts"), Stalled)
+            assert ingestion.upper == Frontier(1000 + bad)
+        assert (ingestion.status.stalled, asked[-1]) == ("the log stops there", 1), "a table that stops reads little"
+        assert len(asked) < 20
+        del reader.read
+        await bank.tick(ingestion, 1009)
+        assert (ingestion.upper, ingestion.status.stalled) == (Frontier(1010), "")
+        remap = await bank.remap()
+        for time in range(1000, 1010):
+            assert await bank.at("accounts", time) == bank.upstream.held("accounts", remap.offsets_at(time))
+
+    run(body)
+
+
 def test_a_snapshot_that_upstream_refuses_stalls_its_output_alone():
     """Damage: nothing is bound for any table as long as one cannot be copied."""
 
@@ -255,6 +290,28 @@ def test_a_snapshot_that_upstream_refuses_stalls_its_output_alone():
         assert await bank.at("accounts", 1000) == {(1, 100): 1}
 
     run(body)
+
+
+def test_a_key_that_rows_cannot_have_stalls_its_output_alone():
+    """Damage: one table with a key of arrays keeps all tables of its source from being opened."""
+
+    async def body(bank):
+        records, wrong = TablesReader.records, True
+        monkeypatch.setattr(
+            TablesReader,
+            "records",
+            lambda reader, table: Keyed(("no",)) if wrong and table == "owners" else records(reader, table),
+        )
+        ingestion = await bank.open()
+        assert await bank.tick(ingestion, 1000) == Advanced(Frontier(1001))
+        assert "'no'" in ingestion.status.outputs["owners"].stalled
+        assert await bank.at("accounts", 1000) == {(1, 100): 1}
+        wrong = False
+        await bank.tick(ingestion, 2000)
+        assert (ingestion.status.stalled, await bank.at("owners", 2000)) == ("", {(1, 7): 1})
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run(body)
 
 
 SCRIPT = (

@@ -32,6 +32,22 @@ RAW: Final[Mapping[str, str]] = {
 
 
 FRAME_BYTES: Final = 5
+OFFSET_BITS: Final = 48
+"""The bits of an order that hold the offset: a million messages a second fill them in nine years."""
+
+
+def order(partition: str, offset: int) -> int:
+    """Return where a message stands among those of one key and one time (`algebra.keyed.ORDER`).
+
+    A log orders the messages of one partition alone.  Messages of a key in two partitions, which a topic has where it
+    got more partitions or where a producer chooses them, count by partition, so that the same message is the last one
+    at each read.  It is the newer one where the number of partitions was multiplied: then a key stays or moves up.
+    Timestamps cannot tell, because producers' clocks may go back within a partition.
+
+    >>> order("0", 7) < order("0", 8) < order("1", 0) < order("10", 0), order("", 7)
+    (True, 7)
+    """
+    return ((int(partition) if partition else 0) << OFFSET_BITS) + offset
 
 
 def framed_id(data: bytes) -> int | None:

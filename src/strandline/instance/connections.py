@@ -31,6 +31,16 @@ class Connectors(Protocol):
         """Raise `DefinitionError` if a source with ``options`` cannot feed table ``name`` by ``reference``."""
         ...
 
+    async def ask_table(
+        self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
+    ) -> None:
+        """Ask upstream whether it has what table ``name`` refers to, as ``schema`` declares it.
+
+        Raises `DefinitionError` if it answers that it has not.  If it cannot be asked now, nothing is raised: then
+        `SourceReader.snapshot` finds out.
+        """
+        ...
+
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """Raise `DefinitionError` if there is no such kind of connection, or it refuses the options."""
         ...

@@ -45,6 +45,15 @@ class TakesBounds(Protocol):
 
 
 @runtime_checkable
+class ConfirmsReads(Protocol):
+    """A reader whose rows may be read after its `read` has returned, when upstream may be another one already."""
+
+    async def confirm(self) -> None:
+        """Raise `SourceError` or `Unavailable` if the rows of the last read, which were taken, may be wrong."""
+        ...
+
+
+@runtime_checkable
 class ReportsSnapshots(Protocol):
     """A reader that can say how far it is; for people alone, so it may be roughly right."""
 

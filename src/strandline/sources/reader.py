@@ -197,10 +197,11 @@ class ReaderKind(Generic[O]):
 
     ``connections``: the kinds of connection whose options a source may take from a connection, by the option that
     names it: ``connection``, or one that ends in ``_connection``.  ``tables``: a source feeds tables (CREATE TABLE …
-    FROM SOURCE) and is no collection itself; then ``check_table`` is asked, and ``check`` never.  ``discovery``: how to
-    find out what there is to read.  ``release`` has upstream let go what it keeps for a source that was dropped, if the
-    source's notes say that it is its own; None: upstream keeps nothing.  It is idempotent, and raises `Unavailable` or
-    `SourceError`, which say what is left.
+    FROM SOURCE) and is no collection itself; then ``check_table`` is asked, and ``check`` never.  ``ask_table`` asks
+    upstream whether it has a table as declared: it raises `SourceError` if not, and `Unavailable` within seconds if
+    there is no answer.  ``discovery``: how to find out what there is to read.  ``release`` has upstream let go what it
+    keeps for a source that was dropped, if the source's notes say that it is its own; None: upstream keeps nothing.  It
+    is idempotent, and raises `Unavailable` or `SourceError`, which say what is left.
     """
 
     name: str
@@ -210,5 +211,6 @@ class ReaderKind(Generic[O]):
     connections: Mapping[str, ConnectionKind] = field(default_factory=dict)
     tables: bool = False
     check_table: Callable[[O, str, Schema], None] = any_table
+    ask_table: Callable[[O, str, Schema], Awaitable[None]] | None = None
     discovery: Discovery[Any] | None = None
     release: Callable[[O, Surroundings], Awaitable[None]] | None = None

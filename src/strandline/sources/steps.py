@@ -1,7 +1,8 @@
 """Steps: one output of a source made durable, binding by binding, each message once.
 
 A step takes the bindings whose data are not durable yet, reads exactly their messages in one job and appends them at
-their times.  How bindings are grouped into steps does not change a single update (law D).
+their times.  How bindings are grouped into steps does not change a single update (law D).  Where upstream refuses a
+range, a step takes half of its bindings, and so on: what is before the first bad binding becomes durable (law R5).
 
 An output whose upstream keeps no past begins with a snapshot.  Its first step is one slice: all that happened by the
 first time whose binding covers the snapshot, at that time.  Until it is durable nothing of the output is, so the reader
@@ -30,7 +31,9 @@ from strandline.persist.handles.write import WriteHandle, fenced
 from strandline.persist.shard.batch import Staged
 from strandline.persist.shard.state import Appended, Fenced, UpperMismatch
 from strandline.sources.envelopes.choice import envelope_of
-from strandline.sources.reader import SourceReader
+from strandline.sources.envelopes.envelope import Envelope
+from strandline.sources.kinds import ConfirmsReads
+from strandline.sources.reader import Records, SourceReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.status import OutputStatus
@@ -93,10 +96,11 @@ class Steps:
         self._reader = reader
         self._remap = remap
         self._engine = engine
-        self._records = reader.records(output.table)
-        self._envelope = envelope_of(self._records, output.schema, engine, output.data)
+        self._records: Records | None = None  # what `_envelope` is of
+        self._envelope: Envelope | None = None
         # Times before it may have been read already, by us or by the process that bound them.
         self._begun = MINIMUM if output.new else remap.remap.upper
+        self._slices_max: int | None = None  # of the next step; None: all that are bound
         self._by_range = False  # whether it is known that no snapshot is needed, or that it was taken
         self._snapshot: Offsets | None = None
         self._status = OutputStatus()
@@ -142,16 +146,12 @@ class Steps:
         try:
             if lower == MINIMUM and not self._by_range:
                 await self._take_snapshot()
-            due = self._due(lower)
-            if due is None:
-                return self._rest()
-            self._begun = max(self._begun, due.upper, key=_progress)
-            staged = [await self._stage(due.slices, lower, due.upper, again=due.again)] if due.slices else []
+            made = await self._make(lower)
         except (SourceError, Unavailable) as error:
             if lower == MINIMUM:
                 self._by_range, self._snapshot = False, None  # it may be lost: ask again
             return self._stall(error)
-        return await self._append(staged, lower, due.upper)
+        return self._rest() if made is None else await self._append(made[0], lower, made[1])
 
     async def dismiss(self, errors: Rows, time: int) -> None:
         """Withdraw ``errors``, rows of the err half as they are held, at ``time``, which is bound to nothing new.
@@ -180,14 +180,22 @@ class Steps:
     async def _take_snapshot(self) -> None:
         """Have upstream open a snapshot, or keep it open, if the output needs one.  Nothing of it is durable."""
         self._snapshot = await self._reader.snapshot(self.table)
+        self._settle()
+        self._by_range = self._snapshot is None or self._snapshot == NOTHING_READ
+
+    def _settle(self) -> Envelope:
+        """Return the envelope of what the table's records are now: a snapshot may have changed that.
+
+        Raises `SourceError` if rows of the output's schema cannot be such records.
+        """
         records = self._reader.records(self.table)
-        if records != self._records:  # the table is another one upstream than when this source was opened
+        if self._envelope is None or records != self._records:
             try:
                 self._envelope = envelope_of(records, self._schema, self._engine, self._data)
             except DefinitionError as error:
                 raise SourceError(str(error)) from error
             self._records = records
-        self._by_range = self._snapshot is None or self._snapshot == NOTHING_READ
+        return self._envelope
 
     def _due(self, lower: Frontier) -> _Due | None:
         """Return the next step; None if nothing more is bound, or nothing that covers the snapshot."""
@@ -203,9 +211,29 @@ class Steps:
         if upper <= lower:
             return None
         slices = remap.slices(lower, upper)
-        if self._envelope.by_binding and len(slices) > 1:
-            upper, slices = Frontier(slices[1].time), slices[:1]
+        most = 1 if self._settle().by_binding else self._slices_max
+        if most is not None and len(slices) > most:
+            upper, slices = Frontier(slices[most].time), slices[:most]
         return _Due(slices, upper, again=upper <= self._begun)
+
+    async def _make(self, lower: Frontier) -> tuple[list[Staged], Frontier] | None:
+        """Stage the next step, or as much of it as upstream does not refuse; return it, and the upper that it has.
+
+        None if nothing is due.
+        """
+        while (due := self._due(lower)) is not None:
+            self._begun = max(self._begun, due.upper, key=_progress)
+            try:
+                staged = [await self._stage(due.slices, lower, due.upper, again=due.again)] if due.slices else []
+            except SourceError:
+                if len(due.slices) == 1:
+                    raise
+                self._slices_max = len(due.slices) // 2
+                continue
+            if self._slices_max is not None:  # it was not refused: the next step may take more
+                self._slices_max = None if due.upper == self._remap.remap.upper else 2 * self._slices_max
+            return staged, due.upper
+        return None
 
     async def _stage(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, again: bool) -> Staged:
         """Read and write a batch; if it has errors once more, to say where they are (the ok rows are the same).
@@ -229,12 +257,20 @@ class Steps:
 
     async def _read(self, slices: Sequence[Slice], lower: Frontier, upper: Frontier, *, locate: bool) -> Staged:
         records = await self._reader.read(slices, table=self.table, locate=locate)
-        rows = await self._envelope.updates(records, slices, lower, located=locate)
+        envelope = self._settle()
+        rows = await envelope.updates(records, slices, lower, located=locate)
         request = self._request(lower, upper)
-        return await self._engine.stage(
+        staged = await self._engine.stage(
             rows,
-            structs.replace(request, small=self._reader.likely_small(slices), normalised=self._envelope.settled),
+            structs.replace(request, small=self._reader.likely_small(slices), normalised=envelope.settled),
         )
+        if isinstance(self._reader, ConfirmsReads):
+            try:
+                await self._reader.confirm()
+            except (SourceError, Unavailable):
+                await self._engine.discard(staged)
+                raise
+        return staged
 
     def _request(self, lower: Frontier, upper: Frontier) -> StageRequest:
         return StageRequest(

@@ -10,12 +10,12 @@ Tests put them into the registry (`install`).  A table is a partition of the ups
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from strandline.algebra.schema import Schema
-from strandline.errors import DefinitionError, Unavailable
+from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.options import ANY_TEXT, PLACE, TEXT, option
 from strandline.persist.handles.plane import Rows
@@ -51,7 +51,19 @@ CONNECTION: Final = ConnectionKind("lists", ListConnection)
 
 
 class TablesReader(ListReader):
-    """A `SourceReader` of an upstream whose partitions are tables."""
+    """A `SourceReader` of an upstream whose partitions are tables, but for those that are ``missing`` there."""
+
+    def __init__(self, upstream: Upstream, missing: Collection[str] = ()) -> None:
+        super().__init__(upstream)
+        self._missing = missing
+
+    async def snapshot(self, table: str) -> Offsets | None:
+        """See `SourceReader.snapshot`: a table that is there is read from its first message."""
+        if self.upstream.down:
+            raise Unavailable("the upstream does not answer")
+        if table in self._missing:
+            raise SourceError(f"upstream has no table {table!r} now")
+        return await super().snapshot(table)
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """See `SourceReader.read`."""
@@ -68,6 +80,7 @@ class Kinds:
     def __init__(self, upstreams: Mapping[str, Upstream]) -> None:
         self.upstreams = upstreams
         self.opened: list[SourceReader] = []
+        self.missing: set[str] = set()
         used = {"connection": CONNECTION}
         self.one = ReaderKind("list", ListOptions, self._one, connections=used)
         self.tables = ReaderKind(
@@ -77,6 +90,7 @@ class Kinds:
             connections=used,
             tables=True,
             check_table=self._check_table,
+            ask_table=self._ask_table,
             discovery=Discovery(ListConnection, self._discover),
         )
 
@@ -92,7 +106,7 @@ class Kinds:
         return self._opened(ListReader(self._upstream(options)))
 
     async def _tables(self, options: ListOptions, _: Surroundings) -> SourceReader:
-        return self._opened(TablesReader(self._upstream(options)))
+        return self._opened(TablesReader(self._upstream(options), self.missing))
 
     def _opened(self, reader: SourceReader) -> SourceReader:
         self.opened.append(reader)
@@ -106,6 +120,9 @@ class Kinds:
     def _check_table(self, options: ListOptions, reference: str, _: Schema) -> None:
         if reference.startswith("no"):
             raise DefinitionError(f"option 'reference' is {reference!r}: upstream has no such table")
+
+    async def _ask_table(self, options: ListOptions, reference: str, _: Schema) -> None:
+        await TablesReader(self._upstream(options), self.missing).snapshot(reference)
 
     async def _discover(self, options: ListConnection) -> Sequence[Discovered]:
         return [Discovered(name, SCHEMA) for name in sorted(self._upstream(options).partitions)]

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from strandline.algebra.schema import Schema
 from strandline.controller.location.on_error import MaterializationOptions, SourceOptions
-from strandline.errors import DefinitionError
+from strandline.errors import ConfigError, DefinitionError, SourceError, Unavailable
 from strandline.instance.commands import RunIngestion
 from strandline.materialize.driver import Driver, DriverKind
 from strandline.materialize.drivers import duckdb
@@ -104,6 +104,24 @@ class Readers:
         """See `Connectors.check_table`."""
         kind = named(READERS, "connector", connector)
         kind.check_table(understood(f"the source of table {name!r}", kind.options, options), reference, schema)
+
+    async def ask_table(
+        self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
+    ) -> None:
+        """See `Connectors.ask_table`."""
+        kind = named(READERS, "connector", connector)
+        if kind.ask_table is None:
+            return
+        try:
+            given = understood(f"the source of table {name!r}", kind.options, options, resolve=_resolved)
+        except (ConfigError, DefinitionError):
+            return  # a reference, to a password perhaps, leads nowhere yet
+        try:
+            await kind.ask_table(given, reference, schema)
+        except SourceError as error:
+            raise DefinitionError(str(error)) from error
+        except Unavailable:
+            return
 
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check_connection`."""

@@ -248,6 +248,44 @@ def test_a_table_that_stands_still_says_that_its_source_does(place: Place) -> No
     assert core.all_problems() == {}
 
 
+def test_a_table_that_upstream_lacks_is_refused_at_once_if_upstream_answers(place: Place) -> None:
+    """Damage: a typing error is accepted, and shows only in the status; or a server that is down refuses it."""
+    core = place.open()
+    do(core, HERE, BANK)
+    place.kinds.missing.add("a")
+    with pytest.raises(DefinitionError, match=r"upstream has no table 'a' now \(at line 1, column 14"):
+        do(core, ACCOUNTS)
+    assert core.catalog.find("accounts") is None
+    place.one.down = True
+    do(core, ACCOUNTS)
+    run_sync(core.tick())
+    assert core.all_problems()["accounts"]
+    do(core, "DROP TABLE accounts", "DROP SOURCE bank", "DROP CONNECTION here")
+    do(core, "CREATE CONNECTION here TO lists (server = one, password = 'env:NOT_SET_HERE')", BANK, ACCOUNTS)
+
+
+def test_a_table_that_upstream_lacks_stands_still_alone(place: Place) -> None:
+    """Damage: one table that cannot be read stops every table of its source, or waits for a restart."""
+    core = place.open()
+    place.one.produce("a", 1)
+    place.one.produce("p", 2)
+    do(core, HERE, BANK, ACCOUNTS)
+    place.one.down = True
+    place.kinds.missing.add("p")
+    do(core, PAYMENTS)
+    place.one.down = False
+    for value in (3, 4):
+        place.one.produce("a", value)
+        run_sync(core.tick())
+        place.clock.now += 1_000
+    assert read(core, "accounts") == [1, 3, 4]
+    assert core.all_problems()["payments"] == "upstream has no table 'p' now"
+    assert "accounts" not in core.all_problems()
+    place.kinds.missing.clear()
+    run_sync(core.tick())
+    assert (read(core, "payments"), core.all_problems()) == ([2], {})
+
+
 def test_what_died_between_defining_a_table_and_feeding_it_is_fed_by_the_next_tick(place: Place) -> None:
     """Damage: a crash after CREATE TABLE leaves a table that no process ever feeds."""
     core = place.open()

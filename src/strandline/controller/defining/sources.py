@@ -98,7 +98,7 @@ async def create_source_table(core: Core, statement: statements.CreateSourceTabl
     """CREATE TABLE … FROM SOURCE.
 
     Raises `DefinitionError` if the name is taken; there is no such source, or it is a collection itself; a type or an
-    option is not known; what it refers to is there already; or the connector refuses it.
+    option is not known; what it refers to is there already; or the connector, or upstream if it answers, refuses it.
     """
     if taken(core, statement, SourceTable):
         return
@@ -117,6 +117,7 @@ async def create_source_table(core: Core, statement: statements.CreateSourceTabl
     with _at_option(statement):
         connectors = core.assembly.connectors
         connectors.check_table(statement.name, source.connector, own, statement.reference, schema)
+        await connectors.ask_table(statement.name, source.connector, own, statement.reference, schema)
     table = SourceTable(
         statement.name,
         columns_of(schema),

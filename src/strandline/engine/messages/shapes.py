@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 
 from strandline.algebra import types
 from strandline.algebra.keyed import GONE, KEPT, ORDER
-from strandline.algebra.messages import MessageFormat, Metadata, Shape
+from strandline.algebra.messages import OFFSET_BITS, MessageFormat, Metadata, Shape
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.algebra.schema import Column as ColumnOf
 from strandline.engine.frames import forms
@@ -65,7 +65,7 @@ def _upserts(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: b
     reasoned = frame.withColumn(_GONE, F.when(unknown.isNull(), gone)).withColumn(
         _REASON, F.coalesce(unknown, *(F.when(~gone, each) for each in _reasons(frame, VALUE, AS_METADATA)))
     )
-    return _rows(reasoned, schema, form, sources, {ORDER: F.col("offset"), GONE: F.col(_GONE)})
+    return _rows(reasoned, schema, form, sources, {ORDER: _order(), GONE: F.col(_GONE)})
 
 
 def _changes(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: bool) -> DataFrame:
@@ -96,7 +96,7 @@ def _changes(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: b
     reasoned = reasoned.withColumn(_REASON, F.coalesce(whole, key_fails, *_reasons(frame, AS_METADATA)))
     # A truncation has no key, and an error that has one is not a deletion.
     gone = F.when(F.col(_REASON).isNull(), F.col(_GONE)).when(key_fails.isNull(), False)
-    ours = {ORDER: F.col("offset"), GONE: gone}
+    ours = {ORDER: _order(), GONE: gone}
     unsent = [column.name for column in form.held_by_value(schema) if column.name not in form.key and _long(column)]
     if unsent:
         ours[KEPT] = _kept({name: change[AFTER][name].cast("string") for name in unsent})
@@ -164,6 +164,12 @@ def _sources(schema: Schema, form: MessageFormat) -> dict[str, Column]:
 def _reasons(frame: DataFrame, *names: str) -> list[Column]:
     """Return what is wrong with these parts, those that are decoded."""
     return [F.col(wrong(name)) for name in names if wrong(name) in frame.columns]
+
+
+def _order() -> Column:
+    """Return what `algebra.messages.order` says."""
+    partition = F.coalesce(F.col("partition").try_cast("bigint"), F.lit(0).cast("bigint"))
+    return F.shiftleft(partition, OFFSET_BITS) + F.col("offset")
 
 
 def _null_key(form: MessageFormat, row: Mapping[str, Column], *, locate: bool) -> Column:

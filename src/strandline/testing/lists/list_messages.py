@@ -15,7 +15,16 @@ import pyarrow as pa
 
 from strandline.algebra import types
 from strandline.algebra.keyed import GONE, KEPT, ORDER
-from strandline.algebra.messages import Coding, MessageEncoding, MessageFormat, Metadata, Shape, TopicRanges, check
+from strandline.algebra.messages import (
+    Coding,
+    MessageEncoding,
+    MessageFormat,
+    Metadata,
+    Shape,
+    TopicRanges,
+    check,
+    order,
+)
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.engine.files.values import Refused, named
 from strandline.errors import InvalidUsage
@@ -51,7 +60,7 @@ def _row(message: Mapping[str, Any], schema: Schema, form: MessageFormat, *, loc
         return None
     row: dict[str, Any] = {TIME: message[TIME], DIFF: 1}
     if form.shape.keyed:
-        row |= {ORDER: message["offset"], GONE: None}
+        row |= {ORDER: order(message["partition"], message["offset"]), GONE: None}
     try:
         match form.shape:
             case Shape.PLAIN:

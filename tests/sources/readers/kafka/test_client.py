@@ -69,7 +69,9 @@ class Place:
         beginnings = await Beginnings.open(await self._client.records("s-progress", 1), 1)
         given = {"servers": self.server.servers, "topic": self.topic, "format": "text"}
         options = understood("source 's'", KafkaOptions, given)
-        return KafkaReader(self.broker(), beginnings, None, self.decoder, SCHEMA, options, options.decoding)
+        return KafkaReader(
+            HandClock(), self.broker(), beginnings, None, self.decoder, SCHEMA, options, options.decoding
+        )
 
     async def produce(self, *, undecodable: bool = False) -> None:
         """Append numbers to two partitions."""

@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 from strandline.errors import FencedError, SourceError, Unavailable
+from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
+from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, Plain
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Span, Topic
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KIND, KafkaReader
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.sources.remap import RemapShard
+from strandline.sources.steps import OutputShard
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
@@ -38,13 +42,13 @@ class Place:
         self.topic = MemoryTopic()
         self.topic.produce(0)
         self.topic.produce(1)
-        self.blob = MemoryBlob()
+        self.blob, self.clock = MemoryBlob(), HandClock(NOW_MS)
         self.engine = ListEngine(self.blob)
         self.decoder = decoder or NumberDecoder()
         given = {"servers": "k:9092", "topic": "t", "format": "text", **options}
         self.options = understood("source 's'", KafkaOptions, given)
         self.brokers: list[MemoryBroker] = []
-        self._client = PersistClient(HandClock(NOW_MS), CountingIds(), self.blob, MemoryConsensus(), self.engine)
+        self._client = PersistClient(self.clock, CountingIds(), self.blob, MemoryConsensus(), self.engine)
         self._numbers = count()
 
     async def reader(self, epoch: int = 1) -> KafkaReader:
@@ -52,7 +56,7 @@ class Place:
         beginnings = await Beginnings.open(await self._client.records("s-progress", epoch), epoch)
         self.brokers.append(MemoryBroker(self.topic))
         return KafkaReader(
-            self.brokers[-1], beginnings, None, self.decoder, SCHEMA, self.options, self.options.decoding
+            self.clock, self.brokers[-1], beginnings, None, self.decoder, SCHEMA, self.options, self.options.decoding
         )
 
     async def produce(self, *, undecodable: bool = False) -> None:
@@ -305,6 +309,38 @@ def test_many_messages_are_left_to_spark_if_it_can_read_them() -> None:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("anew", [True, False], ids=["made anew", "forgotten"])
+def test_a_topic_that_is_made_anew_while_spark_reads_it_gives_no_row(anew: bool) -> None:
+    """Damage: messages of a topic's successor get the offsets of the one before; or what was read is refused."""
+
+    async def body() -> None:
+        decoder = NumberDecoder(connector=True)
+        place = Place(decoder, small_messages_max="1")
+        place.topic.produce(0, b"0", b"1", b"2")
+        reader = await place.reader()
+        writer = await place._client.writer("data", 1, schema=SCHEMA.ddl)
+        remap = await RemapShard.open(await place._client.records("remap", 1), 1)
+        ingestion = await Ingestion.open(place.clock, place.engine, reader, remap, [OutputShard("", SCHEMA, writer)])
+        await ingestion.tick(7)
+        stage = place.engine.stage
+
+        async def meanwhile(*given: Any) -> Any:
+            staged = await stage(*given)
+            if anew:
+                place.topic.make_anew()
+                place.topic.produce(0, b"7", b"8", b"9")
+            else:
+                place.topic.forget(0, 2)
+            return staged
+
+        place.engine.stage = meanwhile  # type: ignore[method-assign]
+        await ingestion.catch_up()
+        assert ("is not the one that was read so far" in ingestion.status.stalled) == anew
+        assert (writer.state.upper, len(decoder.topics)) == (Frontier(0 if anew else 8), 1)
+
+    asyncio.run(body())
+
+
 def test_the_reader_reports_that_sparks_connector_is_missed() -> None:
     """Damage: a long topic takes the memory of a process, and its operator does not know that it need not."""
 
@@ -320,6 +356,25 @@ def test_the_reader_reports_that_sparks_connector_is_missed() -> None:
         (notice,) = reader.notices()
         assert "3 messages in one step" in notice
         assert "kafka_jars" in notice
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("envelope", ["upsert", "none"])
+def test_the_reader_reports_that_a_key_may_be_in_two_partitions(envelope: str) -> None:
+    """Damage: an operator adds partitions to a topic of keys, and learns from wrong rows what that means."""
+
+    async def body() -> None:
+        keyed = {"envelope": "upsert", "key": "n", "key_format": "text"} if envelope == "upsert" else {}
+        place = Place(**keyed, format="json")
+        reader = await place.reader()
+        place.topic.produce(0, b"1")
+        await reader.upstream_frontier()
+        assert reader.notices() == ()
+        place.topic.produce(2, b"2")
+        await reader.upstream_frontier()
+        wanted = ["topic 't' has got partitions since the source began: 2"] if envelope == "upsert" else []
+        assert [notice[: len(wanted[0])] for notice in reader.notices()] == wanted
 
     asyncio.run(body())
 

@@ -21,6 +21,7 @@ import strandline
 from kafka_server import PASSWORD, USER, KafkaServer
 from registry_server import RegistryServer
 from strandline.client.environment import Environment
+from strandline.sources.readers.kafka import awaited
 
 pytestmark = pytest.mark.server
 names = count()
@@ -124,7 +125,9 @@ def test_csv_and_text(town: Town) -> None:
     assert town.rows("SELECT * FROM l") == [("one",), ("two",)]
 
 
-def test_avro_by_the_schemas_of_a_registry(town: Town, registry: RegistryServer) -> None:
+def test_avro_by_the_schemas_of_a_registry(
+    town: Town, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A schema that changes while messages come, and a message whose schema the registry does not know."""
     topic = town.source("s", "a BIGINT, b STRING", partitions=1, format="avro", registry_url=registry.url)
     first = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
@@ -137,6 +140,10 @@ def test_avro_by_the_schemas_of_a_registry(town: Town, registry: RegistryServer)
     )
     assert town.rows("SELECT * FROM s") == [(1, None), (2, "x"), (3, None)]
     town.server.produce(topic, [framed(77, first, {"a": 4})])
+    town.env.tick()
+    assert "does not have the schema 77 yet" in town.env.status()["problems"]["s"]
+    assert town.rows("SELECT * FROM s_errors") == []
+    monkeypatch.setattr(awaited, "WAIT_MS", 0)
     town.env.tick()
     (error,) = town.rows("SELECT * FROM s_errors")
     assert "77" in str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,12 @@ from tests.sources.readers.postgres.conftest import SCHEMA, Place, after, begin,
 from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import SourceError, Unavailable
+from strandline.options import understood
 from strandline.sources.reader import Keyed, TakenBack
 from strandline.sources.readers.postgres import reader as reader_module
 from strandline.sources.readers.postgres.connected import psycopg_server
-from strandline.sources.readers.postgres.kind import released
+from strandline.sources.readers.postgres.kind import KIND, released
+from strandline.sources.readers.postgres.options import PostgresOptions
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.testing.contracts.reader_contract import ReaderContract
@@ -437,13 +440,14 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
         place.schemas = {"public.t": SCHEMA, "public.u": SCHEMA}
         place.database.run("CREATE TABLE u (id int, n int, v text)")
         async with refused(r"run ALTER PUBLICATION p ADD TABLE public\.u"):
-            await open_it()
+            await (await place.reader()).snapshot("public.u")
+        await open_it()
         place.schemas = {"public.t": Schema((Column("id", "int"), Column("missing", "int")))}
         async with refused("has no column missing in the publication; it has id, n, v"):
-            await open_it()
+            await (await place.reader()).snapshot("public.t")
         place.schemas = {"public.t": Schema((Column("n", "int"),))}
         async with refused("kept by its key, of which id is not declared"):
-            await open_it()
+            await (await place.reader()).snapshot("public.t")
         place.schemas = {"public.t": SCHEMA}
         place.database.run("ALTER PUBLICATION p SET (publish = 'insert')")
         async with refused("leaves out each delete, update: run ALTER PUBLICATION p SET"):
@@ -455,6 +459,30 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
         place.database.run("ALTER PUBLICATION p DROP TABLE t")
         async with refused(r"run ALTER PUBLICATION p ADD TABLE public\.t there$"):
             await reader.snapshot(place.table)
+
+    asyncio.run(body())
+
+
+def test_create_table_asks_the_server(place):
+    """Damage: a typing error in CREATE TABLE is accepted, and an operator finds it later."""
+    ask = KIND.ask_table
+    given = {**place.database.options, "publication": "p"}
+
+    def options(**more):
+        return understood("s", PostgresOptions, {**given, **more})
+
+    async def body():
+        await ask(options(), "public.t", SCHEMA)
+        async with refused(r"run ALTER PUBLICATION p ADD TABLE public\.u"):
+            await ask(options(), "public.u", SCHEMA)
+        async with refused("has no column missing in the publication; it has id, n, v"):
+            await ask(options(), "public.t", Schema((Column("id", "int"), Column("missing", "int"))))
+        async with refused(r"no publication 'q': run CREATE PUBLICATION q FOR TABLE public\.t"):
+            await ask(options(publication="q"), "public.t", SCHEMA)
+        with pytest.raises(Unavailable):
+            await ask(options(port="1"), "public.t", SCHEMA)
+        with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Unavailable, match="has not answered"):
+            await ask(options(host="127.0.0.1", port=str(silent.getsockname()[1])), "public.t", SCHEMA)
 
     asyncio.run(body())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -13,6 +14,7 @@ from msgspec import structs
 from strandline.algebra.keyed import GONE
 from strandline.algebra.schema import DIFF, ERROR, Column, Schema
 from strandline.errors import SourceError, Unavailable
+from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, TakenBack
@@ -24,7 +26,7 @@ from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.readers.postgres.server import SlotStanding
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
-from strandline.sources.steps import Advanced, Idle, OutputShard
+from strandline.sources.steps import Advanced, Idle, OutputShard, Stalled
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.contracts.reader_contract import ReaderContract
 from strandline.testing.doubles import CountingIds, HandClock
@@ -330,6 +332,50 @@ def test_a_note_without_a_tables_number_is_read(place):
     asyncio.run(body())
 
 
+@pytest.mark.parametrize(
+    ("table", "schema", "why"),
+    [
+        ("public.w", SCHEMA, r"does not have public\.w: run ALTER PUBLICATION p ADD TABLE public\.w"),
+        ("public.u", Schema((*SCHEMA, Column("w", "int"))), "table 'public.u' has no column w in the publication"),
+        ("public.u", Schema((Column("n", "int"),)), "is kept by its key, of which id is not declared"),
+    ],
+)
+def test_a_table_that_cannot_be_read_as_declared_stalls_alone_until_it_can_be(table, schema, why):
+    """Damage: one wrong CREATE TABLE stops every table of its source, or it takes a restart to go on."""
+
+    async def body():
+        place = Place()
+        place.schemas = {"public.t": SCHEMA}
+        await place.reader()
+        place.schemas |= {table: schema}
+        reader = await place.reader()
+        ingestion = await ingestion_of(place, reader)
+        for time in range(3):
+            await place.produce()
+            assert isinstance(await ingestion.tick(time), Advanced)
+            assert isinstance(await ingestion.catch_up("public.t"), Idle)
+            assert isinstance(await ingestion.catch_up(table), Stalled)
+        status = ingestion.status.outputs
+        assert re.search(why, status[table].stalled)
+        assert (status["public.t"].stalled, status["public.t"].upper) == ("", Frontier(3))
+        assert len(reader.server.snapshots) == 1, "upstream keeps old rows for a table that cannot be read"
+        ingestion = await ingestion_of(place, await place.reader())  # and so it is after a restart
+        name = table.removeprefix("public.")
+        place.database.create(name, Identity.FULL, id="integer", n="text", v="text", w="text")
+        place.database.commit(insert(name, (b"7", b"7", b"seven", b"7")))
+        await ingestion.tick(3)
+        for each in place.schemas:
+            assert isinstance(await ingestion.catch_up(each), Idle), ingestion.status.stalled
+        place.database.commit(insert(name, (b"8", b"8", b"eight", b"8")))
+        await place.produce()
+        await ingestion.tick(4)
+        for each in place.schemas:
+            assert isinstance(await ingestion.catch_up(each), Idle), ingestion.status.stalled
+        assert (ingestion.status.outputs[table].durable_records, ingestion.upper) == (2, Frontier(5))
+
+    asyncio.run(body())
+
+
 async def ingestion_of(place, reader):
     """The ingestion of all tables, and what holds each."""
     client = PersistClient(HandClock(), CountingIds(f"p{next(PROCESSES)}"), place.blob, place.consensus)
@@ -381,6 +427,28 @@ def test_a_backlog_that_is_bound_is_never_upstream_gone_back(place):
         third = await ingestion_of(place, await place.reader())
         await third.tick(6)
         assert "went back to 0/65, and the source has read up to 0/" in third.status.stalled
+
+    asyncio.run(body())
+
+
+def test_changes_before_the_one_that_stops_a_table_become_durable(place):
+    """Damage: a table that stops lacks rows that upstream had at a time before, if a few ticks were taken in one go."""
+
+    async def body():
+        database, table = place.database, place.database.tables["t"]
+        ingestion = await ingestion_of(place, await place.reader())
+        await ingestion.tick(0)
+        await ingestion.catch_up("public.t")
+        for time in (1, 2):
+            await place.produce()
+            await ingestion.tick(time)
+        *others, last = table.columns
+        database.tables["t"] = replace(table, columns=(*others, replace(last, type_oid=1082, type_name="date")))
+        database.commit(insert("t", (b"7", b"7", b"2026-11-24")))
+        await ingestion.tick(3)
+        assert isinstance(await ingestion.catch_up("public.t"), Stalled)
+        assert "was of type text and no longer is" in ingestion.status.stalled
+        assert ingestion.upper == Frontier(3)
 
     asyncio.run(body())
 

@@ -19,7 +19,7 @@ Source: design page "sources" (Kafka frontiers are last-stable offsets; commit p
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +33,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
 from strandline.sources.kinds import ConnectionKind
 from strandline.sources.reader import Keyed, MessageDecoder, Plain, ReaderKind, Records, Surroundings
+from strandline.sources.readers.kafka.awaited import AwaitedSchemas
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Broker, Ends, OutOfRange, Topic
 from strandline.sources.readers.kafka.client import KafkaBroker
@@ -42,6 +43,7 @@ from strandline.sources.readers.kafka.raw import Ranges, schema_ids
 from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.readers.kafka.settings import for_spark
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.clock import Clock
 
 GROUP: Final = "strandline-"
 """What the name of a source's own consumer group begins with; the rest is the id of its record shard."""
@@ -55,6 +57,7 @@ class KafkaReader:
 
     def __init__(
         self,
+        clock: Clock,
         broker: Broker,
         beginnings: Beginnings,
         registry: Registry | None,
@@ -66,13 +69,16 @@ class KafkaReader:
         self._broker = broker
         self._beginnings = beginnings
         self._registry = registry
+        self._awaited = AwaitedSchemas(clock)
         self._decoder = decoder
         self._schema = schema
         self._options = options
         self._form = form
         self._reached = NOTHING_READ  # by a probe, or before this process was
-        self._lost = ""  # what a probe said of messages that the cluster lost: what fills their offsets hides it
+        self._lost = ""  # what was said of messages that the cluster lost: what fills their offsets hides it
         self._committed = NOTHING_READ
+        self._added: set[int] = set()  # partitions that the topic has got since this reader was opened
+        self._lazy = False  # whether Spark reads after the last `read` has returned
         self._long = 0  # the most messages of a step that Spark's connector should have read
 
     def records(self, table: str) -> Records:
@@ -88,8 +94,7 @@ class KafkaReader:
         They never go back, unless the cluster loses messages, which ends what this reader reads: brokers give no end
         while a new leader knows less than the one before it (KIP-207).
         """
-        if self._lost:
-            raise SourceError(self._lost)
+        self._refuse_lost()
         reached = self._reached  # before the brokers answer: another instance may commit what came after that
         topic = await self._look()
         if self._beginnings.topic != topic.id or any(p not in self._beginnings for p in topic.partitions):
@@ -97,18 +102,15 @@ class KafkaReader:
         for partition, ends in topic.partitions.items():
             begun = max(self._reached[str(partition)], self._beginnings[partition])
             self._refuse_forgotten(partition, begun, ends)
-            try:
-                self._refuse_missing(partition, reached[str(partition)], ends)
-            except SourceError as error:
-                self._lost = str(error)
-                raise
+            self._refuse_missing(partition, reached[str(partition)], ends)
         stable = Offsets({str(partition): ends.stable for partition, ends in topic.partitions.items()})
         self._reached = self._reached.join(stable)
         return self._reached
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the messages of these slices: by this process if they are few, else by Spark."""
-        ranges = await self._ranges(slices)
+        self._refuse_lost()
+        ranges, self._lazy = await self._ranges(slices), False
         wanted = Ranges(self._options.topic, ranges)
         if self._decoder.connector and not self.likely_small(slices):
             return await self._by_spark(wanted, ranges, locate=locate)
@@ -121,6 +123,14 @@ class KafkaReader:
             ids |= self._ids(fetched)
         form = await self._understood(ids)
         return await self._decoder.messages(pa.concat_tables(tables), self._schema, form, locate=locate)
+
+    async def confirm(self) -> None:
+        """See `ConfirmsReads`: a topic that is there now was there when Spark read it.
+
+        What was deleted since was read before; had it not been, the connector would have failed.
+        """
+        if self._lazy:
+            await self._look()
 
     async def commit(self, resume: Offsets) -> None:
         """Set the group's offsets to what is durable, if that is not what they are."""
@@ -136,11 +146,18 @@ class KafkaReader:
         return sum(each.upper.messages_since(each.lower) for each in slices) <= self._options.small_messages_max
 
     def notices(self) -> tuple[str, ...]:
-        """Say that Spark's connector was missed, if it was: long ranges then take this process' memory and time."""
-        if not self._long:
-            return ()
-        missed = f"this process has read {self._long} messages in one step, because Spark has no Kafka connector"
-        return (f"{missed}: configure `kafka_jars` to let Spark read such long ranges",)
+        """Say that Spark's connector was missed, if it was, and that keys may have moved to another partition."""
+        found = []
+        if self._long:  # it takes this process' memory and time
+            missed = f"this process has read {self._long} messages in one step, because Spark has no Kafka connector"
+            found.append(f"{missed}: configure `kafka_jars` to let Spark read such long ranges")
+        if self._added and self._form.shape.keyed:
+            added = ", ".join(map(str, sorted(self._added)))
+            found.append(
+                f"topic {self._options.topic!r} has got partitions since the source began: {added}; of the messages "
+                "that a key has in two partitions at one tick the one in the higher partition counts"
+            )
+        return tuple(found)
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
@@ -164,10 +181,11 @@ class KafkaReader:
 
     async def _register(self, topic: Topic) -> None:
         await self._beginnings.refresh()
-        first = not self._beginnings.topic
+        first, known = not self._beginnings.topic, {p for p in topic.partitions if p in self._beginnings}
         latest = self._options.start is Start.LATEST
         begins = {p: (ends.stable if latest else ends.low) if first else 0 for p, ends in topic.partitions.items()}
         await self._beginnings.register(topic.id, begins)
+        self._added |= set() if first else begins.keys() - known
         if self._beginnings.topic != topic.id:
             raise Unavailable(f"topic {self._options.topic!r} was made anew just now; ask again")
 
@@ -181,10 +199,15 @@ class KafkaReader:
 
     def _refuse_missing(self, partition: int, end: int, ends: Ends) -> None:
         if ends.stable < end:
-            raise SourceError(
+            self._lost = (
                 f"topic {self._options.topic!r}, partition {partition}: messages before offset {end} were there, and "
                 f"now it ends at {ends.stable}; the cluster has lost what it had announced"
             )
+        self._refuse_lost()
+
+    def _refuse_lost(self) -> None:
+        if self._lost:
+            raise SourceError(self._lost)
 
     # --- messages -----------------------------------------------------------------------------------------------------
     async def _ranges(self, slices: Sequence[Slice]) -> list[Range]:
@@ -221,6 +244,7 @@ class KafkaReader:
             async for fetched in self._fetched(wanted):
                 ids |= self._ids(fetched)
         form = await self._understood(ids, subjects=True)
+        self._lazy = True
         topic = TopicRanges(self._options.topic, tuple(ranges), for_spark(self._options))
         return await self._decoder.ranges(topic, self._schema, form, locate=locate)
 
@@ -237,14 +261,16 @@ class KafkaReader:
     def _ids(self, fetched: pa.Table) -> frozenset[int]:
         return _NO_IDS.union(*(schema_ids(fetched.column(part)) for part in self._avro))
 
-    async def _understood(self, ids: Collection[int], *, subjects: bool = False) -> MessageFormat:
+    async def _understood(self, ids: frozenset[int], *, subjects: bool = False) -> MessageFormat:
         """Return the format with the schemas of these ids, and those of the topic's subjects if asked for.
 
         Those that were needed before are there too: a format that stays as it is can be decoded by a prepared plan.
+        Raises `Unavailable` while an id may still come.
         """
         if self._registry is None or not self._avro:
             return self._form
         schemas = await self._registry.schemas(ids)
+        self._awaited.refuse(ids - schemas.keys())
         for part in self._avro if subjects else ():
             schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}")
         self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
@@ -256,7 +282,7 @@ async def _open(options: KafkaOptions, given: Surroundings) -> KafkaReader:
     broker = KafkaBroker(options, options.group or GROUP + beginnings.shard)
     registry = None if options.registry_url is None else Registry(options)
     form = replace(options.decoding, descriptor=options.descriptor_set())
-    return KafkaReader(broker, beginnings, registry, given.messages, given.schema, options, form)
+    return KafkaReader(given.clock, broker, beginnings, registry, given.messages, given.schema, options, form)
 
 
 def _check(options: KafkaOptions, schema: Schema) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from strandline.algebra import types
@@ -16,7 +17,7 @@ from strandline.persist.handles.plane import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
 from strandline.sources.reader import ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
-from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, TableNote
+from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
 from strandline.sources.readers.postgres.options import PostgresConnection, PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.reader import PostgresReader
@@ -24,6 +25,8 @@ from strandline.sources.readers.postgres.rows import values
 from strandline.sources.readers.postgres.server import Server, UpstreamTable
 from strandline.sources.readers.postgres.tables import Reading, noted
 
+ASK_SECONDS_MAX: Final = 5.0
+"""How long CREATE TABLE waits for an answer of the server."""
 RELEASE_SECONDS_MAX: Final = 15.0
 """How long DROP SOURCE waits for the server to drop the slot."""
 
@@ -33,23 +36,25 @@ async def opened(
 ) -> PostgresReader:
     """Return a reader of ``schemas`` through the slot ``name``; upstream is asked only of tables that are new.
 
-    Raises `Unavailable`, or `SourceError`: upstream has no such table, or it cannot be read as declared.
+    A new table that upstream lacks, or that cannot be read as declared, is not noted: `PostgresReader.snapshot` looks
+    at it again, and raises for that table alone.
+
+    Raises `Unavailable`, or `SourceError`: no table can be read as server, publication and slot stand.
     """
     for table, note in list(ledger.tables.items()):
         if table not in schemas and note.declared:
-            await ledger.write(TableNote(table, None, (), ""))
-    known = {table: note.declared for table, note in ledger.tables.items()}
-    new = {table: schema for table, schema in schemas.items() if known.get(table) != schema.ddl}
+            await ledger.write(not_noted(table))
+    new = {table: schema for table, schema in schemas.items() if not ledger.of(table, schema.ddl).declared}
     if new:
         standing = await server.standing()
         await ledger.refresh()
         slot.check(standing, map(table_name, new), ledger.slot, name, options.publication)
-        slot.check_kinds(standing, options.publication)
         there = await server.tables()
         for table, schema in new.items():
-            upstream = slot.table_of(there, table_name(table), options.publication)
-            await ledger.write(noted(table, schema, upstream))
-    readings = [Reading(table, schema, ledger.tables[table]) for table, schema in schemas.items()]
+            with suppress(SourceError):
+                upstream = slot.table_of(there, table_name(table), options.publication)
+                await ledger.write(noted(table, schema, upstream))
+    readings = [Reading(table, schema, ledger.of(table, schema.ddl)) for table, schema in schemas.items()]
     return PostgresReader(
         server,
         engine,
@@ -117,6 +122,22 @@ def _check(_: PostgresOptions, reference: str, schema: Schema) -> None:
             raise DefinitionError(f"column {name!r}: {error}") from None
 
 
+async def _ask(options: PostgresOptions, reference: str, schema: Schema) -> None:
+    from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
+
+    server = PsycopgServer(options, options.publication, "")
+    try:
+        async with asyncio.timeout(ASK_SECONDS_MAX):
+            standing = await server.standing()
+            slot.check_publication(standing, [table_name(reference)], options.publication)
+            slot.check_kinds(standing, options.publication)
+            noted(reference, schema, slot.table_of(await server.tables(), table_name(reference), options.publication))
+    except TimeoutError:
+        raise Unavailable(f"{options.place} has not answered for {ASK_SECONDS_MAX} s") from None
+    finally:
+        await server.close()
+
+
 async def _find(options: PostgresOptions) -> Sequence[Discovered]:
     from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
 
@@ -152,6 +173,7 @@ KIND: Final = ReaderKind(
     connections={"connection": CONNECTION},
     tables=True,
     check_table=_check,
+    ask_table=_ask,
     discovery=Discovery(PostgresOptions, _find),
     release=_release,
 )

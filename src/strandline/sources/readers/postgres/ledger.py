@@ -42,7 +42,7 @@ class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
 class TableNote(msgspec.Struct, frozen=True, tag="table"):
     """A table as it was.
 
-    ``declared``: the columns here, as DDL; empty: the table was dropped here, and what was known of it means nothing.
+    ``declared``: the columns here, as DDL; empty: nothing is known of the table (`not_noted`).
     ``key``: the declared columns by which its records are keyed; None: upstream sends rows as they were.  ``columns``:
     those that are declared, in the order of the declaration.  ``oid``: its number upstream; None: it was not noted.
     ``entries``: how the publication has had it since the snapshot (`server.Published`); empty: it was not noted.
@@ -56,6 +56,11 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     oid: int | None = None
     entries: tuple[str, ...] = ()
     left: str = ""
+
+
+def not_noted(table: str) -> TableNote:
+    """Return the note that nothing is known of ``table``: it was dropped here, or upstream never had it as declared."""
+    return TableNote(table, None, (), "")
 
 
 Note: TypeAlias = SlotNote | TableNote
@@ -87,6 +92,11 @@ class Ledger:
             for record in await self._shard.contents(lower=Frontier(self._known)):
                 self._take(_decoder.decode(record.data))
             self._known = upper
+
+    def of(self, table: str, declared: str) -> TableNote:
+        """Return what is known of ``table`` with the columns ``declared``; if nothing is, the note that says so."""
+        note = self.tables.get(table)
+        return not_noted(table) if note is None or note.declared != declared else note
 
     async def write(self, note: Note) -> None:
         """Write a note, durably, unless it is what is known.

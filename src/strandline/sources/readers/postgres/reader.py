@@ -74,7 +74,7 @@ class PostgresReader:
         self._slot = slot_name
         self._publication = publication
         self._step_changes = step_changes
-        self._log = Log(readings)
+        self._log = Log(self._noted())
         self._confirmed: int | None = None  # where the slot stands, as last seen
         self._reached = 0
         self._bound = 0  # what was bound, also by an earlier process
@@ -98,10 +98,10 @@ class PostgresReader:
         """See `SourceReader.snapshot`."""
         async with self._guard:
             if self._snapshot is None or self._is_late(self._snapshot):
-                await self._open_snapshot()
+                await self._open_snapshot(table)
             assert self._snapshot is not None
             if table not in self._waiting:
-                await self._describe(table, self._snapshot)
+                await self._describe(table, await self._tables(self._snapshot))
                 self._waiting.add(table)
             return Offsets({PARTITION: self._snapshot.position})
 
@@ -189,7 +189,7 @@ class PostgresReader:
         """Take the log up to ``upto``, or about so many messages more than are known."""
         assert self._confirmed is not None
         if self._log.upper < self._confirmed or not self._log.upper:
-            self._log.follow(list(self._readings.values()), self._confirmed)
+            self._log.follow(self._noted(), self._confirmed)
         if upto <= self._log.upper:
             return
         known = self._log.upper
@@ -237,8 +237,9 @@ class PostgresReader:
             raise Unavailable(f"the snapshot of table {table!r} was lost: another one is taken")
         return snapshot.position
 
-    async def _open_snapshot(self) -> None:
+    async def _open_snapshot(self, table: str) -> None:
         slot.check_kinds(await self._standing(), self._publication)  # and the slot is there first
+        await self._describe(table, await self._server.tables())  # a snapshot costs upstream: no table in vain
         await self._release()
         self._snapshot = await self._server.snapshot()
 
@@ -257,15 +258,18 @@ class PostgresReader:
         if not self._waiting:
             await self._release()
 
-    async def _describe(self, table: str, snapshot: Snapshot) -> None:
-        """Note how the table is read whose rows the snapshot has."""
+    def _noted(self) -> list[Reading]:
+        return [reading for reading in self._readings.values() if reading.noted]
+
+    async def _describe(self, table: str, there: Sequence[UpstreamTable]) -> None:
+        """Note how a table is read, of which nothing is durable.  ``there``: the publication's tables."""
         reading = self._readings[table]
-        upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
+        upstream = slot.table_of(there, reading.table, self._publication)
         note = noted(table, reading.schema, upstream)
-        if note != self._ledger.tables[table]:  # nothing of the table is durable, so it is read as it is now
+        if note != self._ledger.tables.get(table):  # nothing of the table is durable, so it is read as it is now
             await self._ledger.write(note)
             self._readings[table] = Reading(table, reading.schema, note)
-            self._log.follow(list(self._readings.values()), self._confirmed or 0)
+            self._log.follow(self._noted(), self._confirmed or 0)
 
     async def _tables(self, snapshot: Snapshot) -> Sequence[UpstreamTable]:
         try:

@@ -132,6 +132,11 @@ class Reading:
         self.key = None if note.key is None else tuple(names.index(name) for name in note.key)
 
     @property
+    def noted(self) -> bool:
+        """Whether upstream had the table as it is declared; until then none of its changes is read."""
+        return bool(self.note.declared)
+
+    @property
     def table(self) -> tuple[str, str]:
         """Its schema and its name upstream."""
         return table_name(self.reference)

@@ -39,8 +39,9 @@ class Watch:
         if self._ledger.slot is None or not self._ledger.slot.made:
             standing = await self._made(standing)
         assert standing.slot is not None
-        for table in tables:
-            await self._ledger.write(slot.followed(self._ledger.tables[table], standing, self._publication))
+        for note in [self._ledger.tables.get(table) for table in tables]:
+            if note is not None and note.declared:
+                await self._ledger.write(slot.followed(note, standing, self._publication))
         return standing, standing.slot
 
     async def _made(self, standing: Standing) -> Standing:
