@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.algebra.keyed import GONE, ORDER
-from strandline.algebra.schema import TIME, Column, Schema
+from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.bench.measured import Measured, Tick, opened
 from strandline.frontier.gauge import Offsets
 from strandline.instance.commands import RunIngestion
@@ -97,6 +98,7 @@ class _LogReader:
         self._log = log
         self._engine = engine
         self._records = records
+        self._given = ExitStack()  # what holds the rows of the last read
 
     def records(self, table: str) -> Records:
         """See `SourceReader.records`."""
@@ -120,9 +122,13 @@ class _LogReader:
             rows.append_column(TIME, pa.array(np.full(rows.num_rows, each.time)))
             .append_column(ORDER, pa.array(np.arange(each.lower[_PARTITION], each.upper[_PARTITION])))
             .append_column(GONE, pa.array(np.zeros(rows.num_rows, np.bool_)))
+            .append_column(DIFF, pa.array(np.ones(rows.num_rows, np.int64)))
             for each, rows in found
         ]
-        return await self._engine.records(pa.concat_tables(records), SCHEMA)
+        self._given.close()
+        into = self._given.enter_context(self._engine.arrivals(SCHEMA, keyed=True))
+        into.add(pa.concat_tables(records))
+        return into.rows()
 
     async def commit(self, resume: Offsets) -> None:
         """See `SourceReader.commit`: it forgets nothing."""
@@ -137,6 +143,7 @@ class _LogReader:
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
+        self._given.close()
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,11 @@ class _Logs:
     ) -> None:
         """See `Connectors.check_table`: there is none."""
 
+    async def ask_table(
+        self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema
+    ) -> None:
+        """See `Connectors.ask_table`: there is none."""
+
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check_connection`: there is none."""
 
@@ -165,6 +177,9 @@ class _Logs:
         """See `Connectors.reader`."""
         records = Keyed(("id",)) if source.name == "keyed" else Plain()
         return _LogReader(self.logs[source.name], self.engine, records)
+
+    async def release(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+        """See `Connectors.release`: they keep nothing."""
 
 
 async def _measured(

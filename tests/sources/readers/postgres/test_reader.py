@@ -451,7 +451,7 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
         place.schemas = {"public.t": SCHEMA}
         place.database.run("ALTER PUBLICATION p SET (publish = 'insert')")
         async with refused("leaves out each delete, update: run ALTER PUBLICATION p SET"):
-            await open_it()
+            await (await place.reader()).snapshot("public.t")
         place.database.run("ALTER PUBLICATION p SET (publish = 'insert, update, delete')")
         reader = await place.reader()
         await reader.upstream_frontier()
@@ -589,6 +589,8 @@ def test_a_wrong_password_is_unavailable_and_not_shown(place, postgres_server):
 def test_a_snapshot_that_waits_for_a_transaction_says_so_and_goes_on(place, monkeypatch):
     """Damage: a long transaction upstream blocks the tick of all sources, or starves this one for ever."""
     monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
+    place.schemas = {place.table: SCHEMA, "public.u": SCHEMA}
+    place.database.run("CREATE TABLE u (id int PRIMARY KEY, n int, v text)", "ALTER PUBLICATION p ADD TABLE u")
 
     async def body():
         reader = await place.reader()

@@ -108,6 +108,7 @@ UNSETTLED: Final = """
         WHERE pg_visible_in_snapshot(running, %(snapshot)s::pg_snapshot)
 """
 """How many transactions a snapshot counts as committed, whose end the server has not noted everywhere yet."""
+
 RUNNING: Final = """
     SELECT pid, now() - xact_start FROM pg_stat_activity
         WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1
@@ -177,6 +178,19 @@ def tables(rows: Iterable[tuple[Any, ...]]) -> tuple[UpstreamTable, ...]:
         )
         for schema, name, identity, partitioned, where, about, oid, entries, partial, columns in rows
     )
+
+
+def snapshot_text(seen: str) -> str:
+    """Return a snapshot's text as the server reads it.
+
+    A snapshot of logical decoding may begin after its end, if the last transactions before it committed nothing; what
+    is from its end on is not seen in any case.
+
+    >>> snapshot_text("2079:2078:"), snapshot_text("2075:2078:2076")
+    ('2078:2078:', '2075:2078:2076')
+    """
+    begins, ends, running = seen.split(":")
+    return f"{min(int(begins), int(ends))}:{ends}:{running}"
 
 
 def copy(table: UpstreamTable, columns: Iterable[str]) -> sql.Composed:
