@@ -115,6 +115,19 @@ RUNNING: Final = """
 BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
+def in_order(snapshot: str) -> str:
+    """Return the text of a snapshot that the server reads again.
+
+    The least transaction that runs may lie beyond the greatest that committed, if those between were rolled back.  The
+    server writes such a snapshot, but does not read it.  All transactions before the first number have ended.
+
+    >>> in_order("887:880:"), in_order("880:887:882,885")
+    ('887:887:', '880:887:882,885')
+    """
+    least, end, running = snapshot.split(":")
+    return f"{least}:{max(int(least), int(end))}:{running}"
+
+
 def standing_query(slot: str, publication: str, version: int) -> sql.Composed:
     """Return the statement whose answer `standing` takes, for a server of a version."""
     return _asked(_STANDING, publication, version, slot=sql.Literal(slot))
