@@ -430,7 +430,7 @@ def test_what_upstream_lacks_is_said_with_what_to_run(place):
     """Damage: an operator must guess why nothing comes."""
 
     async def open_it():
-        await (await place.reader()).upstream_frontier()
+        await (await place.reader()).snapshot(place.table)
 
     async def body():
         place.more = {"publication": "q"}
@@ -584,6 +584,34 @@ def test_a_wrong_password_is_unavailable_and_not_shown(place, postgres_server):
     finally:
         rules.write_text(before)
         place.database.run("SELECT pg_reload_conf()", "DROP ROLE secret")
+
+
+def test_a_snapshot_is_taken_after_transactions_that_were_rolled_back(place):
+    """Damage: on a server where transactions are rolled back while a snapshot is made, no table begins."""
+    begun, pause = threading.Event(), threading.Event()
+
+    def roll_back():
+        with place.database.session() as first, place.database.session() as second, place.database.session() as third:
+            for session, before in ((first, None), (second, first), (third, second)):
+                session.execute("SELECT pg_current_xact_id()")
+                begun.set()
+                pause.wait(0.3)
+                if before is not None:
+                    before.rollback()
+            pause.wait(0.3)
+            third.rollback()
+
+    async def body():
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        with ThreadPoolExecutor() as pool:
+            ending = pool.submit(roll_back)
+            await asyncio.to_thread(begun.wait)
+            found = await rows(place, reader, await begin(place, reader))
+            ending.result()
+        assert [row["id"] for row in found] == [0]
+
+    asyncio.run(body())
 
 
 def test_a_snapshot_that_waits_for_a_transaction_says_so_and_goes_on(place, monkeypatch):

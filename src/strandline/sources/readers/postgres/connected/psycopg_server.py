@@ -188,7 +188,7 @@ class PsycopgServer:
                 seen = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
                 assert made is not None
                 assert seen is not None
-                self._settle(statements.snapshot_text(seen[0]))
+                self._settle(statements.in_order(seen[0]))
                 connection.seconds_max = READ_SECONDS_MAX
             except BaseException:
                 self._drop_other(connection)

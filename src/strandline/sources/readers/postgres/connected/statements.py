@@ -116,6 +116,19 @@ RUNNING: Final = """
 BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
+def in_order(snapshot: str) -> str:
+    """Return the text of a snapshot that the server reads again.
+
+    The least transaction that runs may lie beyond the greatest that committed, if those between were rolled back.  The
+    server writes such a snapshot, but does not read it.  All transactions before the first number have ended.
+
+    >>> in_order("887:880:"), in_order("880:887:882,885")
+    ('887:887:', '880:887:882,885')
+    """
+    least, end, running = snapshot.split(":")
+    return f"{least}:{max(int(least), int(end))}:{running}"
+
+
 def standing_query(slot: str, publication: str, version: int) -> sql.Composed:
     """Return the statement whose answer `standing` takes, for a server of a version."""
     return _asked(_STANDING, publication, version, slot=sql.Literal(slot))
@@ -178,19 +191,6 @@ def tables(rows: Iterable[tuple[Any, ...]]) -> tuple[UpstreamTable, ...]:
         )
         for schema, name, identity, partitioned, where, about, oid, entries, partial, columns in rows
     )
-
-
-def snapshot_text(seen: str) -> str:
-    """Return a snapshot's text as the server reads it.
-
-    A snapshot of logical decoding may begin after its end, if the last transactions before it committed nothing; what
-    is from its end on is not seen in any case.
-
-    >>> snapshot_text("2079:2078:"), snapshot_text("2075:2078:2076")
-    ('2078:2078:', '2075:2078:2076')
-    """
-    begins, ends, running = seen.split(":")
-    return f"{min(int(begins), int(ends))}:{ends}:{running}"
 
 
 def copy(table: UpstreamTable, columns: Iterable[str]) -> sql.Composed:
