@@ -342,10 +342,6 @@ class SparkEngine:
         """See `Engine.cancel`."""
         return wrap(await self._run(partial(taken_back.cancelled, unwrap(rows), unwrap(held), time, self._session)))
 
-    async def records(self, table: pa.Table, schema: Schema) -> Rows:
-        """See `Engine.records`."""
-        return wrap(Local(newest.table_of(table, schema), plain=False))
-
     async def keyed(
         self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]
     ) -> Rows:

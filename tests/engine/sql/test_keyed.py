@@ -29,6 +29,7 @@ from strandline.testing.contracts.keyed_contract import (
     State,
     added,
     alike,
+    arrived,
     history,
     records,
     standing,
@@ -103,8 +104,8 @@ def _differs(engine: SparkEngine, key: str, seeds: Iterable[int]) -> bool:
         for step in (times[:1], times[1:]):
             now = [record for record in given if record[TIME] in step]
             there, errors = (_loaded(engine, state, erring=erring) for erring in (False, True))
-            rows = await engine.records(records(now, HOLDING), SCHEMA)
-            found = await engine.collect(await engine.keyed(rows, there, errors, SCHEMA, key.split(",")))
+            with arrived(engine, records(now, HOLDING)) as rows:
+                found = await engine.collect(await engine.keyed(rows, there, errors, SCHEMA, key.split(",")))
             want = truth(now, state, key)
             if alike(found.to_pylist()) != alike(want):
                 return True
@@ -161,12 +162,17 @@ def test_keys_of_every_type_find_their_rows_and_their_errors(engine: SparkEngine
     def table(time: int, deep: Any = None, error: str | None = None) -> pa.Table:
         columns = {n: pa.array([key[n] for key in keys], kind) for n, (_, kind, _) in KEYS.items()}
         columns |= {"deep": pa.array([deep] * len(keys), DEEP), ERROR: pa.array([error] * len(keys), pa.string())}
-        columns |= {TIME: pa.array([time] * len(keys)), ORDER: pa.array(range(len(keys)))}
+        columns |= {
+            TIME: pa.array([time] * len(keys)),
+            DIFF: pa.array([1] * len(keys)),
+            ORDER: pa.array(range(len(keys))),
+        }
         return pa.table(columns | {GONE: pa.array([False] * len(keys))})
 
     async def changes(given: pa.Table, held: pa.Table | None, errors: pa.Table | None) -> pa.Table:
         there = [None if each is None else engine.from_arrow(each, EVERY) for each in (held, errors)]
-        return await engine.collect(await engine.keyed(await engine.records(given, EVERY), *there, EVERY, list(KEYS)))
+        with arrived(engine, given, EVERY) as new:
+            return await engine.collect(await engine.keyed(new, *there, EVERY, list(KEYS)))
 
     async def body() -> None:
         bad = await changes(table(1, error="bad"), None, None)

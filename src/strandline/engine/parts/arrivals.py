@@ -18,6 +18,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.frames import inline
 from strandline.engine.frames.rows import Distributed, Frame, Local
 from strandline.engine.parts.aside import HELD_BYTES_MAX, Aside
+from strandline.errors import InvalidUsage
 
 _KEYED: Final[Mapping[str, tuple[pa.DataType, str]]] = {
     ORDER: (pa.int64(), "bigint"),
@@ -49,6 +50,13 @@ class Arrivals(Aside):
 
     def add(self, table: pa.Table) -> None:
         """See `plane.Aside.add`."""
+        given, wanted = {*table.column_names}, {*self._target.names}
+        missing, unknown = wanted - given - {ERROR, KEPT}, given - wanted
+        if missing or unknown:
+            raise InvalidUsage(
+                f"a reader's records have the columns {', '.join(self._target.names)}; "
+                f"missing: {', '.join(sorted(missing)) or 'none'}; unknown: {', '.join(sorted(unknown)) or 'none'}"
+            )
         aligned = inline.conform(table, self._target)
         self._plain = self._plain and pc.all(pc.equal(aligned[DIFF], 1)).as_py() is not False
         self._erring = self._erring or aligned[ERROR].null_count < aligned.num_rows

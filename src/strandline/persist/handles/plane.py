@@ -256,8 +256,8 @@ class Engine(Merger, Protocol):
     def arrivals(self, schema: Schema, *, keyed: bool) -> AbstractContextManager[Aside]:
         """Return a place as `aside` does, for what a reader made of its records: each has its own time and diff.
 
-        A table has the columns of ``schema``, normalised, ``__error``, ``__time`` and ``__diff``; ``keyed``: those of
-        `algebra.keyed` too.
+        A table has the columns of ``schema``, normalised, ``__time`` and ``__diff``; ``keyed``: those of
+        `algebra.keyed` too.  ``__error`` and `KEPT` may be left out.
         """
         ...
 
@@ -290,14 +290,6 @@ class Engine(Merger, Protocol):
         """Return ``rows``, all at ``time``, less the errors that cancel one another or one in ``held`` (lazy).
 
         An error cancels the error of the same record taken back: `algebra.undecoded` says which do.
-        """
-        ...
-
-    async def records(self, table: pa.Table, schema: Schema) -> Rows:
-        """Return keyed records that are in this process as rows: the columns of ``schema``, by name and cast.
-
-        ``__time`` and the columns that `algebra.keyed` asks for are there too.  Raises `InvalidUsage` naming a column
-        that is missing, unknown or of a type that cannot be cast.
         """
         ...
 

@@ -1,6 +1,7 @@
-"""The contract of `Engine.keyed` and `Engine.records`, as a test suite; fixtures as `engine_contract` says.
+"""The contract of `Engine.keyed`, as a test suite; fixtures as `engine_contract` says.
 
-The truth is `sources.envelopes.keyed_spec`.  `history` makes random records from a seed.
+Records come as `Engine.arrivals` takes them.  The truth is `sources.envelopes.keyed_spec`.
+`history` makes random records from a seed.
 
 Source: design page "sources" (envelopes).
 """
@@ -12,7 +13,8 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -93,9 +95,9 @@ def history(seed: int, key: str, kinds: Kinds, *, times: int = 4) -> list[Row]:
 
 
 def records(rows: Iterable[Row], kinds: Kinds) -> pa.Table:
-    """Return records as the table that `Engine.records` takes; only the columns that these kinds need."""
-    rows = list(rows)
-    left_out = {DIFF, *(() if kinds.errors else (ERROR,)), *(() if kinds.kept else (KEPT,))}
+    """Return records as a table; only the columns that these kinds need."""
+    rows = [{DIFF: 1, **row} for row in rows]
+    left_out = {*(() if kinds.errors else (ERROR,)), *(() if kinds.kept else (KEPT,))}
     columns = {name: kind for name, kind in {**TYPES, **_OURS}.items() if name not in left_out}
     return pa.table({name: pa.array([row.get(name) for row in rows], kind) for name, kind in columns.items()})
 
@@ -187,8 +189,9 @@ class KeyedContract:
         before = added(Counter(), [{**dict.fromkeys((*TYPES, ERROR)), "k": 2, "v": "old", DIFF: 1}])
 
         async def body() -> None:
-            rows = await _keyed(engine, load, given, before, "k,p", Kinds(False, False))
-            staged = await engine.stage(rows, replace(request(way, schema=SCHEMA), sort=("k", "p")))
+            with arrived(engine, records(given, Kinds(False, False))) as new:
+                rows = await _keyed(engine, load, new, before, "k,p")
+                staged = await engine.stage(rows, replace(request(way, schema=SCHEMA), sort=("k", "p")))
             assert (staged.rows, staged.diffs, staged.plain) == (4, 0, False)
             read = await engine.read(replace(contents(staged, schema=SCHEMA), half=Half.BOTH))
             found = (await engine.collect(read)).to_pylist()
@@ -207,8 +210,9 @@ class KeyedContract:
 
         async def body() -> None:
             again = {**same, "m": Decimal("2.00"), TIME: 3, ORDER: 9, GONE: False}
-            rows = await _keyed(engine, load, [again], added(Counter(), [{**same, DIFF: 1}]), "k", Kinds(False, False))
-            staged = await engine.stage(rows, request("inline", schema=SCHEMA))
+            with arrived(engine, records([again], Kinds(False, False))) as new:
+                rows = await _keyed(engine, load, new, added(Counter(), [{**same, DIFF: 1}]), "k")
+                staged = await engine.stage(rows, request("inline", schema=SCHEMA))
             assert staged.rows == 0
 
         self.run(body())
@@ -264,19 +268,28 @@ class KeyedContract:
 
         async def body() -> None:
             whole = records([{"k": 1, TIME: 3, ORDER: 0, GONE: False}], Kinds(False, False))
-            for name in (GONE, ORDER, TIME, "v"):
-                with pytest.raises(InvalidUsage, match=name):
-                    await engine.records(whole.drop_columns([name]), SCHEMA)
-            with pytest.raises(InvalidUsage, match="other"):
-                await engine.records(whole.append_column("other", pa.array([1])), SCHEMA)
+            with engine.arrivals(SCHEMA, keyed=True) as into:
+                for name in (GONE, ORDER, TIME, "v"):
+                    with pytest.raises(InvalidUsage, match=name):
+                        into.add(whole.drop_columns([name]))
+                with pytest.raises(InvalidUsage, match="other"):
+                    into.add(whole.append_column("other", pa.array([1])))
 
         self.run(body())
 
 
-async def _keyed(engine: Engine, load: Load, given: Iterable[Row], state: State, key: str, kinds: Kinds) -> Rows:
+@contextmanager
+def arrived(engine: Engine, given: pa.Table, schema: Schema = SCHEMA) -> Iterator[Rows]:
+    """Hold records as a reader hands them over."""
+    with engine.arrivals(schema, keyed=True) as into:
+        into.add(given)
+        yield into.rows()
+
+
+async def _keyed(engine: Engine, load: Load, given: Rows, state: State, key: str) -> Rows:
     rows, errors = (standing(state, erring=erring) for erring in (False, True))
     return await engine.keyed(
-        await engine.records(records(given, kinds), SCHEMA),
+        given,
         load(rows, SCHEMA) if rows.num_rows else None,
         load(errors, SCHEMA) if errors.num_rows else None,
         SCHEMA,
@@ -286,7 +299,8 @@ async def _keyed(engine: Engine, load: Load, given: Iterable[Row], state: State,
 
 async def _updates(engine: Engine, load: Load, given: Iterable[Row], state: State, key: str, kinds: Kinds) -> list[Row]:
     """Return the updates as they are staged, of both halves."""
-    staged = await engine.stage(await _keyed(engine, load, given, state, key, kinds), _request())
+    with arrived(engine, records(given, kinds)) as new:
+        staged = await engine.stage(await _keyed(engine, load, new, state, key), _request())
     read = await engine.read(replace(contents(staged, schema=SCHEMA), half=Half.BOTH))
     found: list[Row] = (await engine.collect(read)).to_pylist()
     return found

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from strandline.algebra.conditions import Condition
 from strandline.algebra.first import First
-from strandline.algebra.keyed import GONE, KEPT, ORDER, RECORD
+from strandline.algebra.keyed import GONE, KEPT, ORDER
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.algebra.undecoded import cancelled
@@ -86,7 +86,11 @@ class ListedArrivals:
         self._rows: list[Row] = []
 
     def add(self, table: pa.Table) -> None:
-        """See `plane.Aside.add`."""
+        """See `plane.Aside.add`; types are not cast."""
+        given = {*table.column_names}
+        missing, unknown = {*self._names} - given - {ERROR, KEPT}, given - {*self._names}
+        if missing or unknown:
+            raise InvalidUsage(f"of a reader's records are missing: {sorted(missing)}; unknown: {sorted(unknown)}")
         self._rows += ({name: row.get(name) for name in self._names} for row in table.to_pylist())
 
     def rows(self) -> Rows:
@@ -284,15 +288,6 @@ class ListEngine:
         none = dict.fromkeys(names)
         gone = (none | {ERROR: error, TIME: time, DIFF: -n} for error, n in cancelled(there).items())
         return Rows(Listed(names, (*listed(rows).rows, *gone)))
-
-    async def records(self, table: pa.Table, schema: Schema) -> Rows:
-        """See `Engine.records`; types are not cast."""
-        missing = {*schema.names, TIME, ORDER, GONE} - {*table.column_names}
-        unknown = {*table.column_names} - {*schema.names, *RECORD, TIME, DIFF}
-        if missing or unknown:
-            raise InvalidUsage(f"of keyed records are missing: {sorted(missing)}; unknown: {sorted(unknown)}")
-        names = tuple(dict.fromkeys((*table.column_names, DIFF)))
-        return Rows(Listed(names, tuple({DIFF: 1, **row} for row in table.to_pylist())))
 
     async def keyed(
         self, records: Rows, held: Rows | None, errors: Rows | None, schema: Schema, key: Sequence[str]

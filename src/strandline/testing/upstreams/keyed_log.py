@@ -6,13 +6,14 @@ Its readers are as strict as the contract allows: what was committed is gone, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
 from strandline.algebra.keyed import GONE, KEPT, ORDER
-from strandline.algebra.schema import ERROR, TIME, Column, Schema
+from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Engine, Rows
@@ -66,6 +67,7 @@ class KeyedLogReader:
     def __init__(self, upstream: KeyedLog, engine: Engine) -> None:
         self.upstream = upstream
         self._engine = engine
+        self._given = ExitStack()  # what holds the rows of the last read
 
     def records(self, table: str) -> Records:
         """See `SourceReader.records`."""
@@ -91,8 +93,11 @@ class KeyedLogReader:
                         raise SourceError(f"message {offset} of partition {partition!r} is forgotten upstream")
                     said = self.upstream.partitions[partition][offset]
                     record = _record(said, f"{partition}@{offset}" if locate else None)
-                    found.append({**record, TIME: each.time, ORDER: offset})
-        return await self._engine.records(_table(found), SCHEMA)
+                    found.append({**record, TIME: each.time, DIFF: 1, ORDER: offset})
+        self._given.close()
+        into = self._given.enter_context(self._engine.arrivals(SCHEMA, keyed=True))
+        into.add(_table(found))
+        return into.rows()
 
     async def commit(self, resume: Offsets) -> None:
         """See `SourceReader.commit`."""
@@ -108,6 +113,7 @@ class KeyedLogReader:
 
     async def close(self) -> None:
         """See `SourceReader.close`."""
+        self._given.close()
 
 
 @dataclass(frozen=True)
@@ -141,5 +147,6 @@ def _record(said: Said, place: str | None) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    ours = {ORDER: pa.int64(), GONE: pa.bool_(), KEPT: pa.list_(pa.string()), ERROR: pa.string(), TIME: pa.int64()}
+    ours = {ORDER: pa.int64(), GONE: pa.bool_(), KEPT: pa.list_(pa.string()), ERROR: pa.string()}
+    ours |= {TIME: pa.int64(), DIFF: pa.int64()}
     return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in (_TYPES | ours).items()})
