@@ -339,7 +339,7 @@ class Core:
         return view
 
     async def stop(self, item: Item) -> None:
-        """Take an item that is no longer in the catalog out of ticks.  Raises what an endpoint raises."""
+        """Take an item out of ticks: it was dropped, or is started anew.  Raises what an endpoint raises."""
         self.problems.pop(item.name.lower(), None)
         if not isinstance(item, SourceTable):
             await self.require_writing().instance.stop(item.name.lower())

@@ -314,6 +314,18 @@ def test_a_connection_that_is_replaced_is_used_at_once(place: Place) -> None:
     assert (read(core, "s"), read(core, "accounts"), core.all_problems()) == ([1, 2, 7], [7], {})
 
 
+def test_a_connection_that_is_replaced_by_its_like_is_opened_anew(place: Place) -> None:
+    """Damage: a password is mended in its file, and nothing but a restart reads it again."""
+    core = place.open()
+    do(core, HERE, SOURCE)
+    run_sync(core.tick())
+    before = len(place.kinds.opened)
+    do(core, HERE.replace("CREATE", "CREATE OR REPLACE"))
+    place.one.produce("0", 1)
+    run_sync(core.tick())
+    assert (read(core, "s"), len(place.kinds.opened), core.all_problems()) == ([1], before + 1, {})
+
+
 def test_errors_of_a_table_are_its_own_and_can_be_dismissed(place: Place) -> None:
     """Damage: a message of one table that cannot be decoded keeps all tables from being read."""
     core = place.open()

@@ -48,7 +48,9 @@ async def create_connection(core: Core, statement: statements.CreateConnection) 
             _check_again(core, after, name)
     await core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(made))
     for name in core.catalog.dependents(statement.name):
-        await core.start(core.catalog.items[name.lower()])
+        source = core.catalog.items[name.lower()]
+        await core.stop(source)  # also if the text is the same: a reference may lead to another password now
+        await core.start(source)
 
 
 def _check_again(core: Core, after: Catalog, name: str) -> None:
