@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strandline
+from strandline.algebra import types
 from strandline.client import Transaction
 from strandline.controller.language import statements, unsupported
 from strandline.errors import DefinitionError
@@ -64,6 +65,15 @@ def upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(cast("Any", registry.READERS), name, kind)
         if name not in registry.CONNECTIONS:
             monkeypatch.setitem(cast("Any", registry.CONNECTIONS), name, ConnectionKind(name, Server))
+
+
+def test_the_page_lists_the_column_types_that_are_refused_and_why() -> None:
+    """Else an author learns of it from a refusal, or believes that a type is kept."""
+    rows = dict(re.findall(r"^\| `([A-Z]+[^`]*)` \| ([^|`]*) \|$", PAGE.split("| refused type |")[1], re.MULTILINE))
+    for written, reason in rows.items():
+        with pytest.raises(DefinitionError, match=re.escape(f"cannot be kept: {reason}")):
+            types.parse("c", f"array<{written}>")
+    assert sorted(rows.values()) == sorted(types.REFUSED.values())
 
 
 @pytest.mark.spark

@@ -7,6 +7,7 @@ __all__ = [
     "arrow_types",
     "careful",
     "conditions",
+    "doubts",
     "excerpt",
     "first",
     "formats",

@@ -21,14 +21,17 @@ from strandline.errors import DefinitionError
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
 _ATOMS: Final = _NUMBERS | {"boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"}
 _SYNONYMS: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
-_REFUSED: Final = {
+REFUSED: Final = {
     "map": "a map has no order; use an array of structs",
     "variant": "a variant has several binary forms for one value; parse it into columns",
     "char": "its length is not kept; use string",
     "varchar": "its length is not kept; use string",
     "interval": "an interval has no portable form; use a number of units",
+    "time": "a time of day has no portable form; use a number of seconds",
     "void": "it has no type yet; cast it to the one you mean",
+    "collate": "collations compare unequal bytes as equal; use plain string",
 }
+"""Why a type is refused, and what to use instead; "collate": a string with a collation."""
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)*`|[^\s<>,:()`]+|[<>,:()])")
 
 
@@ -110,9 +113,7 @@ class _Reader:
         collated = name == "string" and self._peek().lower() == "collate"
         if name in _ATOMS and not collated:
             return Atom(name)
-        raise self._refused(
-            "collations compare unequal bytes as equal; use plain string" if collated else _REFUSED.get(name)
-        )
+        raise self._refused(REFUSED.get("collate" if collated else name))
 
     def end(self) -> None:
         if self.at != len(self.tokens):

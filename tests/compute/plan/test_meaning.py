@@ -11,10 +11,16 @@ from strandline.errors import DefinitionError
 pytestmark = pytest.mark.spark
 
 REST = "BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING"
+TOP_OF_EACH = (
+    "SELECT h.shop, x.product FROM shops h,"
+    " LATERAL (SELECT s.product FROM sales s WHERE s.shop = h.shop ORDER BY s.qty DESC LIMIT 1) x"
+)
 OPEN = [
     "SELECT shop, product, units FROM sales ORDER BY shop LIMIT 5",
     "SELECT * FROM sales ORDER BY day LIMIT 3 OFFSET 1",
     "SELECT shop, n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop ORDER BY n LIMIT 2) WHERE n > 0",
+    TOP_OF_EACH,
+    "SELECT shop, (SELECT product FROM sales ORDER BY qty LIMIT 1) AS first FROM shops",
     "SELECT shop, product, row_number() OVER (PARTITION BY shop ORDER BY qty DESC) AS place FROM sales",
     "SELECT shop, qty, last_value(product) OVER (PARTITION BY shop ORDER BY qty) AS last FROM sales",
     "SELECT shop, qty, nth_value(product, 2) OVER (PARTITION BY shop ORDER BY qty) AS second FROM sales",

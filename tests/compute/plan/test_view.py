@@ -135,7 +135,7 @@ def test_a_key_is_found_where_the_shape_gives_one(sql: str, key: tuple[str, ...]
         ("SELECT shop FROM salse", "did you mean sales", Position(1, 18)),
         ("SELECT shop, quantity FROM sales", "quantity", Position(1, 14)),
         ("SELECT shop\nFORM sales WHERE", "", None),
-        ("SELECT shop FROM sales WHERE qty IN (SELECT size FROM shops LIMIT 1)", "LIMIT", None),
+        ("SELECT shop FROM sales WHERE qty IN (SELECT * FROM (SELECT size FROM shops) LIMIT 1)", "LIMIT", None),
     ],
 )
 def test_what_is_refused_is_named_with_its_place(

@@ -98,14 +98,21 @@ class _Completion:
             raise Inexpressible
         if isinstance(self.query, exp.Subquery):
             raise Inexpressible
-        bare = self.query.copy()
-        for key in ("order", "limit", "offset"):
-            bare.set(key, None)
-        count = len(self._schema(text(bare)).columns)
+        count = self._width()
         order = self.query.args.get("order")
         keys = [] if order is None else list(order.expressions)
         ties = [_ascending(exp.Literal.number(position)) for position in range(1, count + 1)]
         self.query.set("order", exp.Order(expressions=[*keys, *ties]))
+
+    def _width(self) -> int:
+        """Return the number of outputs; Spark says it of those that are not named one by one."""
+        outputs = self.query.selects if isinstance(self.query, exp.Query) else []
+        if outputs and all(isinstance(each, exp.Column | exp.Alias) and not each.is_star for each in outputs):
+            return len(outputs)  # so it may read what is outside of it
+        bare = self.query.copy()
+        for key in ("order", "limit", "offset"):
+            bare.set(key, None)
+        return len(self._schema(text(bare)).columns)
 
     def _window(self, window: exp.Window) -> exp.Expr:
         order, ties = window.args.get("order"), self._ties()

@@ -22,7 +22,14 @@ from strandline.compute.plan.scalars.compose import names as items
 from strandline.compute.plan.scalars.compose import select
 from strandline.compute.plan.scalars.context import Context, Planned, project, renamed
 from strandline.compute.plan.scalars.definite import inexact, refuse_unordered
-from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
+from strandline.compute.plan.scalars.order import (
+    complete_cuts,
+    is_limited,
+    ordering,
+    output_of,
+    refuse_order_within,
+    top,
+)
 from strandline.compute.plan.scalars.scope import Unplanned
 from strandline.compute.plan.select import plan_distinct, plan_select
 
@@ -175,6 +182,7 @@ class Queries:
             inputs[name] = renamed(planned.node, [(str(visible), own) for visible, own in planned.outputs])
             alias = relation.args.get("alias") or exp.TableAlias(this=exp.to_identifier(relation.name, quoted=True))
             relation.replace(exp.Table(this=exp.to_identifier(name), alias=alias, joins=relation.args.get("joins")))
+        complete_cuts(copy)
         refuse_unordered(copy, self.sql)
         self.context.notes += inexact(copy)
         schemas = {name: self.context.schema(node) for name, node in inputs.items()}

@@ -29,7 +29,13 @@ from strandline.compute.plan.meaning import meaning
 from strandline.compute.plan.query import Queries
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.scalars.context import Context, renamed
-from strandline.compute.plan.scalars.definite import inexact, refuse_indefinite, refuse_unordered
+from strandline.compute.plan.scalars.definite import (
+    inexact,
+    refuse_doubts,
+    refuse_indefinite,
+    refuse_order,
+    refuse_unordered,
+)
 from strandline.compute.plan.scalars.dialect import MISTAKES, parse, position_of, words
 from strandline.compute.plan.scalars.scope import Names, Unplanned
 from strandline.errors import DefinitionError
@@ -67,12 +73,16 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
     query = parse(sql)
     read = _imports(query, sql, catalog)
     relations = {name: catalog[name] for name in read}
-    refuse_indefinite(query, sql, relations, analyst.functions)
+    refuse_indefinite(query, sql, analyst.functions)
     schema = analyst.schema_of(sql, relations)
     mistrust = None if query is not None else "only Spark can read this text"
     if query is not None and not analyst.same(sql, text(query), relations):
         query, mistrust = None, "sqlglot reads this text otherwise than Spark does"
-        refuse_indefinite(None, sql, relations, analyst.functions)
+        refuse_indefinite(None, sql, analyst.functions)
+    doubts = analyst.doubts(sql, relations, ordering=query is None)
+    refuse_doubts(doubts)
+    if query is None:
+        refuse_order(doubts)
     context = Context(relations, analyst, _mentioned(query), Names(_bound(query)))
     whole = _recomputable(query, sql, relations, analyst) if distrusted else None
     try:
@@ -84,7 +94,7 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
             raise Unplanned("an outer join after a comma")
         plan = _planned(query, sql, schema, context)
     except Unplanned as why:
-        if whole is None:
+        if whole is None and query is not None:
             refuse_unordered(query, sql)
         plan = _whole(whole or sql, schema, relations, str(why))
         context.notes[:] = [f"the whole query is recomputed: {why}", *inexact(query)]
@@ -96,7 +106,7 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
 def _recomputable(query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], analyst: Analyst) -> str | None:
     """Return the text by which plain Spark can recompute the whole query; None if none has one answer only."""
     means = meaning(sql, relations, analyst)
-    if means == sql:
+    if means == sql and query is not None:
         try:
             refuse_unordered(query, sql)
         except DefinitionError:

@@ -20,12 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from strandline.algebra import types
+from strandline.algebra.doubts import Doubt
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import DIFF, RESERVED, TIME, Schema, quote
 from strandline.engine.frames.ddl import schema_of
 from strandline.engine.frames.failures import is_sparks, thrown
 from strandline.engine.session.functions import Functions
 from strandline.engine.session.start import adopt
+from strandline.engine.sql.doubts import doubts
 from strandline.engine.sql.rendering import render
 from strandline.errors import DefinitionError, Position
 
@@ -73,6 +75,12 @@ class SparkAnalyst:
             except DefinitionError:
                 return False
             return one.sameSemantics(two) or bool(_optimised(one).sameResult(_optimised(two)))
+
+    def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
+        """Return what may leave ``sql``, which is accepted, without one answer; ``ordering``: see `doubts.doubts`."""
+        with self._over(relations):
+            query = analysed(self._session, sql, list(relations))
+            return tuple(doubts(query, lambda index: _at(sql, index - len(_OPEN)), ordering=ordering))
 
     def parse_ddl(self, ddl: str) -> Schema:
         """Return the schema that a column list writes: ``a INT, b ARRAY<STRING>``."""

@@ -16,6 +16,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
+from strandline.algebra.doubts import Doubt
 from strandline.algebra.nodes import Node
 from strandline.algebra.scalar import Faithful
 from strandline.algebra.schema import Column, Schema
@@ -38,6 +39,10 @@ class ListAnalyst:
         if not isinstance(tree, exp.Query):
             raise DefinitionError("the text is not a query")
         return Schema(tuple(Column(each.alias_or_name, _type(each)) for each in tree.selects))
+
+    def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
+        """See `Analyst.doubts`: simulated views have none."""
+        return ()
 
     def same(self, sql: str, other: str, relations: Mapping[str, Schema]) -> bool:
         """See `Analyst.same`: here two texts are the same query if they are the same tree."""

@@ -31,6 +31,7 @@ from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate
 _CLAUSES: Final = frozenset(
     "expressions from_ joins laterals where group having qualify distinct order hint".split()  # noqa: SIM905
 )
+_CUTS: Final = frozenset({"limit", "offset"})
 _INNER: Final = ("", "INNER", "CROSS")
 
 Pairs: TypeAlias = list[tuple[Name, Name]]
@@ -67,10 +68,10 @@ class Query:
                 return Rows(left.names, _tied(left.strands, right.strands, None, lambda a, b: a & b))
         raise NoKey
 
-    def _read(self, select: exp.Select, scope: Scope) -> list[Strand]:
-        """Return the strands of the rows that FROM and WHERE give, and fill ``scope``."""
+    def _read(self, select: exp.Select, scope: Scope, more: frozenset[str] = frozenset()) -> list[Strand]:
+        """Return the strands of the rows that FROM and WHERE give, and fill ``scope``; it may also have ``more``."""
         first = select.args.get("from_")
-        if first is None or not clauses_of(select) <= _CLAUSES:
+        if first is None or not clauses_of(select) <= _CLAUSES | more:
             raise NoKey
         strands = self._relation(first.this, scope)
         joins = select.args.get("joins") or []
@@ -154,7 +155,7 @@ class Query:
             case _:
                 raise NoKey
         inside = Scope()
-        own = self._read(query, inside)
+        own = self._read(query, inside, _CUTS)  # LIMIT chooses among the rows that are tied to one row outside
         for asked in _asked(query):
             own = self._beside(own, inside, *asked)
         around = _equal(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from strandline.algebra.doubts import Doubt
 from strandline.algebra.nodes import Node
 from strandline.algebra.schema import Schema
 
@@ -27,6 +28,13 @@ class Analyst(Protocol):
         """Return the schema of the query ``sql`` in which each of ``relations`` is a table.
 
         Raises `DefinitionError`, with position and candidates where Spark gives them, for what Spark refuses.
+        """
+        ...
+
+    def doubts(self, sql: str, relations: Mapping[str, Schema], *, ordering: bool) -> tuple[Doubt, ...]:
+        """Return what may leave the query ``sql``, which is accepted, without one answer.
+
+        ``ordering``: also what may only lean on the order of rows.
         """
         ...
 

@@ -2,6 +2,8 @@
 
 The lists are `functions.INDEFINITE` and `definite_functions.DEFINITE`; here is where each entry counts: anywhere,
 except an array that is sorted at once, and a positional function inside a window (the planner completes its order).
+What the text cannot tell, Spark's analysis of it tells (`algebra.doubts`): whether ``user`` is a column, whether a text
+becomes a time, what a collation calls equal.
 
 Source: design page "the map" (decision 7, law D).
 """
@@ -9,16 +11,18 @@ Source: design page "the map" (decision 7, law D).
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final, NoReturn
 
 from sqlglot import exp
 
-from strandline.algebra.schema import Schema
+from strandline.algebra.doubts import Doubt, DoubtKind, of_clock
 from strandline.compute.plan.scalars.definite_functions import DEFINITE, GRAMMAR
 from strandline.compute.plan.scalars.dialect import Word, position, position_of, words
 from strandline.compute.plan.scalars.functions import FOLDED, GATHERING, INDEFINITE, ORDERED_BY_PARENT, POSITIONAL
+from strandline.compute.plan.scalars.order import is_cut_by_row
 from strandline.errors import DefinitionError, Position
 
 _BARE: Final[dict[type[exp.Expr], str]] = {
@@ -29,17 +33,6 @@ _BARE: Final[dict[type[exp.Expr], str]] = {
     exp.GroupConcat: "listagg",
 }
 """What sqlglot has a class for although no parenthesis follows the name (or special syntax does)."""
-
-_CONSTANT_NAMES: Final = (
-    "current_date",
-    "current_time",
-    "current_timestamp",
-    "current_user",
-    "localtimestamp",
-    "session_user",
-    "user",
-)
-"""Functions that need no parenthesis; sqlglot takes those it does not know for columns."""
 
 _SYNTAX: Final = (
     exp.And,
@@ -69,7 +62,13 @@ _BEFORE_PARENTHESIS: Final = frozenset(
 )
 """Words of SQL that a parenthesis may follow."""
 
-_HINT: Final = re.compile(r"/\*\+.*?\*/", re.DOTALL)
+_TIMES: Final = frozenset(("date", "timestamp", "timestamp_ltz", "timestamp_ntz"))
+_NAMED: Final = re.compile(r"[a-z]{2}", re.IGNORECASE)
+_TIES: Final = "ties are broken by the order that rows come in"
+_HIDDEN: Final = f"{_TIES}, and the query around it has a form that hides which rows; move it into a subquery in FROM"
+_UNREAD: Final = (
+    f"{_TIES}, and only Spark reads this text, so we cannot break them by the whole row; write plain SELECT"
+)
 _LISTED: Final = DEFINITE | frozenset(GRAMMAR)
 _UNLISTED: Final = "is not known to have a definite value in a view"
 _UNKNOWN: Final = (
@@ -78,23 +77,19 @@ _UNKNOWN: Final = (
 )
 
 
-def refuse_indefinite(
-    query: exp.Expr | None, sql: str, relations: Mapping[str, Schema], functions: frozenset[str] = frozenset()
-) -> None:
+def refuse_indefinite(query: exp.Expr | None, sql: str, functions: frozenset[str] = frozenset()) -> None:
     """Raise `DefinitionError`, which names the function and its place, if ``sql``, read as ``query``, is indefinite.
 
-    ``relations``: what the text reads; the names of their columns are no calls.  ``functions``: the definite ones that
-    are not Spark's.
+    ``functions``: the definite ones that are not Spark's.
     """
+    _refuse_clock_literals(sql)
     if query is None:
         _refuse_by_token(sql, functions)
         return
-    own = {name.lower() for schema in relations.values() for name in schema.names}
-    own |= {alias.alias.lower() for alias in query.find_all(exp.Alias)}
     for node in query.walk(prune=lambda node: isinstance(node, exp.Hint)):
         if isinstance(node, exp.QueryTransform):
             _refuse_script(position_of(node, sql))
-        name = _name(node, own)
+        name = _name(node)
         if name is None:
             continue
         if name in INDEFINITE:
@@ -107,14 +102,11 @@ def refuse_indefinite(
         _refuse_sample(position_of(sample.parent or sample, sql))
 
 
-def _name(node: exp.Expr, own: set[str]) -> str | None:
+def _name(node: exp.Expr) -> str | None:
     """Return the function that ``node`` calls, lower-case; with ``()`` if that it has no arguments matters."""
     if isinstance(node, exp.Anonymous):
         name = node.name.lower()
         return f"{name}()" if not node.expressions and f"{name}()" in INDEFINITE else name
-    if isinstance(node, exp.Column) and not node.table and not node.this.args.get("quoted"):
-        name = node.name.lower()
-        return name if name in _CONSTANT_NAMES and name not in own else None
     if isinstance(node, exp.Func) and not isinstance(node, _SYNTAX):
         return _BARE.get(type(node)) or node.sql_name().lower()
     return _BARE.get(type(node))
@@ -149,15 +141,14 @@ def _place(node: exp.Expr, name: str, sql: str) -> Position | None:
 def _refuse_by_token(sql: str, functions: frozenset[str]) -> None:
     """The same for text that only Spark can read: a call is a word before a parenthesis that is no word of SQL."""
     listed = _LISTED | functions
-    hints = [hint.span() for hint in _HINT.finditer(sql)]
-    tokens = [word for word in words(sql) if not any(start <= word.start < end for start, end in hints)]
+    tokens = words(sql)  # a hint is one of them
     for before, word, following in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
         name, place = word.text.lower(), position(sql, word.start)
         called = following is not None and following.text == "(" and word.text[:1].isidentifier()
         if word.literal:
             if before is not None and before.text.lower() == "using":
                 _refuse_script(place)
-        elif name in INDEFINITE and (called or name in _CONSTANT_NAMES):
+        elif called and name in INDEFINITE:
             _refuse(name, place)
         elif name == "tablesample":
             _refuse_sample(place)
@@ -195,21 +186,85 @@ def _refuse_script(place: Position | None) -> NoReturn:
     raise DefinitionError("TRANSFORM … USING has no definite value in a view: a script may do anything", place)
 
 
-def refuse_unordered(query: exp.Expr | None, sql: str) -> None:
+def _refuse_clock_literals(sql: str) -> None:
+    """Refuse ``TIMESTAMP 'now'``: Spark's parser puts the time in its place, so no analysis shows it."""
+    tokens = words(sql)
+    for word, following in itertools.pairwise(tokens):
+        typed = following.literal and not word.literal and word.text.lower() in _TIMES
+        if typed and of_clock(following.text):
+            _refuse_clock(following.text.strip(), position(sql, following.start))
+
+
+def refuse_doubts(doubts: Iterable[Doubt]) -> None:
+    """Raise `DefinitionError` for the first of ``doubts`` that leaves a query without one answer, whatever its form."""
+    for doubt in doubts:
+        match doubt.kind:
+            case DoubtKind.CALL:
+                _refuse(doubt.name, doubt.place)
+            case DoubtKind.CLOCK:
+                _refuse_clock(doubt.name.strip(), doubt.place)
+            case DoubtKind.COLLATION:
+                _refuse_collation(doubt.name, doubt)
+            case DoubtKind.WINDOW if doubt.collation and _by_position(doubt):
+                _refuse_collation(f"{doubt.name} OVER", doubt)
+
+
+def refuse_order(doubts: Iterable[Doubt]) -> None:
+    """Raise `DefinitionError` if a query that only Spark reads lets the order of rows decide what it gives."""
+    for doubt in doubts:
+        if doubt.kind is DoubtKind.CUT:
+            _refuse_order(doubt.name, doubt.place, _UNREAD)
+        if doubt.kind is DoubtKind.WINDOW and _by_position(doubt):
+            _refuse_order(f"{doubt.name} OVER", doubt.place, _UNREAD)
+
+
+def _by_position(window: Doubt) -> bool:
+    return window.rows or window.name in POSITIONAL
+
+
+def _refuse_clock(said: str, place: Position | None) -> NoReturn:
+    if _NAMED.match(said):
+        reason = f"Spark reads it as a time of the clock, at which the view is computed; {INDEFINITE['now'][1]} instead"
+    else:
+        reason = "it has no date, so that Spark takes the day on which the view is computed; write the date too"
+    raise DefinitionError(f"'{said}' has no definite value in a view: {reason}", place)
+
+
+def _refuse_collation(what: str, doubt: Doubt) -> NoReturn:
+    raise DefinitionError(
+        f"{what} has no definite value over texts that {doubt.collation} compares: it keeps one of several texts "
+        "that are equal by this collation, and which one depends on the order that rows come in; compute it over a "
+        "text that is the same for all of them, as lower(…), or over CAST(… AS STRING)",
+        doubt.place,
+    )
+
+
+def refuse_unordered(query: exp.Expr, sql: str) -> None:
     """Raise `DefinitionError` if ``query``, which will run as it is, lets the order of rows decide what it gives.
 
-    Where the planner understands a query it completes such orders itself (`order.top`, `windows.complete_windows`).
+    Where the planner understands a query it completes such orders itself (`order.top`, `windows.complete_windows`), and
+    so it does for a LIMIT inside it (`order.complete_cuts`).
     """
-    if query is None:
-        for word in words(sql):
-            if word.text.upper() in ("LIMIT", "OFFSET") and not word.literal:
-                _refuse_order(word.text.upper(), position(sql, word.start))
-        return
     for node in query.walk():
-        if isinstance(node, exp.Limit | exp.Offset | exp.Fetch):
-            _refuse_order("LIMIT", position_of(node, sql))
+        if isinstance(node, exp.Limit | exp.Offset | exp.Fetch) and not is_cut_by_row(node.parent):
+            _refuse_order("LIMIT", position_of(node, sql), _HIDDEN)
         if isinstance(node, exp.Window) and is_positional(node):
-            _refuse_order(f"{node.this.name or 'this'} OVER", position_of(node, sql))
+            _refuse_order(f"{of_window(node) or node.this.name} OVER", position_of(node, sql), _why(node))
+
+
+def _why(window: exp.Window) -> str:
+    """Return why the order of the rows of ``window`` is not completed, and what to write."""
+    if window.args.get("alias") is not None:
+        return "it uses a window that WINDOW names, whose order we do not complete; write the window in OVER (…)"
+    if window.args.get("order") is None:
+        return "no ORDER BY says which row comes first; write one in OVER (…)"
+    ranged = (window.args.get("spec") or exp.WindowSpec(kind="RANGE")).args.get("kind", "").upper() != "ROWS"
+    if ranged and (isinstance(window.this, exp.IgnoreNulls) or window.args.get("spec") is not None):
+        return (
+            "its frame is a RANGE, in which rows with equal ORDER BY values come in any order; "
+            "write ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW, or other ROWS: then the whole row breaks ties"
+        )
+    return _HIDDEN
 
 
 def inexact(query: exp.Expr | None) -> list[str]:
@@ -238,6 +293,5 @@ def of_window(window: exp.Window) -> str:
     return str(function.name).lower() if isinstance(function, exp.Anonymous) else ""
 
 
-def _refuse_order(what: str, place: Position | None) -> None:
-    reason = "ties are broken by the order that rows come in, and the query around it has a form that hides which rows"
-    raise DefinitionError(f"{what} has no definite value here: {reason}; move it into a subquery in FROM", place)
+def _refuse_order(what: str, place: Position | None, reason: str) -> NoReturn:
+    raise DefinitionError(f"{what} has no definite value here: {reason}", place)

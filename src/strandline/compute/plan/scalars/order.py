@@ -13,7 +13,7 @@ from typing import Final
 from sqlglot import exp
 
 from strandline.algebra.first import First, Order
-from strandline.algebra.scalar import column, text
+from strandline.algebra.scalar import Scalar, column, number, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.scalars.compose import names, select
 from strandline.compute.plan.scalars.context import Context, Planned, renamed
@@ -46,6 +46,46 @@ def refuse_order_within(inner: exp.Expr | None) -> None:
             "LIMIT has no definite value here: it has no ORDER BY of its own, and that of the query inside it need not "
             "hold outside; write ORDER BY beside LIMIT"
         )
+
+
+def complete_cuts(query: exp.Expr) -> None:
+    """Break the ties of each LIMIT inside ``query`` by all outputs of what it cuts off, in place."""
+    for cut in query.find_all(exp.Select, exp.SetOperation):
+        width = _width(cut)
+        if cut is query or width is None or not is_limited(cut) or is_cut_by_row(cut):
+            continue
+        order = cut.args.get("order")
+        if order is None:
+            refuse_order_within(cut.args.get("from_") if isinstance(cut, exp.Select) else cut)
+        ties = [exp.Ordered(this=number(n + 1), nulls_first=True) for n in range(width)]
+        cut.set("order", exp.Order(expressions=[*(order.expressions if order is not None else ()), *ties]))
+
+
+def is_cut_by_row(query: exp.Expr | None) -> bool:
+    """Tell whether ``query`` is ordered by all of its outputs in the end: then LIMIT has no choice.
+
+    >>> from strandline.compute.plan.scalars.dialect import parse
+    >>> [is_cut_by_row(parse(f"SELECT a, b FROM t ORDER BY c, {last} LIMIT 1")) for last in ("1, 2", "1")]
+    [True, False]
+    """
+    width = None if query is None else _width(query)
+    order = None if query is None else query.args.get("order")
+    if width is None or order is None:
+        return False
+    keys = [number_of(key.this) for key in order.expressions]
+    return set(range(1, width + 1)) <= set(keys)
+
+
+def _width(query: exp.Expr) -> int | None:
+    """Return how many outputs ``query`` has; None if the text alone does not say."""
+    while isinstance(query, exp.SetOperation | exp.Subquery):
+        query = query.this
+    if not isinstance(query, exp.Select):
+        return None
+    outputs = query.expressions
+    if any(each.is_star or isinstance(each, exp.Aliases) or Scalar(each.unalias()).generates for each in outputs):
+        return None
+    return len(outputs)
 
 
 def ordering(key: exp.Ordered, output: str) -> exp.Ordered:
