@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from strandline.controller.location import on_error
-from strandline.controller.location.catalog import Left
+from strandline.controller.location.catalog import Catalog, Left
 from strandline.errors import FencedError, StrandlineError
 from strandline.instance.commands import RunIngestion
 from strandline.instance.connections import Connectors
@@ -24,9 +24,11 @@ from strandline.persist.together.transactions import Transactions
 
 
 async def release(
-    sources: Sequence[Left], connectors: Connectors, client: PersistClient, epoch: int
+    sources: Sequence[Left], catalog: Catalog, connectors: Connectors, client: PersistClient, epoch: int
 ) -> tuple[frozenset[str], dict[str, str]]:
     """Have upstreams let go what they keep for dropped ``sources``; return those that did, and problems of the others.
+
+    What they keep for a source that is in the ``catalog`` now is left.
 
     Each is named by its reader's own shard.  Raises `FencedError` if a newer epoch was admitted.
     """
@@ -35,7 +37,7 @@ async def release(
         options = on_error.others(left.name, left.options, on_error.SourceOptions)
         command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
         try:
-            await connectors.release(command, client, epoch)
+            await connectors.release(command, catalog.readers_of(left.connector), client, epoch)
         except FencedError:
             raise
         except StrandlineError as error:

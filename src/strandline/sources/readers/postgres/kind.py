@@ -6,7 +6,7 @@ Source: design page "sources" (sources to build: postgres).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +15,7 @@ from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.persist.handles.plane import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
-from strandline.sources.reader import ReaderKind, Surroundings
+from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
 from strandline.sources.readers.postgres.options import PostgresConnection, PostgresOptions, slot_of, table_name
@@ -79,8 +79,11 @@ async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader
         raise
 
 
-async def released(server: Server, note: SlotNote, place: str) -> None:
+async def released(server: Server, note: SlotNote, others: Iterable[SlotNote], place: str) -> None:
     """Drop the slot that ``note`` says is the source's own, if it is there.
+
+    ``others``: the notes of sources that are not dropped.  A slot that one of them has made by the same name is left to
+    it: no two slots of a cluster have one name, so the slot of ``note`` went before.
 
     Raises `Unavailable` or `SourceError`, which name the slot that is left.
     """
@@ -89,7 +92,8 @@ async def released(server: Server, note: SlotNote, place: str) -> None:
             standing = await server.standing()
             if (standing.system, standing.database) != (note.system, note.database):
                 raise SourceError(f"another database answers: the slot was made on cluster {note.system}")
-            if standing.slot is not None:
+            theirs = any((other.system, other.name) == (note.system, note.name) for other in others)
+            if standing.slot is not None and not theirs:
                 await server.drop_slot()
     except (SourceError, Unavailable, TimeoutError) as error:
         why = str(error) or f"no answer for {RELEASE_SECONDS_MAX} s"
@@ -99,15 +103,16 @@ async def released(server: Server, note: SlotNote, place: str) -> None:
         ) from error
 
 
-async def _release(options: PostgresOptions, given: Surroundings) -> None:
+async def _release(options: PostgresOptions, given: Surroundings, others: Sequence[Progress]) -> None:
     from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
 
     note = (await Ledger.open(await given.progress(), given.epoch)).slot
     if note is None:
         return
+    theirs = [(await Ledger.open(await progress(), given.epoch)).slot for progress in others]
     server = PsycopgServer(options, options.publication, note.name)
     try:
-        await released(server, note, options.place)
+        await released(server, note, filter(None, theirs), options.place)
     finally:
         await server.close()
 
