@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from tests.sources.readers.postgres.conftest import SCHEMA, after, begin, refused, rows
 
-from strandline.errors import Unavailable
+from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.reclock import NOTHING_READ, Slice
 
@@ -256,3 +256,20 @@ def test_servers_from_before_schemas_were_published_are_asked_of_tables_alone(pl
         for query in (statements.tables_query("p", version), statements.standing_query("s", "p", version)):
             assert ("pg_publication_namespace" in query.as_string()) == (version >= 150000)
             assert "table" in str(session.execute(query).fetchone())
+
+
+def test_a_table_that_joins_while_a_snapshot_is_open_disturbs_no_other(place):
+    """Damage: every table of a source waits until the largest one is copied, since one more was published."""
+    two_tables(place, "p FOR TABLE t")
+
+    async def body():
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        begun = await reader.snapshot("public.t")
+        place.database.run("ALTER PUBLICATION p ADD TABLE u")
+        with pytest.raises(SourceError, match="ADD TABLE public.u"):
+            await reader.snapshot("public.u")
+        first = Slice(1, NOTHING_READ, (await reader.upstream_frontier()).join(begun))
+        assert [row["id"] for row in await rows(place, reader, first)] == [0]
+
+    asyncio.run(body())
