@@ -1,0 +1,54 @@
+"""When the PostgreSQL reader looks at its server, and what is true of what it read before the look.  Over lists."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from tests.sources.readers.postgres.test_reader_over_lists import Place, rows
+
+from strandline.errors import SourceError, Unavailable
+from strandline.frontier.gauge import Offsets
+from strandline.sources.readers.postgres.reader import PARTITION
+from strandline.sources.reclock import NOTHING_READ, Slice
+
+
+@pytest.fixture
+def place():
+    """A keyed table."""
+    return Place()
+
+
+def test_a_range_counts_as_read_once_the_look_after_its_peek_was_made(place):
+    """Damage: the connection breaks after a peek, and what a change of the publication hid is missing for good."""
+
+    async def body():
+        database, reader = place.database, await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        before = database.published("t")
+        database.leave("t")
+        await place.produce()
+        database.join("t")
+        upper = Offsets({PARTITION: database.at})  # as an earlier process has bound it
+        look, looks = reader.server.standing, count()
+
+        async def breaks():
+            match next(looks):
+                case 0:
+                    return replace(await look(), published={("public", "t"): before})
+                case 1:
+                    raise Unavailable("the connection is lost")
+                case _:
+                    return await look()
+
+        reader.server.standing = breaks
+        later = Slice(2, begun, upper)
+        with pytest.raises(Unavailable):
+            await rows(place, reader, later)
+        with pytest.raises(SourceError, match="create it anew"):
+            await rows(place, reader, later)
+
+    asyncio.run(body())
