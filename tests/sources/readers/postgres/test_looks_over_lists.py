@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 
+import msgspec
 import pytest
 from tests.sources.readers.postgres.test_reader_over_lists import Place, rows
 
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
+from strandline.sources.readers.postgres.ledger import SlotNote, TableNote
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 
@@ -50,5 +53,22 @@ def test_a_range_counts_as_read_once_the_look_after_its_peek_was_made(place):
             await rows(place, reader, later)
         with pytest.raises(SourceError, match="create it anew"):
             await rows(place, reader, later)
+
+    asyncio.run(body())
+
+
+def test_an_earlier_version_refuses_the_notes_of_a_table_that_left(place):
+    """Damage: one step back reads a table on, from which changes are missing."""
+    known = msgspec.json.Decoder(SlotNote | TableNote)
+
+    async def body():
+        ledger = await place.ledger()
+        for left, why in (("", nullcontext()), ("it left", pytest.raises(msgspec.ValidationError))):
+            note = TableNote("t", ("id",), (), "id INT", left=left)
+            await ledger.write(note)
+            assert (await place.ledger()).tables == {"t": note}
+            with why:
+                for record in await ledger._shard.contents():
+                    known.decode(record.data)
 
     asyncio.run(body())
