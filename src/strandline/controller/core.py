@@ -286,8 +286,9 @@ class Core:
         """
         writing = self.require_writing()
         if asked := [left for left in self.catalog.left if left.progress not in self.asked]:
+            have = self.assembly
             released, problems = await release(
-                asked, self.catalog, self.assembly.connectors, self.client, writing.epoch
+                asked, self.catalog, have.connectors, self.client, writing.epoch, have.together
             )
             for shard, problem in problems.items():
                 self.asked.add(shard)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from tests.controller.defining.test_sources import ACCOUNTS, BANK, HERE, SOURCE, Place, do
 
+from strandline.controller.location.catalog import Catalog, Left
+from strandline.controller.location.dropped import release
 from strandline.controller.location.items import SharedSource
 from strandline.errors import Unavailable
 from strandline.sources.reader import Progress, Surroundings
 from strandline.testing.kinds import ListOptions
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring import registry
+from strandline.wiring.loop import side_by_side
 
 DROPS = ("DROP TABLE accounts", "DROP SOURCE bank")
 
@@ -155,3 +160,23 @@ def test_a_drop_that_is_repeated_asks_upstream_before_it_gives_up(
     assert len(core.catalog.left) == len(core.all_problems()) == 1
     do(core, text)
     assert (place.released, core.catalog.left, core.all_problems()) == ([], (), {})
+
+
+def test_upstreams_are_asked_at_the_same_time() -> None:
+    """Damage: an environment opens minutes later, since it waits for each server that is gone, one after the other."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.asked = asyncio.Barrier(2)
+
+        async def release(self, *_: object) -> None:
+            await self.asked.wait()
+
+    async def body() -> None:
+        lost = [Left(name, "list", {}, f"s-{name}") for name in ("one", "two")]
+        nothing: Any = None
+        async with asyncio.timeout(5):
+            found = await release(lost, Catalog(), cast("Any", Slow()), nothing, 1, side_by_side)
+        assert found == ({"s-one", "s-two"}, {})
+
+    asyncio.run(body())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from strandline.compute.tick import SideBySide
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog, Left
 from strandline.errors import FencedError, StrandlineError
@@ -24,16 +25,22 @@ from strandline.persist.together.transactions import Transactions
 
 
 async def release(
-    sources: Sequence[Left], catalog: Catalog, connectors: Connectors, client: PersistClient, epoch: int
+    sources: Sequence[Left],
+    catalog: Catalog,
+    connectors: Connectors,
+    client: PersistClient,
+    epoch: int,
+    together: SideBySide,
 ) -> tuple[frozenset[str], dict[str, str]]:
     """Have upstreams let go what they keep for dropped ``sources``; return those that did, and problems of the others.
 
-    What they keep for a source that is in the ``catalog`` now is left.
-
-    Each is named by its reader's own shard.  Raises `FencedError` if a newer epoch was admitted.
+    Each is named by its reader's own shard.  What they keep for a source that is in the ``catalog`` now is left.  They
+    are asked at the same time, so several that do not answer cost no more time than one.  Raises `FencedError` if a
+    newer epoch was admitted.
     """
-    released, problems = set(), {}
-    for left in sources:
+    released, problems = set[str](), dict[str, str]()
+
+    async def ask(left: Left) -> None:
         options = on_error.others(left.name, left.options, on_error.SourceOptions)
         command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
         try:
@@ -44,6 +51,8 @@ async def release(
             problems[left.progress] = f"source {left.name!r} was dropped, and upstream was not released: {error}"
         else:
             released.add(left.progress)
+
+    await together([ask(left) for left in sources])
     return frozenset(released), problems
 
 

@@ -13,9 +13,12 @@ from tests.sources.readers.postgres.test_reader_over_lists import Place, rows
 
 from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
+from strandline.sources.readers.postgres import kind
+from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.readers.postgres.ledger import SlotNote, TableNote
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.system import SystemClock
 
 
 @pytest.fixture
@@ -70,5 +73,30 @@ def test_an_earlier_version_refuses_the_notes_of_a_table_that_left(place):
             with why:
                 for record in await ledger._shard.contents():
                     known.decode(record.data)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_slot_that_is_read_for_a_moment_is_dropped_all_the_same(place, monkeypatch, ends):
+    """Damage: DROP SOURCE leaves a slot behind whenever a peek was under way."""
+    monkeypatch.setattr(kind, "RELEASE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(kind, "AGAIN_SECONDS", 0.01)
+
+    async def body():
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        drop, tries = reader.server.drop_slot, count()
+
+        async def busy():
+            if not ends or next(tries) < 3:
+                raise statements.refused("pg", "its slot", "55006", 'slot "s" is active for PID 7')
+            await drop()
+
+        reader.server.drop_slot = busy
+        outcome = nullcontext() if ends else pytest.raises(Unavailable, match="'s' is left on pg.*for PID 7")
+        with outcome:
+            await kind.released(reader.server, reader._ledger.slot, (), "pg", SystemClock())
+        assert (place.database.slot is None) == ends
 
     asyncio.run(body())

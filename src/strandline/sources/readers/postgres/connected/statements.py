@@ -18,6 +18,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.pgoutput import Identity, lsn_number
 from strandline.sources.readers.postgres.server import (
     Published,
+    SlotInUse,
     SlotStanding,
     Standing,
     UpstreamColumn,
@@ -228,7 +229,7 @@ def refused(place: str, what: str, state: str, why: str) -> SourceError | Unavai
                 "the source and its tables here, and create them anew"
             )
         case "55006":
-            return Unavailable(f"{place}: {what}: another session has the slot: {why}")
+            return SlotInUse(f"{place}: {what}: another session has the slot: {why}")
         case "55P03":
             return Unavailable(f"{place}: {what}: another reader of this source is at it")
         case "53400":
