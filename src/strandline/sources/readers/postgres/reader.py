@@ -225,7 +225,9 @@ class PostgresReader:
         if why := self._ledger.tables[table].left:
             if begins:  # another snapshot has what was left out
                 await self._release()
-                raise Unavailable(f"the publication was altered since the snapshot of table {table!r}: {why}")
+                raise Unavailable(
+                    f"the publication was altered since the snapshot of table {table!r}: another one is taken"
+                )
             raise SourceError(why)
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
