@@ -114,7 +114,8 @@ class Core:
         self._time: int | None = None  # the time of the tick that runs, once it has one
         self.overdue: Callable[[Mapping[str, str]], None] = lambda _: None
         """Called with what a tick that runs long waits for, as often as that is looked at; must not raise or block."""
-        self._asked: set[str] = set()  # dropped sources, by their readers' shards, whose upstream was asked in vain
+        self.asked: set[str] = set()
+        """Dropped sources, by their readers' shards, whose upstream was asked here in vain."""
         self._readers: dict[str, ReadHandle] = {}
         self._held: dict[str, ReadHandle] = {}
         self._claimed: tuple[int, Holder] | None = None  # the generation that the catalog may say is this environment's
@@ -284,10 +285,13 @@ class Core:
         Each environment asks an upstream once to let go what it keeps: one that is gone must not delay each tick.
         """
         writing = self.require_writing()
-        if asked := [left for left in self.catalog.left if left.progress not in self._asked]:
-            released, problems = await release(asked, self.assembly.connectors, self.client, writing.epoch)
+        if asked := [left for left in self.catalog.left if left.progress not in self.asked]:
+            have = self.assembly
+            released, problems = await release(
+                asked, self.catalog, have.connectors, self.client, writing.epoch, have.together
+            )
             for shard, problem in problems.items():
-                self._asked.add(shard)
+                self.asked.add(shard)
                 self.problems.note(shard, problem)
             if released:
                 await self.give_up(released)

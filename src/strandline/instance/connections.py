@@ -5,7 +5,7 @@ Source: design page "the house planned" (core logic over injected protocols).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from strandline.algebra.schema import Schema
@@ -59,8 +59,11 @@ class Connectors(Protocol):
         """
         ...
 
-    async def release(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+    async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> None:
         """Have upstream let go what it keeps for ``source``, which was dropped and has no outputs.  Idempotent.
+
+        ``others``: the readers' own shards of the sources of this connector that were not dropped.  What upstream keeps
+        for one of them is left.
 
         Raises what stores raise, `FencedError` if a newer epoch was admitted, and `Unavailable`, `SourceError` or
         `ConfigError`, which say what is left there.

@@ -60,6 +60,8 @@ class Keyed:
 
 Records: TypeAlias = Plain | TakenBack | Keyed
 """What the records of a table are; `sources.envelopes` makes updates of them."""
+Progress: TypeAlias = Callable[[], Awaitable[RecordShard]]
+"""Opens a reader's own shard, which holds its notes."""
 
 
 class SourceReader(Protocol):
@@ -171,7 +173,7 @@ class Surroundings:
     decoder: FileDecoder
     messages: MessageDecoder
     epoch: int
-    progress: Callable[[], Awaitable[RecordShard]]
+    progress: Progress
 
     @property
     def schema(self) -> Schema:
@@ -200,8 +202,9 @@ class ReaderKind(Generic[O]):
     FROM SOURCE) and is no collection itself; then ``check_table`` is asked, and ``check`` never.  ``ask_table`` asks
     upstream whether it has a table as declared: it raises `SourceError` if not, and `Unavailable` within seconds if
     there is no answer.  ``discovery``: how to find out what there is to read.  ``release`` has upstream let go what it
-    keeps for a source that was dropped, if the source's notes say that it is its own; None: upstream keeps nothing.  It
-    is idempotent, and raises `Unavailable` or `SourceError`, which say what is left.
+    keeps for a source that was dropped, if the source's notes say that it is its own and those of no other source of
+    this kind do; it is given how to open these others' shards.  None: upstream keeps nothing.  It is idempotent, and
+    raises `Unavailable` or `SourceError`, which say what is left.
     """
 
     name: str
@@ -213,4 +216,4 @@ class ReaderKind(Generic[O]):
     check_table: Callable[[O, str, Schema], None] = any_table
     ask_table: Callable[[O, str, Schema], Awaitable[None]] | None = None
     discovery: Discovery[Any] | None = None
-    release: Callable[[O, Surroundings], Awaitable[None]] | None = None
+    release: Callable[[O, Surroundings, Sequence[Progress]], Awaitable[None]] | None = None

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
-from tests.controller.defining.test_sources import ACCOUNTS, BANK, HERE, Place, do
+from tests.controller.defining.test_sources import ACCOUNTS, BANK, HERE, SOURCE, Place, do
 
+from strandline.controller.location.catalog import Catalog, Left
+from strandline.controller.location.dropped import release
 from strandline.controller.location.items import SharedSource
 from strandline.errors import Unavailable
-from strandline.sources.reader import Surroundings
+from strandline.sources.reader import Progress, Surroundings
 from strandline.testing.kinds import ListOptions
 from strandline.testing.simulation.kernel import run_sync
 from strandline.wiring import registry
+from strandline.wiring.loop import side_by_side
 
 DROPS = ("DROP TABLE accounts", "DROP SOURCE bank")
 
@@ -23,10 +29,12 @@ class Keeping(Place):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(monkeypatch)
         self.released: list[str] = []
+        self.others: list[int] = []  # how many other sources there were at each release
         self.away = False
         monkeypatch.setitem(registry.READERS, "tables", replace(self.kinds.tables, release=self._release))
 
-    async def _release(self, options: ListOptions, given: Surroundings) -> None:
+    async def _release(self, options: ListOptions, given: Surroundings, others: Sequence[Progress]) -> None:
+        self.others.append(len([await progress() for progress in others]))
         await given.progress()  # the shard that says what is the source's own is open still
         if self.away:
             raise Unavailable("slot 'x' is left there")
@@ -120,3 +128,55 @@ def test_a_process_that_dies_after_the_drop_leaves_it_to_the_next(place: Keeping
     assert place.released == []
     core = place.open()
     assert (place.released, core.catalog.left) == (["one"], ())
+
+
+def test_a_release_knows_the_sources_that_are_there_still(place: Keeping) -> None:
+    """Damage: a slot that a living source made by the same name goes with the one that was dropped."""
+    core = place.open()
+    do(core, HERE, BANK, SOURCE, DROPS[1])
+    place.away = True
+    do(core, BANK, DROPS[1], BANK)
+    run_sync(core.close())
+    place.open()
+    assert place.others == [0, 0, 1]
+
+
+@pytest.mark.parametrize("text", [DROPS[1], "DROP SOURCE IF EXISTS bank"])
+def test_a_drop_that_is_repeated_asks_upstream_before_it_gives_up(
+    place: Keeping, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Damage: a DROP whose answer was lost leaves a slot behind that no problem names."""
+    core = place.open()
+    do(core, HERE, BANK)
+
+    async def fails(item: object) -> None:
+        raise Unavailable("the store is away")
+
+    with monkeypatch.context() as patched, pytest.raises(Unavailable):
+        patched.setattr(core, "stop", fails)
+        do(core, text)
+    place.away = True
+    do(core, text)
+    assert len(core.catalog.left) == len(core.all_problems()) == 1
+    do(core, text)
+    assert (place.released, core.catalog.left, core.all_problems()) == ([], (), {})
+
+
+def test_upstreams_are_asked_at_the_same_time() -> None:
+    """Damage: an environment opens minutes later, since it waits for each server that is gone, one after the other."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.asked = asyncio.Barrier(2)
+
+        async def release(self, *_: object) -> None:
+            await self.asked.wait()
+
+    async def body() -> None:
+        lost = [Left(name, "list", {}, f"s-{name}") for name in ("one", "two")]
+        nothing: Any = None
+        async with asyncio.timeout(5):
+            found = await release(lost, Catalog(), cast("Any", Slow()), nothing, 1, side_by_side)
+        assert found == ({"s-one", "s-two"}, {})
+
+    asyncio.run(body())

@@ -91,6 +91,7 @@ def followed(options: Mapping[str, str]) -> Iterator[Upstream]:
 
     The table, its publication and its slot go with the context.
     """
+    _drop_slot(options, _FOLLOWED)  # of a run that was killed, like the table and the publication
     databases.run(
         options,
         f"DROP TABLE IF EXISTS {_FOLLOWED}",
@@ -119,6 +120,7 @@ async def _ours(
 ) -> dict[str, Any]:
     """Return the seconds of the tick that takes the table, of the one that takes the changes, and of their floor."""
     into.mkdir(parents=True)
+    _drop_slot(options, slot)  # of a run that was killed
     given = ", ".join(f"{name} = '{text}'" for name, text in options.items())
     try:
         async with opened(session, into) as env:

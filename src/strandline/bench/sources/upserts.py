@@ -178,7 +178,7 @@ class _Logs:
         records = Keyed(("id",)) if source.name == "keyed" else Plain()
         return _LogReader(self.logs[source.name], self.engine, records)
 
-    async def release(self, source: RunIngestion, client: PersistClient, epoch: int) -> None:
+    async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> None:
         """See `Connectors.release`: they keep nothing."""
 
 

@@ -154,7 +154,8 @@ def _bound(core: Core, bind: statements.Bind) -> BoundTable:
 async def drop(core: Core, statement: statements.Drop) -> None:
     """DROP, and delete what nothing else uses of it: a day later, and not before the last lease on it has ended.
 
-    A source whose upstream could not be released is given up by a second DROP: then upstream keeps what it has.
+    A source whose upstream could not be released is given up by a second DROP: then upstream keeps what it has.  A DROP
+    that is repeated because its outcome was unknown asks upstream first, and gives up nothing.
 
     Raises `DefinitionError` if there is no such item, or something still reads it (named).
     """
@@ -162,7 +163,8 @@ async def drop(core: Core, statement: statements.Drop) -> None:
     name = statement.name.lower()
     left = frozenset(each.progress for each in core.catalog.left if each.name.lower() == name)
     if left and statement.kind == "source" and core.catalog.find(name) is None:
-        await core.give_up(left)
+        if given_up := left & core.asked:
+            await core.give_up(given_up)
         await core.close_dropped()
         return
     with within(statement.at):

@@ -36,10 +36,13 @@ from strandline.persist.handles.register import Register, refuse_future_json
 from strandline.store.seal import refuse_future
 
 KEY: Final = "catalog"
-FORMAT: Final = 2
+FORMAT: Final = 3
 FORMAT_OF_SHARED: Final = 2
 """The first format that knows connections and shared sources; a catalog without them is kept in the first of all."""
-assert FORMAT_OF_SHARED <= FORMAT
+FORMAT_OF_LEFT: Final = 3
+"""The first format that knows sources that are `left`.  An earlier version would forget them, so a catalog is kept in
+this one while it has some."""
+assert FORMAT_OF_SHARED < FORMAT_OF_LEFT <= FORMAT
 I = TypeVar("I", bound=Item)  # noqa: E741 - a kind of item
 ERRORS_SUFFIX: Final = "_errors"
 """Behind a source's name: under which name its errors are read."""
@@ -103,10 +106,8 @@ class Catalog(msgspec.Struct, frozen=True):
             if isinstance(item, Source | SharedSource) and item.progress not in kept_shards
         )
         given_up = shards_of(self.items) - kept_shards - {each.progress for each in left}
-        new = any(isinstance(item, Connection | SharedSource | SourceTable) for item in items.values())
-        kept = max(self.format, FORMAT_OF_SHARED) if new else self.format
         dropped = (*self.dropped, *sorted(given_up))
-        return msgspec.structs.replace(self, format=kept, items=items, dropped=dropped, left=(*self.left, *left))
+        return _formatted(msgspec.structs.replace(self, items=items, dropped=dropped, left=(*self.left, *left)))
 
     def with_item(self, item: Item) -> Catalog:
         """Return the catalog with ``item``, in the place of what had its name."""
@@ -128,7 +129,7 @@ class Catalog(msgspec.Struct, frozen=True):
         """Return the catalog once upstream keeps nothing more for the sources with these shards."""
         left = tuple(each for each in self.left if each.progress not in progress)
         gone = tuple(each.progress for each in self.left if each.progress in progress)
-        return msgspec.structs.replace(self, dropped=(*self.dropped, *gone), left=left)
+        return _formatted(msgspec.structs.replace(self, dropped=(*self.dropped, *gone), left=left))
 
     def collection(self, name: str) -> Collected:
         """Return the table, source or view called ``name`` (names are compared without case).
@@ -168,6 +169,11 @@ class Catalog(msgspec.Struct, frozen=True):
         tables = (item for item in self.items.values() if isinstance(item, SourceTable))
         return [table for table in tables if table.source == source.lower()]
 
+    def readers_of(self, connector: str) -> list[str]:
+        """Return the readers' own shards of all sources of a connector."""
+        sources = (item for item in self.items.values() if isinstance(item, Source | SharedSource))
+        return [source.progress for source in sources if source.connector == connector]
+
     def source_options(self, item: Fed | SharedSource) -> dict[str, str]:
         """Return the options of a source, its connections' and its own; of its table, that table's before the source's.
 
@@ -189,6 +195,14 @@ class Catalog(msgspec.Struct, frozen=True):
     def of_kind(self, kind: type[Item]) -> list[Item]:
         """Return all items of one class, in the order they were created."""
         return [item for item in self.items.values() if isinstance(item, kind)]
+
+
+def _formatted(catalog: Catalog) -> Catalog:
+    """Return the catalog in the first format that knows all that it has, or in the one that it was in before."""
+    kept = catalog.format if catalog.format < FORMAT_OF_LEFT else 1
+    if any(isinstance(item, Connection | SharedSource | SourceTable) for item in catalog.items.values()):
+        kept = max(kept, FORMAT_OF_SHARED)
+    return msgspec.structs.replace(catalog, format=FORMAT_OF_LEFT if catalog.left else kept)
 
 
 def shards_of(items: Mapping[str, Item]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
+from tests.sources.readers.postgres import test_looks_over_lists as looks
 from tests.sources.readers.postgres import test_reader_over_lists as laws
 from tests.sources.readers.postgres.test_reader_over_lists import SCHEMA, Place, rows
 
@@ -173,9 +174,22 @@ def _once(patch):
         try:
             await gather(self, *args)
         finally:
-            self._standing = seen
+            self._standing, self._looked = seen, self._log.upper
 
     patch.setattr(PostgresReader, "_gather", unseen)
+
+
+def _read_unseen(patch):
+    """Let a range count as read though the look after its peek failed."""
+    gather = PostgresReader._gather
+
+    async def counted(self, *args):
+        try:
+            await gather(self, *args)
+        finally:
+            self._looked = self._log.upper
+
+    patch.setattr(PostgresReader, "_gather", counted)
 
 
 async def _dropped_unasked(server, *_):
@@ -199,6 +213,10 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] =
         _once,
         laws.test_a_publication_that_is_seen_late_stops_the_table,
     ),
+    "a range counts as read before the look after its peek": (
+        _read_unseen,
+        looks.test_a_range_counts_as_read_once_the_look_after_its_peek_was_made,
+    ),
     "half of what a peek sent stays": (lambda patch: patch.setattr(Log, "_abandon", Log.begin), histories),
     "a cancelled peek may still add": (
         lambda patch: patch.setattr(Log, "begin", lambda self: (self._begin(), self._add)[1]),
@@ -216,6 +234,10 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] =
     "a dropped source takes any slot of its name with it": (
         lambda patch: patch.setattr(laws, "released", _dropped_unasked),
         partial(laws.test_the_slot_of_a_dropped_source_is_dropped_if_it_is_its_own, made=True),
+    ),
+    "a dropped source takes a slot with it that a living source made": (
+        lambda patch: patch.setattr(laws, "released", _dropped_unasked),
+        laws.test_a_slot_that_another_source_has_made_by_the_same_name_is_left_to_it,
     ),
 }
 """Mistakes, and the law that must notice each."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import CorruptionError, SourceError
+from strandline.errors import CorruptionError, SourceError, Unavailable
 from strandline.sources.readers.postgres.log import Log
 from strandline.sources.readers.postgres.pgoutput import DamagedMessage, Identity
 from strandline.sources.readers.postgres.tables import Reading, noted
@@ -121,3 +123,27 @@ def test_files_go_with_what_is_forgotten(database):
     assert len(list(Path(directory).iterdir())) == 1
     log.close()
     assert not Path(directory).exists()
+
+
+def test_a_peek_that_was_finished_adds_nothing_afterwards(database):
+    """Damage: the thread of an earlier peek adds its changes once more."""
+    log, start = log_of(database), database.at
+    database.commit(insert("t", (b"1", b"a")))
+    take = log.begin()
+    take(messages(database))
+    log.finish(database.at)
+    database.commit(insert("t", (b"2", b"a")))
+    with pytest.raises(Unavailable, match="was given up"):
+        take(messages(database))
+    assert ids(taken(log, database), start, database.at) == [1, 2]
+
+
+def test_a_peek_that_cannot_be_put_aside_is_forgotten(database, monkeypatch):
+    """Damage: the disk is full for a moment, and the changes of a peek are there twice afterwards."""
+    log, start = log_of(database, held_bytes_max=0), database.at
+    database.commit(insert("t", (b"1", b"a")))
+    with monkeypatch.context() as patched, pytest.raises(Unavailable, match="put aside"):
+        patched.setattr(pa.ipc, "new_file", Mock(side_effect=OSError("no space left on device")))
+        taken(log, database)
+    assert ids(taken(log, database), start, database.at) == [1]
+    log.close()

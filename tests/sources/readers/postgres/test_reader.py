@@ -28,6 +28,7 @@ from strandline.sources.readers.postgres.options import PostgresOptions
 from strandline.sources.readers.postgres.reader import PARTITION
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.testing.contracts.reader_contract import ReaderContract
+from strandline.testing.doubles import HandClock
 
 pytestmark = pytest.mark.server
 
@@ -741,7 +742,7 @@ def test_the_slot_of_a_dropped_source_is_dropped(place):
         await reader.upstream_frontier()
         assert place.database.run(slots) == [("own_slot",), ("theirs",)]
         for _ in range(2):
-            await released(reader._server, reader._ledger.slot, "the server")
+            await released(reader._server, reader._ledger.slot, (), "the server", HandClock())
             assert place.database.run(slots) == [("theirs",)]
         place.database.run("SELECT pg_drop_replication_slot('theirs')")
 

@@ -6,7 +6,7 @@ Source: design page "sources" (sources to build: postgres).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -15,20 +15,24 @@ from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.persist.handles.plane import Engine
 from strandline.sources.kinds import ConnectionKind, Discovered, Discovery
-from strandline.sources.reader import ReaderKind, Surroundings
+from strandline.sources.reader import Progress, ReaderKind, Surroundings
 from strandline.sources.readers.postgres import slot
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote, not_noted
 from strandline.sources.readers.postgres.options import PostgresConnection, PostgresOptions, slot_of, table_name
 from strandline.sources.readers.postgres.pgoutput import Identity
 from strandline.sources.readers.postgres.reader import PostgresReader
 from strandline.sources.readers.postgres.rows import values
-from strandline.sources.readers.postgres.server import Server, UpstreamTable
+from strandline.sources.readers.postgres.server import Server, SlotInUse, UpstreamTable
 from strandline.sources.readers.postgres.tables import Reading, noted
+from strandline.store.clock import Clock
 
 ASK_SECONDS_MAX: Final = 5.0
 """How long CREATE TABLE waits for an answer of the server."""
 RELEASE_SECONDS_MAX: Final = 15.0
 """How long DROP SOURCE waits for the server to drop the slot."""
+AGAIN_SECONDS: Final = 0.5
+"""How long it waits before it asks again for a slot that a session reads."""
+assert AGAIN_SECONDS < RELEASE_SECONDS_MAX
 
 
 async def opened(
@@ -79,35 +83,49 @@ async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader
         raise
 
 
-async def released(server: Server, note: SlotNote, place: str) -> None:
+async def released(server: Server, note: SlotNote, others: Iterable[SlotNote], place: str, clock: Clock) -> None:
     """Drop the slot that ``note`` says is the source's own, if it is there.
+
+    ``others``: the notes of sources that are not dropped.  A slot that one of them has made by the same name is left to
+    it: no two slots of a cluster have one name, so the slot of ``note`` went before.
+
+    The source's own peek, which was cancelled a moment ago, may have the slot still: then it is asked again.
 
     Raises `Unavailable` or `SourceError`, which name the slot that is left.
     """
+    reading = ""
     try:
         async with asyncio.timeout(RELEASE_SECONDS_MAX):
             standing = await server.standing()
             if (standing.system, standing.database) != (note.system, note.database):
                 raise SourceError(f"another database answers: the slot was made on cluster {note.system}")
-            if standing.slot is not None:
-                await server.drop_slot()
+            theirs = any((other.system, other.name) == (note.system, note.name) for other in others)
+            while standing.slot is not None and not theirs:
+                try:
+                    await server.drop_slot()
+                except SlotInUse as error:
+                    reading = str(error)
+                    await clock.sleep(AGAIN_SECONDS)
+                else:
+                    break
     except (SourceError, Unavailable, TimeoutError) as error:
-        why = str(error) or f"no answer for {RELEASE_SECONDS_MAX} s"
+        why = str(error) or reading or f"no answer for {RELEASE_SECONDS_MAX} s"
         raise Unavailable(
             f"replication slot {note.name!r} is left on {place}, where it keeps the log ({why}): run "
             f"SELECT pg_drop_replication_slot('{note.name}') there, or open the location again when it answers"
         ) from error
 
 
-async def _release(options: PostgresOptions, given: Surroundings) -> None:
+async def _release(options: PostgresOptions, given: Surroundings, others: Sequence[Progress]) -> None:
     from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
 
     note = (await Ledger.open(await given.progress(), given.epoch)).slot
     if note is None:
         return
+    theirs = [(await Ledger.open(await progress(), given.epoch)).slot for progress in others]
     server = PsycopgServer(options, options.publication, note.name)
     try:
-        await released(server, note, options.place)
+        await released(server, note, filter(None, theirs), options.place, given.clock)
     finally:
         await server.close()
 

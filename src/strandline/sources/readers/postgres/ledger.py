@@ -58,6 +58,12 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     left: str = ""
 
 
+class LeftNote(msgspec.Struct, frozen=True, tag="left"):
+    """How the note of a table that left is written: a version that would read the table on cannot read this."""
+
+    note: TableNote
+
+
 def not_noted(table: str) -> TableNote:
     """Return the note that nothing is known of ``table``: it was dropped here, or upstream never had it as declared."""
     return TableNote(table, None, (), "")
@@ -65,7 +71,7 @@ def not_noted(table: str) -> TableNote:
 
 Note: TypeAlias = SlotNote | TableNote
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(SlotNote | TableNote)
+_decoder: Final = msgspec.json.Decoder(SlotNote | TableNote | LeftNote)
 
 
 class Ledger:
@@ -107,7 +113,8 @@ class Ledger:
         """
         while not self._holds(note):
             at = self._known
-            match await self._shard.append([Record(_encoder.encode(note), at, 1)], Frontier(at), Frontier(at + 1)):
+            written = LeftNote(note) if isinstance(note, TableNote) and note.left else note
+            match await self._shard.append([Record(_encoder.encode(written), at, 1)], Frontier(at), Frontier(at + 1)):
                 case Appended():
                     self._take(note)
                     self._known = at + 1
@@ -119,8 +126,10 @@ class Ledger:
     def _holds(self, note: Note) -> bool:
         return note == (self.slot if isinstance(note, SlotNote) else self.tables.get(note.table))
 
-    def _take(self, note: Note) -> None:
+    def _take(self, note: Note | LeftNote) -> None:
         match note:
+            case LeftNote(left):
+                self._take(left)
             case SlotNote():
                 self.slot = note
             case TableNote():

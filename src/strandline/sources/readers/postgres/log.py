@@ -168,10 +168,19 @@ class Log:
                             self._stop(known[0], TRUNCATED)
 
     def finish(self, upto: int | None) -> None:
-        """All transactions before ``upto`` were taken; None: those that were taken are all up to the last of them."""
-        for reading in self._readings.values():
-            self._cut(reading)
-        self.upper = max(self.upper, self._ends if upto is None else upto)
+        """All transactions before ``upto`` were taken; None: those that were taken are all up to the last of them.
+
+        Raises `Unavailable`: they cannot be put aside, and are forgotten.
+        """
+        with self._guard:
+            try:
+                for reading in self._readings.values():
+                    self._cut(reading)
+            except BaseException:
+                self._abandon()
+                raise
+            self.upper = max(self.upper, self._ends if upto is None else upto)
+            self.begin()
 
     def abandon(self) -> None:
         """Forget what came since `begin`: it was not all."""

@@ -76,6 +76,7 @@ class PostgresReader:
         self._step_changes = step_changes
         self._log = Log(self._noted())
         self._confirmed: int | None = None  # where the slot stands, as last seen
+        self._looked = 0  # how far the log was read when upstream was looked at last
         self._reached = 0
         self._bound = 0  # what was bound, also by an earlier process
         self._snapshot: Snapshot | None = None
@@ -126,7 +127,7 @@ class PostgresReader:
             start = self._begun(table, upper) if begins else first.lower[PARTITION]
             if not begins:
                 await self._taken(table)
-            if not (self._log.lower <= start and upper <= self._log.upper):
+            if not (self._log.lower <= start and upper <= min(self._log.upper, self._looked)):
                 await self._standing()
                 await self._gather(upper, None)
             self._refuse_forgotten(start)
@@ -180,7 +181,9 @@ class PostgresReader:
     async def _standing(self) -> Standing:
         """Ask how upstream stands; make the slot if it was never made."""
         read = max(self._bound, self._reached, self._log.upper)
+        before = self._log.upper
         standing, there = await self._watch.look(self._readings, read)
+        self._looked = max(self._looked, before)
         self._confirmed = there.confirmed
         self._notices = slot.notices(standing)
         return standing
@@ -222,7 +225,9 @@ class PostgresReader:
         if why := self._ledger.tables[table].left:
             if begins:  # another snapshot has what was left out
                 await self._release()
-                raise Unavailable(f"the publication was altered since the snapshot of table {table!r}: {why}")
+                raise Unavailable(
+                    f"the publication was altered since the snapshot of table {table!r}: another one is taken"
+                )
             raise SourceError(why)
 
     # --- snapshots ---------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from strandline.errors import Unavailable
 from strandline.sources.readers.postgres.pgoutput import Identity
 
 
@@ -99,6 +100,10 @@ class UpstreamTable:
     oid: int | None = None
 
 
+class SlotInUse(Unavailable):
+    """A session of the server reads the slot."""
+
+
 Take = Callable[[Sequence[bytes]], None]
 """What is given messages, or rows, some at a time.  Called in another thread, one call at a time."""
 
@@ -146,7 +151,7 @@ class Server(Protocol):
         ...
 
     async def drop_slot(self) -> None:
-        """Drop the slot.  Does nothing if it is not there."""
+        """Drop the slot.  Does nothing if it is not there.  Raises `SlotInUse` while a session reads it."""
         ...
 
     async def tables(self) -> tuple[UpstreamTable, ...]:

@@ -97,8 +97,8 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
     if missing:
         there = ", ".join(column.name for column in upstream.columns)
         raise SourceError(
-            f"table {reference!r} has no column {', '.join(missing)} in the publication; it has {there}; "
-            "drop the table here and create it with these"
+            f"table {reference!r} has no column {', '.join(missing)} in the publication; it has {there}: "
+            "declare the table with these"
         )
     columns = {name: column for name, column in found.items() if column is not None}
     key = None

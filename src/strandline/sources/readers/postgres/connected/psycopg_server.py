@@ -11,8 +11,8 @@ for long) it is durable and not seen.  For the moment between a commit in the lo
 snapshot waits (`UNSETTLED`); else it would miss a row for good.  The slot is dropped at once: the transaction keeps
 what it sees.
 
-Making a slot waits for all transactions that run.  That may take long, so it goes on in its thread while calls that
-ask for it raise `Unavailable`.
+Making a slot waits for all transactions that run.  That may take hours, so it goes on in a thread that nothing else
+needs, while calls that ask for it raise `Unavailable`.
 
 Source: PostgreSQL's manual, "Streaming Replication Protocol", "Logical Decoding Concepts" (exported snapshots).
 """
@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias, TypeVar
@@ -50,7 +51,7 @@ Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 READ_SECONDS_MAX: Final = 600.0
 """How long the server may decode its log before the first change comes."""
 MAKE_SECONDS_MAX: Final = 24 * 3600.0
-"""How long a slot may wait for the transactions that run."""
+"""How long a slot may wait for the transactions that run, and a snapshot for those that it counts as committed."""
 PATIENCE_SECONDS: Final = 5.0
 """How long a call waits for what may take long, before it says so."""
 LOCK_SECONDS_MAX: Final = 10.0
@@ -70,6 +71,7 @@ class PsycopgServer:
         self._guard = threading.Lock()
         self._connection: BoundedConnection | None = None
         self._making: dict[str, asyncio.Future[Any]] = {}
+        self._threads = ThreadPoolExecutor(2, "strandline-postgres")  # one makes the slot, one the snapshot
         self._others: set[BoundedConnection] = set()
         self._ends = False
 
@@ -133,16 +135,26 @@ class PsycopgServer:
         for making in self._making.values():
             making.add_done_callback(_abandon)
         self._making.clear()
+        self._threads.shutdown(wait=False)
         connections = [*self._others, *([self._connection] if self._connection else [])]
         await asyncio.to_thread(_end, connections)
 
     def _settle(self, seen: str) -> None:
         """Wait until what a snapshot counts as committed is noted as such."""
         with self._other() as connection:
-            while connection.execute(statements.UNSETTLED, {"snapshot": seen}).fetchone() != (0,):
+            for _ in range(round(MAKE_SECONDS_MAX / WAIT_SECONDS)):
+                if connection.execute(statements.UNSETTLED, {"snapshot": seen}).fetchone() == (0,):
+                    return
                 if self._ends:
-                    raise Unavailable(f"{self._place}: the reader was closed")
+                    raise self._closed()
                 threading.Event().wait(WAIT_SECONDS)
+        raise Unavailable(
+            f"{self._place}: transactions that are in the log have not been shown for {MAKE_SECONDS_MAX:.0f} s: see "
+            "that the synchronous standbys answer; the snapshot begins anew"
+        )
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"{self._place}: the reader was closed")
 
     async def _made(self, what: str, make: Callable[[], Any]) -> Any:
         """Return what ``make`` makes in its thread, perhaps begun by an earlier call.
@@ -151,7 +163,9 @@ class PsycopgServer:
         """
         making = self._making.get(what)
         if making is None:
-            making = self._making[what] = asyncio.get_running_loop().run_in_executor(None, make)
+            if self._ends:
+                raise self._closed()
+            making = self._making[what] = asyncio.get_running_loop().run_in_executor(self._threads, make)
             await asyncio.wait([making], timeout=PATIENCE_SECONDS)
         if not making.done():
             raise Unavailable(f"{self._place}: the {what} waits for transactions that run there{await self._running()}")
@@ -223,7 +237,7 @@ class PsycopgServer:
 
     def _connect(self, **more: Any) -> BoundedConnection:
         if self._ends:
-            raise Unavailable(f"{self._place}: the reader was closed")
+            raise self._closed()
         return BoundedConnection.connect(**parameters(self._options), **more, autocommit=True)
 
     @contextmanager

@@ -18,6 +18,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.pgoutput import Identity, lsn_number
 from strandline.sources.readers.postgres.server import (
     Published,
+    SlotInUse,
     SlotStanding,
     Standing,
     UpstreamColumn,
@@ -45,10 +46,12 @@ _PUBLISHED: Final = """
                         to_jsonb(r)->>'prqual' IS NOT NULL OR to_jsonb(r)->>'prattrs' IS NOT NULL
                     FROM upwards JOIN pg_publication_rel AS r ON r.prrelid = upwards.oid AND r.prpubid = pub.oid
                 {schemas}
-            ) AS found (entry, partial)) AS e
+            ) AS found (entry, partial) HAVING count(*) > 0) AS e
 """
 """How a publication has its tables: each row of the catalog by which it does, by its number and version (``xmin``).
 
+The view pg_publication_tables shows what is committed now, the other catalogs what the statement's snapshot sees.  A
+table that joined since that snapshot has no entry yet, and is left out.
 Freezing keeps ``xmin``.  The type of a table's rows gets another version with each rename and move of the table.
 """
 _SCHEMAS: Final = """
@@ -226,7 +229,7 @@ def refused(place: str, what: str, state: str, why: str) -> SourceError | Unavai
                 "the source and its tables here, and create them anew"
             )
         case "55006":
-            return Unavailable(f"{place}: {what}: another session has the slot: {why}")
+            return SlotInUse(f"{place}: {what}: another session has the slot: {why}")
         case "55P03":
             return Unavailable(f"{place}: {what}: another reader of this source is at it")
         case "53400":

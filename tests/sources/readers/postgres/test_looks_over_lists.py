@@ -1,0 +1,102 @@
+"""When the PostgreSQL reader looks at its server, and what is true of what it read before the look.  Over lists."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import count
+
+import msgspec
+import pytest
+from tests.sources.readers.postgres.test_reader_over_lists import Place, rows
+
+from strandline.errors import SourceError, Unavailable
+from strandline.frontier.gauge import Offsets
+from strandline.sources.readers.postgres import kind
+from strandline.sources.readers.postgres.connected import statements
+from strandline.sources.readers.postgres.ledger import SlotNote, TableNote
+from strandline.sources.readers.postgres.reader import PARTITION
+from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.store.system import SystemClock
+
+
+@pytest.fixture
+def place():
+    """A keyed table."""
+    return Place()
+
+
+def test_a_range_counts_as_read_once_the_look_after_its_peek_was_made(place):
+    """Damage: the connection breaks after a peek, and what a change of the publication hid is missing for good."""
+
+    async def body():
+        database, reader = place.database, await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        before = database.published("t")
+        database.leave("t")
+        await place.produce()
+        database.join("t")
+        upper = Offsets({PARTITION: database.at})  # as an earlier process has bound it
+        look, looks = reader.server.standing, count()
+
+        async def breaks():
+            match next(looks):
+                case 0:
+                    return replace(await look(), published={("public", "t"): before})
+                case 1:
+                    raise Unavailable("the connection is lost")
+                case _:
+                    return await look()
+
+        reader.server.standing = breaks
+        later = Slice(2, begun, upper)
+        with pytest.raises(Unavailable):
+            await rows(place, reader, later)
+        with pytest.raises(SourceError, match="create it anew"):
+            await rows(place, reader, later)
+
+    asyncio.run(body())
+
+
+def test_an_earlier_version_refuses_the_notes_of_a_table_that_left(place):
+    """Damage: one step back reads a table on, from which changes are missing."""
+    known = msgspec.json.Decoder(SlotNote | TableNote)
+
+    async def body():
+        ledger = await place.ledger()
+        for left, why in (("", nullcontext()), ("it left", pytest.raises(msgspec.ValidationError))):
+            note = TableNote("t", ("id",), (), "id INT", left=left)
+            await ledger.write(note)
+            assert (await place.ledger()).tables == {"t": note}
+            with why:
+                for record in await ledger._shard.contents():
+                    known.decode(record.data)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_slot_that_is_read_for_a_moment_is_dropped_all_the_same(place, monkeypatch, ends):
+    """Damage: DROP SOURCE leaves a slot behind whenever a peek was under way."""
+    monkeypatch.setattr(kind, "RELEASE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(kind, "AGAIN_SECONDS", 0.01)
+
+    async def body():
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        drop, tries = reader.server.drop_slot, count()
+
+        async def busy():
+            if not ends or next(tries) < 3:
+                raise statements.refused("pg", "its slot", "55006", 'slot "s" is active for PID 7')
+            await drop()
+
+        reader.server.drop_slot = busy
+        outcome = nullcontext() if ends else pytest.raises(Unavailable, match="'s' is left on pg.*for PID 7")
+        with outcome:
+            await kind.released(reader.server, reader._ledger.slot, (), "pg", SystemClock())
+        assert (place.database.slot is None) == ends
+
+    asyncio.run(body())

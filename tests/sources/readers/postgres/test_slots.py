@@ -1,0 +1,86 @@
+"""What holds a slot on a real server, and what waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import psycopg
+import pytest
+from tests.sources.readers.postgres.conftest import begin
+
+from strandline.errors import Unavailable
+from strandline.options import understood
+from strandline.sources.readers.postgres.connected import psycopg_server, statements
+from strandline.sources.readers.postgres.connected.bounded import parameters
+from strandline.sources.readers.postgres.kind import released
+from strandline.sources.readers.postgres.options import PostgresOptions
+from strandline.store.system import SystemClock
+
+pytestmark = pytest.mark.server
+
+
+def test_a_slot_that_a_session_reads_for_a_moment_is_dropped(place):
+    """Damage: DROP SOURCE leaves a slot behind whenever a peek was under way."""
+
+    async def body():
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        options = understood("s", PostgresOptions, {**place.database.options, "publication": "p"})
+        given = dict(parameters(options))
+        del given["options"]
+        session = psycopg.connect(**given, autocommit=True, replication="database")
+        begun = session.pgconn.exec_(
+            f"START_REPLICATION SLOT {place.slot} LOGICAL 0/0 (proto_version '1', publication_names 'p')".encode()
+        )
+        assert begun.status == psycopg.pq.ExecStatus.COPY_BOTH
+        assert place.standing("active")
+        ends = threading.Timer(1.0, session.close)
+        ends.start()
+        await released(reader._server, reader._ledger.slot, (), "the server", SystemClock())
+        ends.join()
+        assert (
+            place.database.run("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []
+        )
+
+    asyncio.run(body())
+
+
+def test_a_snapshot_that_waits_takes_no_thread_from_others(place, monkeypatch):
+    """Damage: a long transaction upstream, and a few sources that wait for it, stop all that the process does."""
+    monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
+
+    async def body():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        with place.database.session() as session:
+            session.execute("INSERT INTO t VALUES (1, '1', 'a')")
+            async with asyncio.timeout(10):
+                with pytest.raises(Unavailable, match="snapshot waits for transactions"):
+                    await reader.snapshot(place.table)
+                await reader.upstream_frontier()
+        while reader._server._making:
+            with suppress(Unavailable):
+                await reader.snapshot(place.table)
+        assert await begin(place, reader)
+
+
+def test_a_snapshot_does_not_wait_for_ever_for_what_the_server_does_not_show(place, monkeypatch):
+    """Damage: a standby that never answers keeps a snapshot open upstream, and no message says so."""
+    monkeypatch.setattr(psycopg_server, "MAKE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(statements, "UNSETTLED", "SELECT 1 WHERE %(snapshot)s <> ''")
+
+    async def body():
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        with pytest.raises(Unavailable, match="synchronous standbys answer"):
+            await reader.snapshot(place.table)
+        held = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender' AND datname = current_database()"
+        assert place.database.run("SELECT pg_sleep(0.2)", held) == []
+
+    asyncio.run(body())
+
+    asyncio.run(body())
