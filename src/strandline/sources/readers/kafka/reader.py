@@ -113,7 +113,7 @@ class KafkaReader:
         ranges, self._lazy = await self._ranges(slices), False
         wanted = Ranges(self._options.topic, ranges)
         if self._decoder.connector and not self.likely_small(slices):
-            return await self._by_spark(wanted, ranges, locate=locate)
+            return await self._by_spark(wanted, ranges, slices[0].lower, locate=locate)
         self._long = max(
             self._long, 0 if self.likely_small(slices) else sum(each.upper - each.lower for each in ranges)
         )
@@ -121,7 +121,7 @@ class KafkaReader:
         async for fetched in self._fetched(wanted):
             tables.append(fetched)
             ids |= self._ids(fetched)
-        form = await self._understood(ids)
+        form = await self._understood(ids, slices[0].lower)
         return await self._decoder.messages(pa.concat_tables(tables), self._schema, form, locate=locate)
 
     async def confirm(self) -> None:
@@ -237,13 +237,13 @@ class KafkaReader:
             self._refuse_forgotten(partition, span.lower, ends)
             self._refuse_missing(partition, span.upper, ends)
 
-    async def _by_spark(self, wanted: Ranges, ranges: Sequence[Range], *, locate: bool) -> Rows:
+    async def _by_spark(self, wanted: Ranges, ranges: Sequence[Range], place: Offsets, *, locate: bool) -> Rows:
         await self._check(wanted)
         ids = _NO_IDS
         if locate and self._avro:  # a message may have a schema that is none of its subject's
             async for fetched in self._fetched(wanted):
                 ids |= self._ids(fetched)
-        form = await self._understood(ids, subjects=True)
+        form = await self._understood(ids, place, subjects=True)
         self._lazy = True
         topic = TopicRanges(self._options.topic, tuple(ranges), for_spark(self._options))
         return await self._decoder.ranges(topic, self._schema, form, locate=locate)
@@ -261,7 +261,7 @@ class KafkaReader:
     def _ids(self, fetched: pa.Table) -> frozenset[int]:
         return _NO_IDS.union(*(schema_ids(fetched.column(part)) for part in self._avro))
 
-    async def _understood(self, ids: frozenset[int], *, subjects: bool = False) -> MessageFormat:
+    async def _understood(self, ids: frozenset[int], place: Offsets, *, subjects: bool = False) -> MessageFormat:
         """Return the format with the schemas of these ids, and those of the topic's subjects if asked for.
 
         Those that were needed before are there too: a format that stays as it is can be decoded by a prepared plan.
@@ -270,7 +270,7 @@ class KafkaReader:
         if self._registry is None or not self._avro:
             return self._form
         schemas = await self._registry.schemas(ids)
-        self._awaited.refuse(ids - schemas.keys())
+        self._awaited.refuse(ids - schemas.keys(), place)
         for part in self._avro if subjects else ():
             schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}")
         self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
