@@ -26,7 +26,7 @@ from typing import Final
 import pyarrow as pa
 
 from strandline.algebra import messages
-from strandline.algebra.messages import MessageEncoding, MessageFormat, Range, TopicRanges
+from strandline.algebra.messages import PARTITIONS_MAX, MessageEncoding, MessageFormat, Range, TopicRanges
 from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
@@ -97,6 +97,7 @@ class KafkaReader:
         self._refuse_lost()
         reached = self._reached  # before the brokers answer: another instance may commit what came after that
         topic = await self._look()
+        self._refuse_many(topic)
         if self._beginnings.topic != topic.id or any(p not in self._beginnings for p in topic.partitions):
             await self._register(topic)
         for partition, ends in topic.partitions.items():
@@ -189,6 +190,14 @@ class KafkaReader:
         if self._beginnings.topic != topic.id:
             raise Unavailable(f"topic {self._options.topic!r} was made anew just now; ask again")
 
+    def _refuse_many(self, topic: Topic) -> None:
+        if self._form.shape.keyed and (last := max(topic.partitions, default=0)) >= PARTITIONS_MAX:
+            raise SourceError(
+                f"topic {self._options.topic!r} has a partition {last}, and a source whose rows have keys can order "
+                f"messages of the partitions before {PARTITIONS_MAX} alone: use a topic with fewer partitions, or "
+                "envelope none"
+            )
+
     def _refuse_forgotten(self, partition: int, begun: int, ends: Ends) -> None:
         if ends.low > begun:
             raise SourceError(
@@ -233,7 +242,12 @@ class KafkaReader:
         """Raise `SourceError` if the topic is another one, or no longer has what is wanted."""
         topic = await self._look()
         for partition, span in wanted.spans.items():
-            ends = topic.partitions.get(partition, Ends(0, 0))
+            ends = topic.partitions.get(partition)
+            if ends is None:  # no topic loses a partition: a broker that knows less than others has answered
+                raise Unavailable(
+                    f"topic {self._options.topic!r}: the broker that was asked does not list partition {partition} "
+                    "yet; it is asked again"
+                )
             self._refuse_forgotten(partition, span.lower, ends)
             self._refuse_missing(partition, span.upper, ends)
 
