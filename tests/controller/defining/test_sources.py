@@ -20,9 +20,9 @@ from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import SourceTable
 from strandline.errors import AsOfError, CollectionError, DefinitionError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
+from strandline.sources.ingest import Ingestion
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
-from strandline.sources.ingest import Ingestion
 from strandline.testing.kinds import Kinds
 from strandline.testing.lists.list_assembly import list_assembly
 from strandline.testing.lists.list_engine import listed
