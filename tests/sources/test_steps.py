@@ -50,10 +50,9 @@ class Bank:
         fuse = fuse or Fuse()
         client = self.client(fuse)
         remap = await RemapShard.open(await client.records("remap", epoch), epoch)
-        outputs = []
-        for table in tables:
-            new = await client.reader(table, SCHEMA, table) is None
-            outputs.append(OutputShard(table, SCHEMA, await client.writer(table, epoch, schema=SCHEMA.ddl), new))
+        outputs = [
+            OutputShard(table, SCHEMA, await client.writer(table, epoch, schema=SCHEMA.ddl)) for table in tables
+        ]
         reader, engine = TablesReader(self.upstream), ListEngine(fuse.guard(self.blob))
         return await Ingestion.open(self.clock, engine, fuse.guard(reader), remap, outputs)
 

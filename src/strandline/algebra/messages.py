@@ -34,6 +34,8 @@ RAW: Final[Mapping[str, str]] = {
 FRAME_BYTES: Final = 5
 OFFSET_BITS: Final = 48
 """The bits of an order that hold the offset: a million messages a second fill them in nine years."""
+PARTITIONS_MAX: Final = 1 << (63 - OFFSET_BITS)
+"""The partitions that an order can tell apart: their numbers are below it, so that an order is a bigint."""
 
 
 def order(partition: str, offset: int) -> int:
@@ -46,6 +48,8 @@ def order(partition: str, offset: int) -> int:
 
     >>> order("0", 7) < order("0", 8) < order("1", 0) < order("10", 0), order("", 7)
     (True, 7)
+    >>> order(str(PARTITIONS_MAX - 1), 7) < 1 << 63 <= order(str(PARTITIONS_MAX), 7)
+    True
     """
     return ((int(partition) if partition else 0) << OFFSET_BITS) + offset
 

@@ -174,10 +174,9 @@ class Instance:
             failing.pop_all()
 
     async def _output(self, output: Output, sort: tuple[str, ...]) -> OutputShard:
-        fed, client = output.collection, self._client
-        new = await client.reader(fed.shard, fed.schema, fed.name) is None
-        data = await client.writer(fed.shard, self._epoch, schema=fed.schema.ddl, sort=sort)
-        return OutputShard(output.table, fed.schema, data, new)
+        fed = output.collection
+        data = await self._client.writer(fed.shard, self._epoch, schema=fed.schema.ddl, sort=sort)
+        return OutputShard(output.table, fed.schema, data)
 
     async def _start_task(self, name: str, command: RunMaterialization) -> None:
         readers = [await self._reader(each) for each in command.inputs]

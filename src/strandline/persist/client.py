@@ -99,10 +99,11 @@ class PersistClient:
             FencedError: a newer epoch has been admitted.
             InvalidUsage: the shard is registered with another schema or owner.
         """
+        known = self._machine(shard).opened
         machine = await self._open(shard)
         await machine.commit(lambda state: describe(state, schema, owner, sort))
         self._look_after(machine, merger or await self._merger_of(machine.state, self._merger))
-        handle = WriteHandle(machine, self.ids, epoch, owner=owner)
+        handle = WriteHandle(machine, self.ids, epoch, owner=owner, made=machine.made and not known)
         await handle.admit()
         return handle
 

@@ -66,7 +66,8 @@ class ReportsSnapshots(Protocol):
 class Discovered:
     """Something that could be read: what upstream calls it, its columns, and the options to read it by.
 
-    The options are those that are not given anyway.  ``note``: what a person should know before, one sentence.
+    The options are those that are not given anyway.  ``note``: what a person should know before, one sentence; without
+    columns, why it cannot be read.
     """
 
     name: str

@@ -65,13 +65,12 @@ Stepped: TypeAlias = Advanced | Idle | Stalled
 class OutputShard:
     """An output of a source, open for writing.
 
-    ``table``: what upstream calls it.  ``new``: its shard was made for this incarnation, so none before it read.
+    ``table``: what upstream calls it.
     """
 
     table: str
     schema: Schema
     data: WriteHandle
-    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,9 @@ class Steps:
         self._engine = engine
         self._records: Records | None = None  # what `_envelope` is of
         self._envelope: Envelope | None = None
-        # Times before it may have been read already, by us or by the process that bound them.
-        self._begun = MINIMUM if output.new else remap.remap.upper
+        # Times before it may have been read already, by us or by the process that bound them; none was for a shard that
+        # was not there.
+        self._begun = MINIMUM if output.data.made else remap.remap.upper
         self._slices_max: int | None = None  # of the next step; None: all that are bound
         self._by_range = False  # whether it is known that no snapshot is needed, or that it was taken
         self._snapshot: Offsets | None = None

@@ -18,8 +18,9 @@ from strandline.controller.defining.project import load
 from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.controller.location.items import SourceTable
-from strandline.errors import AsOfError, CollectionError, DefinitionError, InvalidUsage
+from strandline.errors import AsOfError, CollectionError, DefinitionError, InvalidUsage, Unavailable
 from strandline.frontier.antichain import Frontier
+from strandline.sources.ingest import Ingestion
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.kinds import Kinds
@@ -324,6 +325,27 @@ def test_a_connection_that_is_replaced_by_its_like_is_opened_anew(place: Place) 
     place.one.produce("0", 1)
     run_sync(core.tick())
     assert (read(core, "s"), len(place.kinds.opened), core.all_problems()) == ([1], before + 1, {})
+
+
+def test_a_source_that_cannot_be_closed_keeps_no_other_one_from_the_new_connection(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: the sources that come after it read on with the old password, and no problem says so."""
+    core = place.open()
+    do(core, HERE, SOURCE, SOURCE.replace("SOURCE s", "SOURCE t"))
+    run_sync(core.tick())
+    ended: list[Ingestion] = []
+
+    async def close(ingestion: Ingestion) -> None:
+        ended.append(ingestion)
+        raise Unavailable("upstream does not hear that it may let go")
+
+    monkeypatch.setattr(Ingestion, "close", close)
+    place.two.produce("0", 1)
+    do(core, "CREATE OR REPLACE CONNECTION here TO lists (server = two)")
+    assert len(ended) == 2
+    run_sync(core.tick())
+    assert (read(core, "s"), read(core, "t"), core.all_problems()) == ([1], [1], {})
 
 
 def test_errors_of_a_table_are_its_own_and_can_be_dismissed(place: Place) -> None:

@@ -193,3 +193,29 @@ def test_a_fenced_writer_of_definite_data_gets_fenced(place):
     writer = place.writer()
     place.writer(epoch=2)
     assert redundantly(place, writer, 0, 4) == Fenced(2)
+
+
+def test_of_writers_that_open_a_shard_at_once_one_made_it(place):
+    """Damage: two ingesters of a new source each take all that they read for read the first time."""
+    made = []
+
+    async def open_another():
+        made.append((await place.client().writer("s", 1, schema=place.schema.ddl)).made)
+
+    place.plan.append(Outcome.LOST)
+    place.clock.meanwhile.append(open_another)
+    client = place.client()
+    made += [place.writer(client=client).made for _ in range(2)]
+    assert made == [True, False, False]
+
+
+def test_a_process_makes_a_shard_once(place):
+    """Damage: a source that is opened anew in one process forgets what it has read."""
+    client = place.client()
+    assert [place.writer(client=client).made for _ in range(2)] == [True, False]
+
+
+def test_a_shard_whose_making_was_not_answered_may_be_that_of_another(place):
+    """Damage: a process takes another one's shard for its own, because an answer was lost."""
+    place.plan.append(Outcome.DONE_UNREPORTED)
+    assert not place.writer().made

@@ -10,7 +10,7 @@ Source: design page "sources" (laws R1 to R4; resumption).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
@@ -27,8 +27,9 @@ from strandline.persist.handles.read import contents
 from strandline.persist.handles.records import Record, RecordShard
 from strandline.persist.shard import machine, patience
 from strandline.sources.ingest import Ingestion
-from strandline.sources.reclock import NOTHING_READ, Slice
+from strandline.sources.reclock import NOTHING_READ, Remap, Slice
 from strandline.sources.resume import PERIOD_MS
+from strandline.sources.steps import OutputShard
 from strandline.store.memory import MemoryBlob
 from strandline.store.unreliable import Choose
 from strandline.testing.doubles import CountingIds, HandClock
@@ -172,10 +173,13 @@ class IngestedWorld:
         allowed = self.offsets_at(durable - 1)
         require("R4", resume <= allowed, f"upstream may forget {resume.entries}, all outputs have {allowed.entries}")
 
-    async def may_read(self, mine: Incarnation, slices: Sequence[Slice], table: str) -> None:
+    def may_read(self, mine: Incarnation, slices: Sequence[Slice], table: str) -> None:
         """Bounded input reliance: what was durable when this incarnation was opened is not read again."""
         early = [each.time for each in slices if each.time < mine.durable[table]]
         require("reread", not early, f"{table} is durable up to {mine.durable[table]}, and {early} are read")
+
+    def was_read(self, mine: Incarnation, slices: Sequence[Slice], table: str) -> None:
+        """Take note of what upstream gave; what it refused, or what it did not answer, was not read."""
         for each in slices:
             found = self.read_by(table, each)
             mine.again[table] += len(found & mine.read)
@@ -229,6 +233,15 @@ class IngestedWorld:
             if row[TIME] <= time:
                 found[tuple(row[name] for name in self.schema.names)] += row[DIFF]
         return Counter({row: count for row, count in found.items() if count})
+
+
+def read_before(delivered: Iterable[Place], remap: Remap, outputs: Iterable[OutputShard]) -> set[Place]:
+    """Return what an incarnation can know as read before, of what was ``delivered`` when it had opened its outputs.
+
+    Nothing was read for an output that it made; of any other one, all that it found bound may have been.
+    """
+    there = {each.table for each in outputs if not each.data.made}
+    return {place for place in delivered if place[0] in there and remap.time_of(place[1], place[2]) is not None}
 
 
 class Clock:

@@ -31,7 +31,7 @@ from strandline.testing.doubles import HandClock
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.simulation.kernel import CHANGE, READ
 from strandline.testing.upstreams.list_tables import SCHEMA, Change, Place, Row, Tables, TablesReader
-from worlds.ingested import REMAP, Incarnation, IngestedWorld
+from worlds.ingested import REMAP, Incarnation, IngestedWorld, read_before
 from worlds.outside import asked
 
 FIRST: Final = ("accounts", "owners")
@@ -61,13 +61,12 @@ class TablesWorld(IngestedWorld):
 
     async def open(self, client: PersistClient, epoch: int, *, simulated: bool = True) -> tuple[Ingestion, Incarnation]:
         """Open the source as it is commanded now."""
-        # What others read from here on, of times that they bind meanwhile, this incarnation cannot know as read before.
-        mine = Incarnation(self.commanded(epoch), read=set(self.upstream.delivered))
+        mine = Incarnation(self.commanded(epoch))
         remap = await RemapShard.open(await client.records(REMAP, epoch), epoch)
-        outputs = []
-        for table in mine.tables:
-            new = await client.reader(table, SCHEMA, table) is None
-            outputs.append(OutputShard(table, SCHEMA, await client.writer(table, epoch, schema=SCHEMA.ddl), new))
+        outputs = [
+            OutputShard(table, SCHEMA, await client.writer(table, epoch, schema=SCHEMA.ddl)) for table in mine.tables
+        ]
+        mine.read = read_before(self.upstream.delivered, remap.remap, outputs)
         reader = Reader(self, mine) if simulated else TablesReader(self.upstream)
         engine = ListEngine(client.blob)
         mine.durable = {table: await self.durable(table) for table in mine.tables}
@@ -169,10 +168,12 @@ class Reader:
         """See `SourceReader.read`."""
 
         async def read(_: object) -> Rows:
-            await self._world.may_read(self._mine, slices, table)
+            self._world.may_read(self._mine, slices, table)
             return await self._inner.read(slices, table=table, locate=locate)
 
-        return await asked("upstream.read", read, ((tuple(slices), table),), READ)
+        rows: Rows = await asked("upstream.read", read, ((tuple(slices), table),), READ)
+        self._world.was_read(self._mine, slices, table)
+        return rows
 
     async def commit(self, resume: Offsets) -> None:
         """See `SourceReader.commit`."""

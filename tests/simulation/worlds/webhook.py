@@ -39,7 +39,7 @@ from strandline.testing.doubles import HandClock
 from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.lists.list_messages import ListMessages
 from strandline.testing.upstreams.list_tables import Place
-from worlds.ingested import REMAP, Incarnation, IngestedWorld
+from worlds.ingested import REMAP, Incarnation, IngestedWorld, read_before
 
 INBOX: Final = "inbox"
 NUMBERS: Final = "numbers"
@@ -75,11 +75,10 @@ class WebhookWorld(IngestedWorld):
 
     async def open(self, client: PersistClient, epoch: int, *, simulated: bool = True) -> tuple[Ingestion, Incarnation]:
         """Open the source, and let its inbox be sent to."""
-        # Two that open a new source at once both find it new, and neither knows what the other reads from here on.
-        mine = Incarnation(self.tables, read=set(self.delivered))
+        mine = Incarnation(self.tables)
         remap = await RemapShard.open(await client.records(REMAP, epoch), epoch)
-        new = await client.reader(NUMBERS, SCHEMA, NUMBERS) is None
-        output = OutputShard("", SCHEMA, await client.writer(NUMBERS, epoch, schema=SCHEMA.ddl), new)
+        output = OutputShard("", SCHEMA, await client.writer(NUMBERS, epoch, schema=SCHEMA.ddl))
+        mine.read = read_before(self.delivered, remap.remap, [output])
         shard = await client.records(INBOX, epoch)
         inbox = await Inbox.open(client.clock, shard, epoch, room=ROOM, remember_ms=REMEMBER_MS)
         reader = Reader(self, mine, inbox)
@@ -189,9 +188,10 @@ class Reader(WebhookReader):
         self._mine = mine
 
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
-        """See `SourceReader.read`.  What could not be read, because the shard did not answer, does not count."""
+        """See `SourceReader.read`."""
+        self._world.may_read(self._mine, slices, table)
         rows = await super().read(slices, table=table, locate=locate)
-        await self._world.may_read(self._mine, slices, table)
+        self._world.was_read(self._mine, slices, table)
         for each in slices:
             self._world.delivered |= self._world.read_by(table, each)
         return rows

@@ -26,6 +26,8 @@ class Upstream:
 def proposed(upstream: Upstream, found: Sequence[Discovered], source: str) -> list[str]:
     """Return statements that read all that was ``found``; ``source``: the name of a source of many tables.
 
+    What cannot be read has a comment that says why.
+
     >>> from strandline.algebra.schema import Column, Schema
     >>> found = [Discovered("public.accounts", Schema((Column("id", "int"),)))]
     >>> for text in proposed(Upstream("postgres", {"connection": "pg"}, tables=True), found, "bank"):
@@ -33,12 +35,24 @@ def proposed(upstream: Upstream, found: Sequence[Discovered], source: str) -> li
     CREATE SOURCE bank FROM postgres (connection = 'pg');
     CREATE TABLE accounts (`id` int)
     FROM SOURCE bank (reference = 'public.accounts');
+    >>> print(*proposed(Upstream("iceberg", {}, tables=False), [Discovered("a.b", Schema(()), {}, "it is gone")], ""))
+    -- a.b: it is gone
     """
     names = list(_names([each.name for each in found], {source.lower()} if upstream.tables else ()))
-    if not upstream.tables:
-        return [_source(name, upstream, each) for name, each in zip(names, found, strict=True)]
+    texts = [
+        _unread(each)
+        if not each.columns.columns
+        else _table(name, source, each)
+        if upstream.tables
+        else _source(name, upstream, each)
+        for name, each in zip(names, found, strict=True)
+    ]
     head = f"CREATE SOURCE {source} FROM {upstream.connector} {_listed(upstream.options)};"
-    return [head, *(_table(name, source, each) for name, each in zip(names, found, strict=True))]
+    return [head, *texts] if upstream.tables else texts
+
+
+def _unread(found: Discovered) -> str:
+    return f"-- {found.name}: {' '.join(found.note.split())}"
 
 
 def _source(name: str, upstream: Upstream, found: Discovered) -> str:

@@ -49,7 +49,8 @@ async def create_connection(core: Core, statement: statements.CreateConnection) 
     await core.catalogs.change(core.require_writing().epoch, lambda catalog: catalog.with_item(made))
     for name in core.catalog.dependents(statement.name):
         source = core.catalog.items[name.lower()]
-        await core.stop(source)  # also if the text is the same: a reference may lead to another password now
+        async with core.problems.of(source.name.lower()):  # it is out of ticks even if upstream does not hear of it
+            await core.stop(source)  # also if the text is the same: a reference may lead to another password now
         await core.start(source)
 
 

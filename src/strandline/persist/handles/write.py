@@ -52,12 +52,14 @@ class WriteHandle:
     the outcome is known.  So an append whose answer was lost finds its token, whatever other appends did meanwhile.
     """
 
-    def __init__(self, machine: Machine, ids: Ids, epoch: int, *, owner: str = "") -> None:
+    def __init__(self, machine: Machine, ids: Ids, epoch: int, *, owner: str = "", made: bool = False) -> None:
+        """``made``: the shard was made to open this handle, so no other one was opened before it."""
         self._machine = machine
         self._ids = ids
         self._idle: list[str] = []  # names that no append uses now
         self._owner = owner
         self.epoch = epoch
+        self.made = made
 
     @property
     def shard(self) -> str:

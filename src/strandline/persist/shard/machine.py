@@ -33,7 +33,7 @@ from strandline.persist.shard.state import FIRST_SEQNO, Rollup, ShardState, add_
 from strandline.persist.shard.upkeep import Upkeep
 from strandline.store.blob import Blob
 from strandline.store.clock import Clock, Ids
-from strandline.store.consensus import Committed, CompareAndSet, Consensus, Mismatch, Versioned
+from strandline.store.consensus import Committed, CompareAndSet, Consensus, Versioned
 
 T = TypeVar("T")
 Command = Callable[[ShardState], tuple[ShardState, T]]
@@ -71,6 +71,7 @@ class Machine:
         self._notifier = notifier or Polling(clock)
         self.metrics = metrics or Metrics()
         self._state: ShardState | None = None
+        self.made = False  # whether it is known that this machine made the shard, and no other process did
         self.upkeep = Upkeep(self.metrics)
         self.upkeep.add("rollup", self._roll_up_if_due)
 
@@ -298,7 +299,9 @@ class Machine:
         await self._blob.set(key, codec.encode_rollup(key, first))
         data = codec.encode_diff(self.shard, codec.difference(empty, first))
         request = CompareAndSet(self.shard, None, Versioned(FIRST_SEQNO, data))
-        if isinstance(await self._consensus.compare_and_set(request), Mismatch):
+        if isinstance(await self._consensus.compare_and_set(request), Committed):
+            self.made = True
+        else:
             await self._blob.delete(key)  # another process created the shard: nothing names our rollup
 
     async def maintain(self) -> None:

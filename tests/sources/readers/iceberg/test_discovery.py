@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 from iceberg_lake import IcebergLake
 
 from strandline.algebra.schema import Column, Schema
-from strandline.errors import DefinitionError, SourceError
+from strandline.errors import DefinitionError, SourceError, Unavailable
+from strandline.options import understood
+from strandline.sources.readers.iceberg import discovery
+from strandline.sources.readers.iceberg import table as stored
+from strandline.sources.readers.iceberg.options import IcebergOptions
 from strandline.wiring.registry import discover
 
 
@@ -28,3 +33,41 @@ def test_where_nothing_can_be_found_it_is_said(tmp_path: Path) -> None:
         asyncio.run(discover("iceberg", {"path": f"{tmp_path}/none"}))
     with pytest.raises(DefinitionError, match="give either path or catalog"):
         asyncio.run(discover("iceberg", {"uri": "http://127.0.0.1:1"}))
+
+
+class ThriftError(Exception):
+    """As Thrift's own, which need not be installed."""
+
+
+ThriftError.__module__ = "thrift.transport.TTransport"
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised", "said"),
+    [
+        (
+            "glue",
+            ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "GetDatabases"),
+            " refuses to answer, so check the login and its rights: .*AccessDeniedException.*no",
+        ),
+        ("glue", EndpointConnectionError(endpoint_url="https://x"), " does not answer: .*https://x"),
+        ("hive", ThriftError("Could not connect"), " does not answer: Could not connect"),
+    ],
+)
+def test_what_a_catalog_of_another_kind_fails_with_is_said(
+    kind: str, raised: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: an error of the catalog's own client ends in a traceback, and in a reader's problem that ends it."""
+
+    def fail(_: object) -> None:
+        raise raised
+
+    for module in (discovery, stored):
+        monkeypatch.setattr(module, "catalog_of", fail)
+    place = {"catalog": kind, **({"uri": "thrift://h:1"} if kind == "hive" else {})}
+    where = "glue catalog" if kind == "glue" else "hive catalog at thrift://h:1"
+    with pytest.raises(Unavailable, match=f"the {where}{said}"):
+        asyncio.run(discover("iceberg", place))
+    options = understood("source 's'", IcebergOptions, {**place, "table": "shop.sales"})
+    with pytest.raises(Unavailable, match=f"'shop.sales'{said}"):
+        stored.StoredTable(options).load()

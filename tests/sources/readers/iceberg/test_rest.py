@@ -16,6 +16,7 @@ from table_place import SCHEMA, TablePlace
 from iceberg_server import TOKEN, IcebergServer
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.options import understood
+from strandline.sources.readers.iceberg import discovery
 from strandline.sources.readers.iceberg.discovery import find
 from strandline.sources.readers.iceberg.kind import KIND
 from strandline.sources.readers.iceberg.options import IcebergLooked
@@ -83,6 +84,23 @@ def test_the_tables_of_a_catalog_and_of_a_namespace_are_found(iceberg_server: Ic
     assert found.name == shop.name
 
 
+def test_a_table_that_cannot_be_read_hides_no_other_one(iceberg_server: IcebergServer, monkeypatch) -> None:
+    """Damage: one old table among a thousand keeps a user from all of them."""
+    shop = Shop(iceberg_server)
+    old, gone = f"{shop.namespace}.old", f"{shop.namespace}.gone"
+    shop.catalog.create_table(old, STORED, properties={"format-version": "1"})
+    names = discovery._names
+    monkeypatch.setattr(discovery, "_names", lambda *of: [*names(*of), (shop.namespace, "gone")])  # just dropped
+    found = {each.name: each for each in looked(iceberg_server, table=shop.namespace)}
+    assert found[shop.name].columns == SCHEMA
+    assert not found[old].columns.columns
+    assert "has format version 1" in found[old].note
+    assert "does not exist" in found[gone].note
+    monkeypatch.undo()
+    with pytest.raises(SourceError, match="has format version 1"):
+        looked(iceberg_server, table=old)
+
+
 def test_what_a_catalog_refuses_or_does_not_have_is_said(iceberg_server: IcebergServer) -> None:
     """Damage: a wrong token or a misspelt name ends in a traceback."""
     shop = Shop(iceberg_server)
@@ -91,7 +109,7 @@ def test_what_a_catalog_refuses_or_does_not_have_is_said(iceberg_server: Iceberg
     shop.catalog.drop_table(shop.name)
     with pytest.raises(DefinitionError, match=f"there is no table in namespace '{shop.namespace}'"):
         looked(iceberg_server, table=shop.namespace)
-    with pytest.raises(Unavailable, match="does not answer: .*no token"):
+    with pytest.raises(Unavailable, match="the rest catalog at .* refuses to answer, so check the login.*no token"):
         looked(iceberg_server, token="wrong")
     with pytest.raises(Unavailable, match="does not answer"):
         looked(iceberg_server, uri="http://127.0.0.1:1")

@@ -10,10 +10,11 @@ import pytest
 import registry_server
 from registry_server import RegistryServer
 from strandline.errors import Unavailable
+from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import MessageDecoder
-from strandline.sources.readers.kafka.awaited import WAIT_MS, WAITS_MS_MAX, AwaitedSchemas
+from strandline.sources.readers.kafka.awaited import KEPT_MS, WAIT_MS, WAITS_MS_MAX, AwaitedSchemas
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.options import KafkaOptions
 from strandline.sources.readers.kafka.reader import KafkaReader
@@ -39,10 +40,10 @@ def clock() -> HandClock:
 
 
 async def reader_of(
-    registry: RegistryServer, clock: HandClock, topic: MemoryTopic, decoder: MessageDecoder
+    registry: RegistryServer, clock: HandClock, topic: MemoryTopic, decoder: MessageDecoder, **others: str
 ) -> KafkaReader:
     """Return a reader of a topic whose values are framed Avro."""
-    given = {"servers": "k:9092", "topic": "t", "format": "avro", "registry_url": registry.url}
+    given = {"servers": "k:9092", "topic": "t", "format": "avro", "registry_url": registry.url, **others}
     options = understood("source 's'", KafkaOptions, given)
     client = PersistClient(clock, CountingIds(), MemoryBlob(), MemoryConsensus())
     beginnings = await Beginnings.open(await client.records("s-progress", 1), 1)
@@ -79,26 +80,89 @@ def test_a_schema_that_comes_within_a_minute_makes_no_error(registry: RegistrySe
     asyncio.run(body())
 
 
+async def missed(reader: KafkaReader, whole: Slice) -> bool:
+    """Read as a step does, where a message makes an error; return whether a schema is waited for."""
+    try:
+        for locate in (False, True):
+            await reader.read([whole], table="", locate=locate)
+    except Unavailable:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("connector", [False, True], ids=["here", "by Spark"])
+def test_garbage_stops_a_source_for_three_minutes_at_most(
+    registry: RegistryServer, clock: HandClock, connector: bool
+) -> None:
+    """Damage: one program that writes bytes of another kind into a topic makes its source stand still."""
+
+    async def body() -> None:
+        topic = MemoryTopic()
+        reader = await reader_of(registry, clock, topic, NumberDecoder(connector=connector), small_messages_max="0")
+        begun = clock.now
+        topic.produce(0, framed(1))
+        while await missed(reader, Slice(7, NOTHING_READ, await reader.upstream_frontier())):
+            assert clock.now - begun < WAITS_MS_MAX
+            clock.now += 20_000
+            topic.produce(0, framed(clock.now))
+        assert clock.now - begun == WAITS_MS_MAX
+
+    asyncio.run(body())
+
+
+def test_what_comes_behind_messages_that_got_through_is_waited_for_anew(clock: HandClock) -> None:
+    """Damage: a schema is not waited for, because others were, of messages that are durable already."""
+    awaited = AwaitedSchemas(clock)
+    for at in range(2):
+        for number in range(WAITS_MS_MAX // 20_000):
+            with pytest.raises(Unavailable):
+                awaited.refuse([100 * at + number], Offsets({"0": at}))
+            clock.now += 20_000
+
+
+def test_a_source_that_did_not_ask_did_not_wait(clock: HandClock) -> None:
+    """Damage: brokers that were away count as a wait for a schema that is missed once they are back."""
+    awaited = AwaitedSchemas(clock)
+    with pytest.raises(Unavailable):
+        awaited.refuse([1], NOTHING_READ)
+    clock.now += 10 * WAIT_MS
+    with pytest.raises(Unavailable, match="the schema 2 yet"):
+        awaited.refuse([2], NOTHING_READ)
+
+
+def test_an_id_that_was_wrong_long_ago_is_waited_for_again(clock: HandClock) -> None:
+    """Damage: garbage that looked like an id makes errors of the messages of the schema that gets it later."""
+    awaited = AwaitedSchemas(clock)
+    with pytest.raises(Unavailable):
+        awaited.refuse([1], NOTHING_READ)
+    for _ in range(KEPT_MS // WAIT_MS):
+        clock.now += WAIT_MS
+        awaited.refuse([1], NOTHING_READ)
+    clock.now += KEPT_MS
+    with pytest.raises(Unavailable, match="the schema 1 yet"):
+        awaited.refuse([1], NOTHING_READ)
+
+
 def test_ids_that_are_garbage_do_not_stop_a_source_for_ever(clock: HandClock) -> None:
     """Damage: one program that writes bytes of another kind into a topic makes its source stand still."""
     awaited = AwaitedSchemas(clock)
     for number in range(WAITS_MS_MAX // 20_000):
         with pytest.raises(Unavailable):
-            awaited.refuse(range(number + 1))
+            awaited.refuse(range(number + 1), NOTHING_READ)
         clock.now += 20_000
-    awaited.refuse(range(20))
-    awaited.refuse(range(20))  # where errors are, a second read says
+    awaited.refuse(range(20), NOTHING_READ)
+    awaited.refuse(range(20), NOTHING_READ)  # where errors are, a second read says
     with pytest.raises(Unavailable, match="the schema 20 yet"):
-        awaited.refuse(range(21))
+        awaited.refuse(range(21), NOTHING_READ)
 
 
 def test_a_clock_that_is_set_back_makes_no_wait_longer(clock: HandClock) -> None:
     """Damage: a source waits for a wrong id until the clock is where it was."""
     awaited = AwaitedSchemas(clock)
     with pytest.raises(Unavailable):
-        awaited.refuse([1])
+        awaited.refuse([1], NOTHING_READ)
     clock.now -= 500_000
     with pytest.raises(Unavailable):
-        awaited.refuse([1])
+        awaited.refuse([1], NOTHING_READ)
     clock.now += WAIT_MS
-    awaited.refuse([1])
+    awaited.refuse([1], NOTHING_READ)

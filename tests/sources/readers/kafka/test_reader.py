@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from strandline.algebra.messages import PARTITIONS_MAX
 from strandline.errors import FencedError, SourceError, Unavailable
 from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
@@ -219,6 +220,45 @@ def test_a_log_that_lost_what_was_read_stops_the_source(restarted: bool) -> None
         place.topic.produce(0, b"4", b"5", b"6")
         with pytest.raises(SourceError, match=lost):  # a loss that was seen stays one when it is filled again
             await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("connector", [False, True], ids=["here", "by Spark"])
+def test_a_broker_that_does_not_list_a_partition_yet_is_asked_again(connector: bool) -> None:
+    """Damage: one answer of a broker that lags ends a source until it is restarted."""
+
+    async def body() -> None:
+        place = Place(NumberDecoder(connector=connector), small_messages_max="0")
+        place.topic.produce(0, b"0")
+        place.topic.produce(1, b"1")
+        reader = await place.reader()
+        whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
+        log = place.topic.logs.pop(1)
+        with pytest.raises(Unavailable, match="does not list partition 1 yet" if connector else "partition 1"):
+            await reader.read([whole], table="", locate=False)
+        place.topic.logs[1] = log
+        await reader.upstream_frontier()
+        await reader.read([whole], table="", locate=False)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_more_partitions_than_an_order_can_tell_apart_are_refused(keyed: bool) -> None:
+    """Damage: of a key's messages in two partitions the older one counts, because its order is a negative number."""
+
+    async def body() -> None:
+        place = Place(**({"envelope": "upsert", "key": "n", "key_format": "text"} if keyed else {}))
+        place.topic.produce(PARTITIONS_MAX - 1, b"1")
+        reader = await place.reader()
+        whole = await reader.upstream_frontier()
+        place.topic.produce(PARTITIONS_MAX, b"2")
+        if keyed:
+            with pytest.raises(SourceError, match="has a partition 32768, and a source whose rows have keys"):
+                await reader.upstream_frontier()
+        else:
+            assert await reader.upstream_frontier() != whole
 
     asyncio.run(body())
 

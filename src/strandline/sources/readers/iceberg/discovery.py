@@ -9,18 +9,20 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NotInstalledError, RESTError
+from pyiceberg.exceptions import NoSuchNamespaceError, NotInstalledError
 from pyiceberg.typedef import Identifier
 
+from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable, first_line
 from strandline.sources import sampled
 from strandline.sources.kinds import Discovered
+from strandline.sources.readers.iceberg.answers import failed, unavailable
 from strandline.sources.readers.iceberg.options import IcebergLooked, IcebergOptions
 from strandline.sources.readers.iceberg.table import StoredTable, catalog_of
 
 
 async def find(options: IcebergLooked) -> Sequence[Discovered]:
-    """Return the tables there are.
+    """Return the tables there are; one that is listed and cannot be read has a note that says why, and no columns.
 
     Raises `DefinitionError` if there is none, `SourceError` if one that is named cannot be read, `Unavailable` if the
     catalog does not answer.
@@ -33,14 +35,24 @@ def _find(options: IcebergLooked) -> list[Discovered]:
         return [_table(options.named(None))]
     try:
         names = sorted(_names(catalog_of(options), options.table))
-    except (NotInstalledError, ValueError) as error:
-        raise SourceError(f"the catalog cannot be asked by pyiceberg: {first_line(error)}") from error
-    except (RESTError, OSError) as error:
-        raise Unavailable(f"the catalog at {options.uri} does not answer: {first_line(error)}") from error
+    except Exception as error:
+        if failed(error):
+            raise unavailable(_shown(options), error) from error
+        if isinstance(error, NotInstalledError | ValueError):
+            raise SourceError(f"{_shown(options)} cannot be asked by pyiceberg: {first_line(error)}") from error
+        raise
     if not names:
         where = "the catalog" if options.table is None else f"namespace {options.table!r}"
         raise DefinitionError(f"there is no table in {where}")
-    return [_table(options.named(".".join(name))) for name in names]
+    listed = [".".join(name) for name in names]
+    if listed == [options.table]:
+        return [_table(options.named(options.table))]
+    return [_noted(options, name) for name in listed]
+
+
+def _shown(options: IcebergLooked) -> str:
+    assert options.catalog is not None, "a path has no catalog"
+    return f"the {options.catalog.value} catalog{f' at {options.uri}' if options.uri else ''}"
 
 
 def _names(catalog: Catalog, wanted: str | None) -> Iterator[Identifier]:
@@ -61,6 +73,13 @@ def _within(catalog: Catalog, namespace: Identifier) -> Iterator[Identifier]:
             yield from _within(catalog, each)
     except NoSuchNamespaceError:
         return  # it was dropped meanwhile
+
+
+def _noted(options: IcebergLooked, name: str) -> Discovered:
+    try:
+        return _table(options.named(name))
+    except (SourceError, Unavailable) as error:  # it alone: the catalog has answered just now
+        return Discovered(name, Schema(()), {"table": name}, str(error))
 
 
 def _table(options: IcebergOptions) -> Discovered:

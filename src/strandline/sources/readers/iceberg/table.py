@@ -19,7 +19,6 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     NotInstalledError,
-    RESTError,
     ValidationError,
 )
 from pyiceberg.expressions import AlwaysTrue
@@ -29,7 +28,8 @@ from pyiceberg.table import FileScanTask, StaticTable, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from strandline.algebra.schema import Schema
-from strandline.errors import SourceError, Unavailable, first_line
+from strandline.errors import SourceError, first_line
+from strandline.sources.readers.iceberg.answers import failed, unavailable
 from strandline.sources.readers.iceberg.options import IcebergCatalog, IcebergOptions
 from strandline.sources.readers.tabular.declared import located
 from strandline.store.secret import revealed
@@ -214,9 +214,11 @@ class StoredTable:
             ) from error
         except (NotInstalledError, ValidationError, NotImplementedError) as error:
             raise SourceError(f"{self.name} cannot be read by pyiceberg: {first_line(error)}") from error
-        except (RESTError, OSError) as error:
-            raise Unavailable(f"{self.name} does not answer: {first_line(error)}") from error
         except pa.ArrowException:
             raise
-        except ValueError as error:  # what pyiceberg does not support, equality deletes above all
-            raise SourceError(f"{self.name} cannot be read by pyiceberg: {first_line(error)}") from error
+        except Exception as error:
+            if failed(error):
+                raise unavailable(self.name, error) from error
+            if isinstance(error, ValueError):  # what pyiceberg does not support, equality deletes above all
+                raise SourceError(f"{self.name} cannot be read by pyiceberg: {first_line(error)}") from error
+            raise

@@ -26,7 +26,7 @@ from typing import Final
 import pyarrow as pa
 
 from strandline.algebra import messages
-from strandline.algebra.messages import MessageEncoding, MessageFormat, Range, TopicRanges
+from strandline.algebra.messages import PARTITIONS_MAX, MessageEncoding, MessageFormat, Range, TopicRanges
 from strandline.algebra.schema import Schema
 from strandline.errors import DefinitionError, SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
@@ -97,6 +97,7 @@ class KafkaReader:
         self._refuse_lost()
         reached = self._reached  # before the brokers answer: another instance may commit what came after that
         topic = await self._look()
+        self._refuse_many(topic)
         if self._beginnings.topic != topic.id or any(p not in self._beginnings for p in topic.partitions):
             await self._register(topic)
         for partition, ends in topic.partitions.items():
@@ -113,7 +114,7 @@ class KafkaReader:
         ranges, self._lazy = await self._ranges(slices), False
         wanted = Ranges(self._options.topic, ranges)
         if self._decoder.connector and not self.likely_small(slices):
-            return await self._by_spark(wanted, ranges, locate=locate)
+            return await self._by_spark(wanted, ranges, slices[0].lower, locate=locate)
         self._long = max(
             self._long, 0 if self.likely_small(slices) else sum(each.upper - each.lower for each in ranges)
         )
@@ -121,7 +122,7 @@ class KafkaReader:
         async for fetched in self._fetched(wanted):
             tables.append(fetched)
             ids |= self._ids(fetched)
-        form = await self._understood(ids)
+        form = await self._understood(ids, slices[0].lower)
         return await self._decoder.messages(pa.concat_tables(tables), self._schema, form, locate=locate)
 
     async def confirm(self) -> None:
@@ -189,6 +190,14 @@ class KafkaReader:
         if self._beginnings.topic != topic.id:
             raise Unavailable(f"topic {self._options.topic!r} was made anew just now; ask again")
 
+    def _refuse_many(self, topic: Topic) -> None:
+        if self._form.shape.keyed and (last := max(topic.partitions, default=0)) >= PARTITIONS_MAX:
+            raise SourceError(
+                f"topic {self._options.topic!r} has a partition {last}, and a source whose rows have keys can order "
+                f"messages of the partitions before {PARTITIONS_MAX} alone: use a topic with fewer partitions, or "
+                "envelope none"
+            )
+
     def _refuse_forgotten(self, partition: int, begun: int, ends: Ends) -> None:
         if ends.low > begun:
             raise SourceError(
@@ -233,17 +242,22 @@ class KafkaReader:
         """Raise `SourceError` if the topic is another one, or no longer has what is wanted."""
         topic = await self._look()
         for partition, span in wanted.spans.items():
-            ends = topic.partitions.get(partition, Ends(0, 0))
+            ends = topic.partitions.get(partition)
+            if ends is None:  # no topic loses a partition: a broker that knows less than others has answered
+                raise Unavailable(
+                    f"topic {self._options.topic!r}: the broker that was asked does not list partition {partition} "
+                    "yet; it is asked again"
+                )
             self._refuse_forgotten(partition, span.lower, ends)
             self._refuse_missing(partition, span.upper, ends)
 
-    async def _by_spark(self, wanted: Ranges, ranges: Sequence[Range], *, locate: bool) -> Rows:
+    async def _by_spark(self, wanted: Ranges, ranges: Sequence[Range], place: Offsets, *, locate: bool) -> Rows:
         await self._check(wanted)
         ids = _NO_IDS
         if locate and self._avro:  # a message may have a schema that is none of its subject's
             async for fetched in self._fetched(wanted):
                 ids |= self._ids(fetched)
-        form = await self._understood(ids, subjects=True)
+        form = await self._understood(ids, place, subjects=True)
         self._lazy = True
         topic = TopicRanges(self._options.topic, tuple(ranges), for_spark(self._options))
         return await self._decoder.ranges(topic, self._schema, form, locate=locate)
@@ -261,7 +275,7 @@ class KafkaReader:
     def _ids(self, fetched: pa.Table) -> frozenset[int]:
         return _NO_IDS.union(*(schema_ids(fetched.column(part)) for part in self._avro))
 
-    async def _understood(self, ids: frozenset[int], *, subjects: bool = False) -> MessageFormat:
+    async def _understood(self, ids: frozenset[int], place: Offsets, *, subjects: bool = False) -> MessageFormat:
         """Return the format with the schemas of these ids, and those of the topic's subjects if asked for.
 
         Those that were needed before are there too: a format that stays as it is can be decoded by a prepared plan.
@@ -270,7 +284,7 @@ class KafkaReader:
         if self._registry is None or not self._avro:
             return self._form
         schemas = await self._registry.schemas(ids)
-        self._awaited.refuse(ids - schemas.keys())
+        self._awaited.refuse(ids - schemas.keys(), place)
         for part in self._avro if subjects else ():
             schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}")
         self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
