@@ -166,7 +166,7 @@ class Laboratory:
     def _relation(self, name: str, ddl: str, rows: Sequence[Row]) -> None:
         """Make a view of local rows: Arrow gives a relation that needs no job of its own."""
         if ddl not in self._shapes:
-            self._shapes[ddl] = to_arrow_schema(self.session.createDataFrame([], ddl).schema)
+            self._shapes[ddl] = to_arrow_schema(self.session.createDataFrame([], ddl).schema, timezone="UTC")
         shape = self._shapes[ddl]
         arrays = [pa.array([row[n] for row in rows], type=column.type) for n, column in enumerate(shape)]
         table = pa.Table.from_arrays(arrays, schema=shape)

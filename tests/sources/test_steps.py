@@ -50,9 +50,7 @@ class Bank:
         fuse = fuse or Fuse()
         client = self.client(fuse)
         remap = await RemapShard.open(await client.records("remap", epoch), epoch)
-        outputs = [
-            OutputShard(table, SCHEMA, await client.writer(table, epoch, schema=SCHEMA.ddl)) for table in tables
-        ]
+        outputs = [OutputShard(table, SCHEMA, await client.writer(table, epoch, schema=SCHEMA.ddl)) for table in tables]
         reader, engine = TablesReader(self.upstream), ListEngine(fuse.guard(self.blob))
         return await Ingestion.open(self.clock, engine, fuse.guard(reader), remap, outputs)
 

@@ -89,6 +89,26 @@ def test_a_column_list_becomes_a_schema(analyst: SparkAnalyst) -> None:
 
 
 @pytest.mark.parametrize(
+    ("left", "right", "common"),
+    [
+        ("int", "string", "bigint"),
+        ("string", "date", "date"),
+        ("bigint", "double", "double"),
+        ("decimal(38,0)", "decimal(38,20)", "decimal(38,0)"),
+        ("struct<`a b`:int>", "struct<`a b`:bigint>", "struct<`a b`:bigint>"),
+        ("struct<a:int>", "struct<b:int>", None),
+        ("int", "date", None),
+    ],
+)
+def test_two_types_are_compared_in_the_one_that_spark_casts_both_to(
+    left: str, right: str, common: str | None, analyst: SparkAnalyst
+) -> None:
+    """Damage: the plan tells values apart that are one to Spark, and a row meets several of them."""
+    assert analyst.compared(left, right) == common
+    assert analyst.compared(right, left) == common
+
+
+@pytest.mark.parametrize(
     "ddl", ["a INT,, b INT", "a NOSUCHTYPE", "a VARCHAR(3)", "a MAP<INT, INT>", "a INT, A INT", "__time INT"]
 )
 def test_a_column_list_that_cannot_be_kept_is_refused(analyst: SparkAnalyst, ddl: str) -> None:

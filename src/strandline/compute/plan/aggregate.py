@@ -24,7 +24,7 @@ from strandline.algebra.scalar import Scalar, binary, call, case, cast, column, 
 from strandline.algebra.schema import RESERVED, Column, Schema
 from strandline.compute.plan.scalars.compose import select
 from strandline.compute.plan.scalars.context import Context, project
-from strandline.compute.plan.scalars.expressions import has_aggregate, is_aggregate, replaced
+from strandline.compute.plan.scalars.expressions import counts_rows, has_aggregate, is_aggregate, replaced
 from strandline.compute.plan.scalars.functions import PLANNED
 from strandline.compute.plan.scalars.scope import Unplanned
 
@@ -190,7 +190,7 @@ def _call(node: exp.Expr) -> _Call:
     if any(has_aggregate(a) or a.find(exp.Window) is not None for a in arguments):
         raise Unplanned("an aggregate inside an aggregate")
     one = number(1)
-    if function == "count" and len(arguments) == 1 and isinstance(arguments[0], exp.Star):
+    if counts_rows(node):
         return _Call("count", None if condition is None else Scalar(case(condition, one)), distinct)
     if not arguments or (len(arguments) > 1 and (function != "count" or distinct)):
         raise Unplanned(f"{text(node)} has no maintenance rule")

@@ -28,6 +28,7 @@ from strandline.algebra.nodes import Equal, Filter, Negate, Node, Project, Reduc
 from strandline.algebra.scalar import Scalar, cast, column, columns, conjunction, number
 from strandline.compute.plan.key import key
 from strandline.compute.plan.scalars.context import Context
+from strandline.compute.plan.scalars.equality import oriented, sides
 from strandline.compute.plan.scalars.scope import Unplanned
 
 Columns: TypeAlias = tuple[tuple[str, Scalar], ...]
@@ -74,8 +75,8 @@ def matching(context: Context, left: Node, right: Node, conditions: Sequence[Sca
             return Scalar(column(computed.setdefault(value, context.names.fresh("computed"))))
         return value
 
-    sides = [(e.left, e.right) if e.left.columns <= frozenset(names) else (e.right, e.left) for e in both.equal]
-    equal = [Equal(plain(one), other, each.nulls) for (one, other), each in zip(sides, both.equal, strict=True)]
+    equal = oriented(both) if paired else sides(context, both)  # of pairs Spark itself compares the sides
+    equal = tuple(Equal(plain(each.left), each.right, each.nulls) for each in equal)
     alone = tuple(map(plain, own))
     if computed:
         left = Project(left, (*columns(names), *((name, value) for value, name in computed.items())))

@@ -24,6 +24,7 @@ from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.scalars.definite import is_positional
 from strandline.compute.plan.scalars.dialect import parse
+from strandline.compute.plan.scalars.expressions import counts_rows
 from strandline.errors import DefinitionError
 
 _E = TypeVar("_E", bound=exp.Expr)
@@ -235,7 +236,7 @@ def _called(window: exp.Window) -> str:
 def _mentioned(query: exp.Expr) -> frozenset[str] | None:
     """Return the names that the whole text mentions, lower-case: columns that it does not are not part of its rows."""
     whole = query.root()
-    if any(not isinstance(star.parent, exp.Anonymous) for star in whole.find_all(exp.Star)):
+    if any(not counts_rows(star.parent) for star in whole.find_all(exp.Star)):
         return None
     return frozenset(name.name.lower() for name in whole.find_all(exp.Identifier))
 

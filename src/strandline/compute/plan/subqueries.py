@@ -20,7 +20,7 @@ from typing import Final
 from sqlglot import exp
 
 from strandline.algebra.joins import joined
-from strandline.algebra.nodes import Join, Node, Project, Reduce, UnionAll
+from strandline.algebra.nodes import Equal, Join, Node, Project, Reduce, UnionAll
 from strandline.algebra.scalar import Scalar, binary, call, cast, column, columns, conjunction, is_null, number, text
 from strandline.algebra.schema import RESERVED
 from strandline.compute.plan.aggregate import Reduction
@@ -28,7 +28,8 @@ from strandline.compute.plan.bounds import bound_of, with_bound
 from strandline.compute.plan.key import key
 from strandline.compute.plan.matching import anti, filtered, marked, matching, outer
 from strandline.compute.plan.relations import Relations
-from strandline.compute.plan.scalars.context import project
+from strandline.compute.plan.scalars.context import Context, alike, project
+from strandline.compute.plan.scalars.equality import sides
 from strandline.compute.plan.scalars.expressions import has_aggregate, replaced
 from strandline.compute.plan.scalars.order import is_limited
 from strandline.compute.plan.scalars.scope import Field, Unplanned
@@ -38,7 +39,6 @@ _SIMPLE: Final = ("expressions", "from_", "joins", "where", "kind", "hint", "dis
 _WITH_NULLS: Final = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 """Operators whose result is NULL if an operand is."""
 _SUBQUERY: Final = f"{RESERVED}subquery"
-_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Subqueries:
         left = relations.inputs[relations.place(_read(wanted))]
         ours = context.schema(Project(left, tuple((f"c{n}", value) for n, value in enumerate(wanted))))
         theirs = context.schema(Project(rows.node, tuple((f"c{n}", Scalar(v)) for n, v in enumerate(rows.outputs))))
-        if not all(a.type == b.type or {a.type, b.type} <= {*_INTEGERS} for a, b in zip(ours, theirs, strict=True)):
+        if not all(alike(a.type, b.type) for a, b in zip(ours, theirs, strict=True)):
             raise Unplanned(f"IN compares values of several types ({ours.ddl} with {theirs.ddl}); write a CAST")
         return theirs.columns[-1].type
 
@@ -249,10 +249,10 @@ class Subqueries:
             raise Unplanned("a scalar subquery that may have several rows; write an aggregate, as max(…)")
         position = relations.place(_read(inside.correlated) - frozenset(node.names))
         left = relations.inputs[position]
-        equal = _keys(joined((left, node), inside.correlated))
-        reduction = Reduction(relations.context, node, [own.tree for _, own in equal])
+        equal = _keys(relations.context, joined((left, node), inside.correlated))
+        reduction = Reduction(relations.context, node, [each.right.tree for each in equal])
         value = reduction.over(inside.resolved(item).tree)
-        conditions = [Scalar(binary(exp.EQ, outside.tree, reduction.over(own.tree))) for outside, own in equal]
+        conditions = [replace(each, right=Scalar(reduction.over(each.right.tree))).condition for each in equal]
         groups = reduction.reduce()
         counts = {each.name for each in groups.aggregates if each.function == "count"}
         if needed and _null(value, {each.name for each in groups.aggregates} - counts):
@@ -271,12 +271,11 @@ class Subqueries:
         relations.inputs[position] = Project(beside, (*columns(left.names), computed))
 
 
-def _keys(join: Join) -> list[tuple[Scalar, Scalar]]:
-    """Return the keys of a join as the side of its first input, and that of its second."""
+def _keys(context: Context, join: Join) -> tuple[Equal, ...]:
+    """Return the keys of a join of the rows outside with those of the subquery."""
     if join.on or any(each.nulls for each in join.equal):
         raise Unplanned("an aggregate of rows that are chosen by more than equalities with the row outside")
-    own = frozenset(join.inputs[0].names)
-    return [(e.left, e.right) if e.left.columns <= own else (e.right, e.left) for e in join.equal]
+    return sides(context, join, grouped=True)
 
 
 def _null(tree: exp.Expr, nulls: set[str]) -> bool:

@@ -37,6 +37,7 @@ from strandline.compute.plan.scalars.definite import (
     refuse_unordered,
 )
 from strandline.compute.plan.scalars.dialect import MISTAKES, parse, position_of, words
+from strandline.compute.plan.scalars.expressions import counts_rows
 from strandline.compute.plan.scalars.scope import Names, Unplanned
 from strandline.errors import DefinitionError
 
@@ -165,9 +166,8 @@ def _mentioned(query: exp.Expr | None) -> frozenset[str] | None:
     """Return the identifiers of the text, lower-case; None if a ``*`` (not that of count) names all columns."""
     if query is None:
         return None
-    for star in query.find_all(exp.Star):
-        if not (isinstance(star.parent, exp.Anonymous) and star.parent.name.lower() == "count"):
-            return None
+    if any(not counts_rows(star.parent) for star in query.find_all(exp.Star)):
+        return None
     if query.find(exp.Pivot) is not None or any(join.args.get("method") for join in query.find_all(exp.Join)):
         return None  # PIVOT groups by the columns that it does not name, NATURAL joins by those that both sides have
     return frozenset(i.name.lower() for i in query.find_all(exp.Identifier))

@@ -82,6 +82,21 @@ class SparkAnalyst:
             query = analysed(self._session, sql, list(relations))
             return tuple(doubts(query, lambda index: _at(sql, index - len(_OPEN)), ordering=ordering))
 
+    def compared(self, left: str, right: str) -> str | None:
+        """See `Analyst.compared`: Spark's analyser has cast both sides of an equality."""
+        with self._lock:
+            try:
+                asked = self._empty(f"a {left}, b {right}").selectExpr("a = b")
+            except PySparkException:
+                return None
+            # No public call tells what Spark's analyser made of an expression.
+            equality = asked._jdf.queryExecution().analyzed().expressions().head().child()  # noqa: SLF001 - see above
+            one, other = equality.left().dataType().sql(), equality.right().dataType().sql()
+        try:
+            return self.parse_ddl(f"a {one}").columns[0].type if one == other else None
+        except DefinitionError:
+            return None
+
     def parse_ddl(self, ddl: str) -> Schema:
         """Return the schema that a column list writes: ``a INT, b ARRAY<STRING>``."""
         with self._lock:

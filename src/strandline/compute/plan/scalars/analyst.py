@@ -42,6 +42,13 @@ class Analyst(Protocol):
         """Tell whether ``sql``, which is accepted, and ``other``, which may not be, are the same query to Spark."""
         ...
 
+    def compared(self, left: str, right: str) -> str | None:
+        """Return the type in which Spark compares values of these two types for equality.
+
+        None: it compares them in none, or in one that no collection can hold.
+        """
+        ...
+
     def rehearse(self, step: Node, frames: Mapping[str, Schema], stored: Schema) -> None:
         """Raise `DefinitionError` if ``step`` could not run over ``frames``, or gave other columns than ``stored``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -132,12 +133,22 @@ class Context:
 
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+_DECIMAL: Final = re.compile(r"decimal\(\d+,(\d+)\)")
+
+
+def alike(one: str, other: str) -> bool:
+    """Tell whether each value of the one type equals at most one of the other, as in one type.
+
+    >>> alike("int", "bigint"), alike("decimal(8,2)", "decimal(12,2)"), alike("decimal(8,2)", "decimal(9,3)")
+    (True, True, False)
+    """
+    scales = [found[1] for each in (one, other) if (found := _DECIMAL.fullmatch(each)) is not None]
+    return one == other or {one, other} <= {*_INTEGERS} or (len(scales) == 2 and scales[0] == scales[1])
 
 
 def _one(first: str, others: Sequence[str]) -> bool:
     """Tell whether these types, of one column here and there, compare values as one type does."""
-    alike = all(other == first or {first, other} <= set(_INTEGERS) for other in others)
-    return alike and "map<" not in first and "variant" not in first
+    return all(alike(first, other) for other in others) and "map<" not in first and "variant" not in first
 
 
 def project(node: Node, columns: Iterable[tuple[str, exp.Expr]]) -> Node:

@@ -29,12 +29,12 @@ def resolve(
     """
     if expression.find(exp.Query) is not None:
         raise Unplanned("a subquery in an expression")
+    if any(not counts_rows(star.parent) for star in expression.find_all(exp.Star)):
+        raise Unplanned("a * inside an expression")  # the plan's columns are others, and called otherwise
 
     def name(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
             return node
-        if isinstance(node.this, exp.Star):
-            raise Unplanned("a qualified * inside an expression")
         parts = parts_of(node)
         if aliases_first and len(parts) == 1 and parts[0].lower() in aliases:
             return exp.Paren(this=aliases[parts[0].lower()].copy())
@@ -77,6 +77,18 @@ def replaced(expression: exp.Expr, change: Callable[[exp.Expr], exp.Expr]) -> ex
         return node
 
     return go(expression.copy())
+
+
+def counts_rows(node: exp.Expr | None) -> bool:
+    """Tell whether ``node`` is ``count(*)``; any other ``*`` stands for columns.
+
+    >>> from strandline.algebra.scalar import scalar
+    >>> [counts_rows(scalar(each).tree) for each in ("COUNT(*)", "COUNT(DISTINCT *)", "COUNT(*, a)", "COUNT(t.*)")]
+    [True, False, False, False]
+    """
+    if not isinstance(node, exp.Anonymous) or node.name.lower() != "count" or len(node.expressions) != 1:
+        return False
+    return isinstance(node.expressions[0], exp.Star) and not any(node.expressions[0].args.values())
 
 
 def is_aggregate(node: exp.Expr) -> bool:

@@ -189,7 +189,8 @@ class PsycopgServer:
 
     def _open_snapshot(self) -> PsycopgSnapshot:
         with failing(self._place, "a snapshot"):
-            connection = self._connect(replication="database")
+            # No statement is prepared: a session for replication has the simple protocol only.
+            connection = self._connect(replication="database", prepare_threshold=None)
             self._others.add(connection)
             try:
                 connection.seconds_max = MAKE_SECONDS_MAX
