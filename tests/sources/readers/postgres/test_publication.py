@@ -288,3 +288,23 @@ def test_a_table_that_joins_while_a_snapshot_is_open_disturbs_no_other(place):
         assert [row["id"] for row in await rows(place, reader, first)] == [0]
 
     asyncio.run(body())
+
+
+def test_many_tables_begin_with_one_snapshot(place):
+    """Damage: a statement that is sent often is prepared, which a session for replication refuses: no table begins."""
+    tables = [f"public.many_{n}" for n in range(8)]
+    place.schemas = dict.fromkeys(tables, SCHEMA)
+    for table in tables:
+        place.database.run(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, n int, v text)",
+            f"INSERT INTO {table} VALUES (1, 1, 'a')",
+            f"ALTER PUBLICATION p ADD TABLE {table}",
+        )
+
+    async def body():
+        reader = await place.reader()
+        begun = [await begin(place, reader, table) for table in tables]
+        for table, each in zip(tables, begun, strict=True):
+            assert [row["id"] for row in await rows(place, reader, each, table=table)] == [1]
+
+    asyncio.run(body())
