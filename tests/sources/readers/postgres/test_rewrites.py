@@ -132,7 +132,7 @@ def test_a_snapshot_from_before_a_rewrite_is_not_begun_with(place):
     """Damage: a table begins without rows, since a snapshot does not see rows that a later statement rewrites."""
 
     async def body():
-        reader, upper = await begun(place)
+        reader, _ = await begun(place)
         early = await reader.snapshot(place.table)
         place.database.run("ALTER TABLE s ALTER b TYPE int USING b * 10")
         first = Slice(1, NOTHING_READ, (await reader.upstream_frontier()).join(early))
@@ -181,6 +181,7 @@ def test_a_rewrite_that_stores_the_default_of_an_added_column_stops_the_table(pl
         reader = await place.reader()
         first = await begin(place, reader)
         await rows(place, reader, first)
+        await reader.commit(first.upper)  # which lets the snapshot go
         place.database.run("VACUUM FULL t", "INSERT INTO t VALUES (1)")
         async with refused("column 'w' was altered and the rows were rewritten"):
             await rows(place, reader, await after(reader, first.upper))
