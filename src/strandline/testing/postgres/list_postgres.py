@@ -16,6 +16,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.pgoutput import KEPT, Identity, Value
 from strandline.sources.readers.postgres.server import (
     Published,
+    Shape,
     SlotStanding,
     Snapshot,
     Standing,
@@ -53,10 +54,11 @@ class ListDatabase:
     """After how many messages the next peek loses its connection."""
     system: str = "1"
     created: int = 0
-    """How many tables, publications and entries of one were made: each has a number of its own."""
+    """How many tables, publications, entries of one and files were made: each has a number of its own."""
     publication: int | None = 0
     entries: dict[str, int] = field(default_factory=dict)
     """The number of the entry by which the publication has a table."""
+    shapes: dict[str, Shape] = field(default_factory=dict)
     unpublished: tuple[str, ...] = ()
     blind: list[tuple[int, int]] = field(default_factory=list)
     """From where to where in the log there was no publication."""
@@ -71,8 +73,16 @@ class ListDatabase:
             for column, kind in columns.items()
         )
         self.tables[name] = UpstreamTable("public", name, identity, made, Published(frozenset()), oid=self.created)
+        self.shapes[name] = Shape(self.created + 1, {column: (n, 1) for n, column in enumerate(columns, 1)})
         self.created += 1
         self.join(name)
+
+    def alter(self, name: str, *columns: str, rewrites: bool) -> None:
+        """Alter columns of a table; the statement ``rewrites`` its rows or does not."""
+        self.created += 1
+        shape = self.shapes[name]
+        altered = {column: (shape.columns[column][0], self.created) for column in columns}
+        self.shapes[name] = Shape(self.created if rewrites else shape.file, {**shape.columns, **altered})
 
     def join(self, name: str) -> None:
         """Have the publication send the table's changes from now on."""
@@ -99,7 +109,7 @@ class ListDatabase:
 
     def published(self, name: str) -> Published:
         """Return how the publication has a table."""
-        return Published(frozenset({f"{self.publication} {self.entries[name]}"}))
+        return Published(frozenset({f"{self.publication} {self.entries[name]}"}), shape=self.shapes[name])
 
     def commit(self, *messages: Callable[[ListDatabase], tuple[bytes, str, Sequence[Row], Sequence[Row]]]) -> int:
         """Commit a transaction of `insert`, `update` and `delete`; return where its commit record begins."""

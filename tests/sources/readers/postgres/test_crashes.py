@@ -205,6 +205,14 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] =
         lambda patch: patch.setattr(Published, "goes_on", lambda *_: True),
         histories,
     ),
+    "a table is read on though a statement gave its rows other values": (
+        lambda patch: patch.setattr(slot, "rewritten", lambda *_: ""),
+        looks.test_a_table_that_is_rewritten_is_read_no_further,
+    ),
+    "how a table is kept is not noted anew": (
+        lambda patch: patch.setattr(slot, "shaped", lambda note, _: note),
+        looks.test_a_table_that_is_rewritten_is_read_no_further,
+    ),
     "a snapshot is begun with though the publication was altered since": (
         lambda patch: patch.setattr(PostgresReader, "_refuse_left", _nothing),
         histories,

@@ -60,6 +60,53 @@ def test_a_range_counts_as_read_once_the_look_after_its_peek_was_made(place):
     asyncio.run(body())
 
 
+def test_a_table_that_is_rewritten_is_read_no_further(place):
+    """Damage: rows that a statement gave other values stay as they were, since no change says so."""
+
+    async def body():
+        database, reader = place.database, await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        for columns, rewrites in (((), True), (("v", "n"), False), (("v",), False), ((), True)):
+            database.alter("t", *columns, rewrites=rewrites)  # one after the other, each is harmless
+            await place.produce()
+            later = Slice(2, begun, await reader.upstream_frontier())
+            assert await rows(place, reader, later)
+            begun = later.upper
+        database.alter("t", "n", rewrites=True)
+        await place.produce()
+        for each in (reader, await place.reader()):
+            later = Slice(3, begun, await each.upstream_frontier())
+            with pytest.raises(SourceError, match="column 'n' was altered and the rows were rewritten"):
+                await rows(place, each, later)
+
+    asyncio.run(body())
+
+
+def test_a_note_of_an_earlier_version_takes_up_how_the_table_is_kept(place):
+    """Damage: after an upgrade every table stops, or none ever does."""
+
+    async def body():
+        database, reader = place.database, await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        note = (await place.ledger()).tables["public.t"]
+        columns = tuple(msgspec.structs.replace(column, number=0, version=0) for column in note.columns)
+        await (await place.ledger()).write(msgspec.structs.replace(note, columns=columns, file=0))
+        database.alter("t", "n", rewrites=True)
+        await place.produce()
+        reader = await place.reader()
+        later = Slice(2, begun, await reader.upstream_frontier())
+        assert await rows(place, reader, later)
+        assert (await place.ledger()).tables["public.t"].file == database.shapes["t"].file
+        database.alter("t", "n", rewrites=True)
+        await place.produce()
+        with pytest.raises(SourceError, match="create it anew"):
+            await rows(place, reader, Slice(3, later.upper, await reader.upstream_frontier()))
+
+    asyncio.run(body())
+
+
 def test_an_earlier_version_refuses_the_notes_of_a_table_that_left(place):
     """Damage: one step back reads a table on, from which changes are missing."""
     known = msgspec.json.Decoder(SlotNote | TableNote)

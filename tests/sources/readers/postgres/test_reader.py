@@ -674,12 +674,12 @@ def test_changes_of_a_table_upstream_have_their_stated_outcomes(full):
         second = await after(reader, first.upper)
         (added,) = await rows(full, reader, second)
         assert added == {"id": 1, "n": 1, "v": "a", TIME: 2, DIFF: 1}, "a column that is not declared is left out"
-        run("ALTER TABLE t ALTER id TYPE bigint", f"INSERT INTO t VALUES ({1 << 40}, '1', 'a', 7)")
+        run("CREATE DOMAIN words AS text", f"INSERT INTO t VALUES (2, '{1 << 40}', 'a', 7)")
         third = await after(reader, second.upper)
         (wide,) = await rows(full, reader, third)
-        assert "column 'id': it lies outside int" in wide[ERROR]
+        assert "column 'n': it lies outside int" in wide[ERROR]
         for statement, why in (
-            ("ALTER TABLE t ALTER v TYPE bytea USING '\\x00'", "column 'v' was of type text and no longer is"),
+            ("ALTER TABLE t ALTER v TYPE words", "column 'v' was of type text and no longer is"),
             ("ALTER TABLE t RENAME COLUMN v TO old_v", "column 'v' is gone upstream"),
             ("ALTER TABLE t REPLICA IDENTITY DEFAULT", "replica identity is no longer FULL"),
         ):
@@ -690,7 +690,7 @@ def test_changes_of_a_table_upstream_have_their_stated_outcomes(full):
             run(
                 "ALTER TABLE t REPLICA IDENTITY FULL",
                 "ALTER TABLE t RENAME COLUMN old_v TO v" if "RENAME" in statement else "SELECT 1",
-                "ALTER TABLE t ALTER v TYPE text USING 'a'",
+                "ALTER TABLE t ALTER v TYPE text",
             )
             third = await after(reader, place.upper)
         run("TRUNCATE t")

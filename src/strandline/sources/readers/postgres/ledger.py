@@ -31,12 +31,17 @@ class SlotNote(msgspec.Struct, frozen=True, tag="slot"):
 
 
 class ColumnNote(msgspec.Struct, frozen=True, array_like=True):
-    """A column as it was: its name upstream, its type's OID, modifier and name."""
+    """A column as it was: its name upstream, its type's OID, modifier and name.
+
+    ``number``, ``version``: as last seen (`server.Shape`); 0: not noted.
+    """
 
     name: str
     type_oid: int
     modifier: int
     type_name: str
+    number: int = 0
+    version: int = 0
 
 
 class TableNote(msgspec.Struct, frozen=True, tag="table"):
@@ -46,6 +51,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     ``key``: the declared columns by which its records are keyed; None: upstream sends rows as they were.  ``columns``:
     those that are declared, in the order of the declaration.  ``oid``: its number upstream; None: it was not noted.
     ``entries``: how the publication has had it since the snapshot (`server.Published`); empty: it was not noted.
+    ``file``: where its rows are kept, as last seen (`server.Shape`); 0: it was not noted.
     ``left``: why changes since the snapshot may be missing, so that the table is read no further; empty: none are.
     """
 
@@ -56,6 +62,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     oid: int | None = None
     entries: tuple[str, ...] = ()
     left: str = ""
+    file: int = 0
 
 
 class LeftNote(msgspec.Struct, frozen=True, tag="left"):

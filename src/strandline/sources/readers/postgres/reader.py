@@ -226,7 +226,8 @@ class PostgresReader:
             if begins:  # another snapshot has what was left out
                 await self._release()
                 raise Unavailable(
-                    f"the publication was altered since the snapshot of table {table!r}: another one is taken"
+                    f"the publication or the table was altered since the snapshot of table {table!r}: another one is "
+                    "taken"
                 )
             raise SourceError(why)
 

@@ -12,7 +12,7 @@ Source: PostgreSQL's manual, "Logical Decoding Concepts", "Replication Managemen
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from strandline.errors import Unavailable
@@ -34,16 +34,31 @@ class SlotStanding:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """Where a table's rows are kept, and by which columns.
+
+    ``file``: a number that is another once the rows, or those of a partition, were written anew (``relfilenode``).
+    ``columns``: by name, the number of a column, which it keeps for life, and the version of its row of the catalog.
+    A statement that gives a column other values writes the rows anew and gives its columns' rows another version.  One
+    that only moves the rows (VACUUM FULL) does the first alone, one that alters no value (SET DEFAULT) the second.
+    """
+
+    file: int = 0
+    columns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """How a publication has a table.
 
     ``entries``: the rows of the catalog by which it has it, each with its version.  What is deleted and made again is
     another entry, so while one entry is the same, the publication had the table all the time, by the same terms.
-    ``partial``: an entry has a row filter or a column list.
+    ``partial``: an entry has a row filter or a column list.  ``shape``: of the table itself, whatever is published.
     """
 
     entries: frozenset[str]
     partial: bool = False
+    shape: Shape = field(default_factory=Shape)
 
     def goes_on(self, before: Collection[str]) -> bool:
         """Return whether all changes were sent that these entries promised ``before``, and no others."""

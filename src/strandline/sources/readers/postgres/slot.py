@@ -16,6 +16,7 @@ from strandline.errors import SourceError
 from strandline.sources.readers.postgres.ledger import SlotNote, TableNote
 from strandline.sources.readers.postgres.options import table_name
 from strandline.sources.readers.postgres.pgoutput import lsn_text
+from strandline.sources.readers.postgres.rewrites import rewritten, shaped
 from strandline.sources.readers.postgres.server import Standing, UpstreamTable
 
 PLUGIN: Final = "pgoutput"
@@ -86,10 +87,10 @@ def _left_out(standing: Standing, publication: str) -> str:
 
 
 def followed(note: TableNote, standing: Standing, publication: str) -> TableNote:
-    """Return the note of a table as it is after a look at the publication.
+    """Return the note of a table as it is after a look at the publication and the table.
 
     It says from then on if changes since the snapshot may be missing: upstream decides what it sends by the publication
-    as it was at each change, and has no memory of what it was.
+    as it was at each change, and has no memory of what it was.  It sends nothing of rows that a statement rewrites.
     """
     assert standing.published is not None
     table = table_name(note.table)
@@ -106,8 +107,8 @@ def followed(note: TableNote, standing: Standing, publication: str) -> TableNote
             f"publication {publication!r} has left it out for a while, or was altered or made anew, so changes may be "
         )
         why += "missing:"
-    else:
-        return structs.replace(note, entries=(*sorted(now.entries),))
+    elif not (why := rewritten(note, now.shape)):
+        return structs.replace(shaped(note, now.shape), entries=(*sorted(now.entries),))
     return structs.replace(
         note, left=f"table {note.table!r} can be read no further: {why} {_TABLE_ANEW.format(note.table)}"
     )

@@ -37,6 +37,7 @@ from strandline.sources.readers.postgres.pgoutput import (
     Update,
     Value,
 )
+from strandline.sources.readers.postgres.rewrites import shaped
 from strandline.sources.readers.postgres.server import UpstreamColumn, UpstreamTable
 
 Texts: TypeAlias = tuple[bytes | None, ...]
@@ -46,13 +47,11 @@ MOVED_AND_KEPT: Final = (
     "set REPLICA IDENTITY FULL upstream, and update the row"
 )
 _KEY_KEPT: Final = "upstream did not send its key, a large value: set REPLICA IDENTITY FULL upstream"
-_WIDENED: Final = {
-    21: frozenset({20, 23}),  # smallint → bigint, integer
-    23: frozenset({20}),  # integer → bigint
-    25: frozenset({1043}),  # text → varchar
-    1043: frozenset({25}),  # varchar → text
-}
-"""Types (by OID) whose values stay what they are, in the same text form, if the column gets another type."""
+_ALIKE: Final = frozenset({25, 1043})
+"""Types (text, varchar; by OID) whose values stay what they are if the column gets another of them.
+
+That their values were computed anew meanwhile, the catalog shows (`rewrites`).
+"""
 _NUMERIC: Final = 1700
 
 
@@ -112,7 +111,8 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
             )
         key = tuple(declared[column.name] for column in upstream.columns if column.key)
     notes = (ColumnNote(c.name, c.type_oid, c.modifier, c.type_name) for c in columns.values())
-    return TableNote(reference, key, tuple(notes), schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
+    note = TableNote(reference, key, tuple(notes), schema.ddl, upstream.oid, (*sorted(upstream.published.entries),))
+    return shaped(note, upstream.published.shape)
 
 
 def _named(name: str, columns: Sequence[UpstreamColumn]) -> UpstreamColumn | None:
@@ -224,7 +224,7 @@ _ANEW: Final = "then drop the table {} here and create it anew"
 def _reads_alike(was: ColumnNote, type_oid: int, modifier: int) -> bool:
     """Return whether a column's values are what they were, in the same text form, though its type may be another."""
     if was.type_oid != type_oid:
-        return type_oid in _WIDENED.get(was.type_oid, ())
+        return {was.type_oid, type_oid} <= _ALIKE
     if was.type_oid != _NUMERIC or was.modifier == modifier:
         return True
     return modifier < 0 or (was.modifier >= 0 and _scale(modifier) >= _scale(was.modifier))

@@ -18,6 +18,7 @@ from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.pgoutput import Identity, lsn_number
 from strandline.sources.readers.postgres.server import (
     Published,
+    Shape,
     SlotInUse,
     SlotStanding,
     Standing,
@@ -47,8 +48,22 @@ _PUBLISHED: Final = """
                     FROM upwards JOIN pg_publication_rel AS r ON r.prrelid = upwards.oid AND r.prpubid = pub.oid
                 {schemas}
             ) AS found (entry, partial) HAVING count(*) > 0) AS e
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE downwards (oid) AS (
+                SELECT c.oid
+                UNION ALL
+                SELECT i.inhrelid FROM downwards JOIN pg_class AS whole ON whole.oid = downwards.oid
+                    AND whole.relkind = 'p' JOIN pg_inherits AS i ON i.inhparent = whole.oid
+            )
+            SELECT hashtextextended(string_agg(kept.relfilenode::text, ' ' ORDER BY kept.oid), 0) AS file
+                FROM downwards JOIN pg_class AS kept ON kept.oid = downwards.oid) AS rows
+        CROSS JOIN LATERAL (
+            SELECT jsonb_object_agg(a.attname, jsonb_build_array(a.attnum, a.xmin::text::bigint)) AS columns
+                FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS shape
 """
 """How a publication has its tables: each row of the catalog by which it does, by its number and version (``xmin``).
+
+And how each table is kept: where its rows are, or those of its partitions, and its columns (`server.Shape`).
 
 The view pg_publication_tables shows what is committed now, the other catalogs what the statement's snapshot sees.  A
 table that joined since that snapshot has no entry yet, and is left out.
@@ -69,8 +84,8 @@ _STANDING: Final = """
         (SELECT to_jsonb(slot) FROM pg_replication_slots AS slot WHERE slot_name = {slot}),
         (SELECT jsonb_build_object('insert', pubinsert, 'update', pubupdate, 'delete', pubdelete,
             'truncate', pubtruncate) FROM pg_publication WHERE pubname = {publication}),
-        (SELECT jsonb_agg(jsonb_build_array(n.nspname, c.relname, e.entries, e.partial)) FROM {published}
-            WHERE p.pubname = {publication})
+        (SELECT jsonb_agg(jsonb_build_array(n.nspname, c.relname, e.entries, e.partial, rows.file, shape.columns))
+            FROM {published} WHERE p.pubname = {publication})
 """
 CREATE_SLOT: Final = """
     SELECT pg_create_logical_replication_slot(%(slot)s, 'pgoutput')
@@ -92,7 +107,7 @@ LIMITS: Final = """
 """
 _TABLES: Final = """
     SELECT n.nspname, c.relname, c.relreplident, c.relkind = 'p', coalesce(to_jsonb(p)->>'rowfilter', ''),
-        c.reltuples::bigint, c.oid::bigint, e.entries, e.partial,
+        c.reltuples::bigint, c.oid::bigint, e.entries, e.partial, rows.file, shape.columns,
         (SELECT jsonb_agg(jsonb_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
                 format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.keys), false)) ORDER BY a.attnum)
             FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -162,10 +177,18 @@ def standing(row: tuple[Any, ...], place: str) -> Standing:
         None
         if kinds is None
         else {
-            (schema, name): Published(frozenset(entries), partial) for schema, name, entries, partial in published or ()
+            (schema, name): _published(entries, partial, file, columns)
+            for schema, name, entries, partial, file, columns in published or ()
         },
         tuple(kind for kind, there in sorted((kinds or {}).items()) if not there),
     )
+
+
+def _published(
+    entries: Iterable[str], partial: bool, file: int, columns: Mapping[str, tuple[int, int]] | None
+) -> Published:
+    versions = {name: (number, version) for name, (number, version) in (columns or {}).items()}
+    return Published(frozenset(entries), partial, Shape(file, versions))
 
 
 def _slot(found: Mapping[str, Any]) -> SlotStanding:
@@ -186,13 +209,13 @@ def tables(rows: Iterable[tuple[Any, ...]]) -> tuple[UpstreamTable, ...]:
             name,
             Identity(identity.decode() if isinstance(identity, bytes) else identity),
             tuple(UpstreamColumn(*column) for column in columns or ()),
-            Published(frozenset(entries), partial),
+            _published(entries, partial, file, versions),
             where,
             partitioned,
             about if about >= 0 else None,
             oid,
         )
-        for schema, name, identity, partitioned, where, about, oid, entries, partial, columns in rows
+        for schema, name, identity, partitioned, where, about, oid, entries, partial, file, versions, columns in rows
     )
 
 

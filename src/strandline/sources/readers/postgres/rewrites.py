@@ -1,0 +1,44 @@
+"""Statements upstream that give rows other values, of which no change is sent: how the catalog shows them.
+
+A change names its columns by name and type alone, so a column that has the name of another, or the same type and other
+values, reads as before.  The rows that are not changed afterwards would stay wrong.
+
+Source: design page "sources" (postgres: schema changes upstream).
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from strandline.sources.readers.postgres.ledger import TableNote
+from strandline.sources.readers.postgres.server import Shape
+
+
+def rewritten(note: TableNote, shape: Shape) -> str:
+    """Return which declared column may have other values, of which no change was sent; empty: none has."""
+    for column in note.columns:
+        number, version = shape.columns.get(column.name, (0, 0))
+        if not (column.number and number):
+            continue  # it was not noted; or it is gone, which the next change says
+        if number != column.number:
+            return (
+                f"column {column.name!r} was dropped or renamed, and another column has its name upstream now, and no "
+                "change says what the other rows have in it:"
+            )
+        if note.file and shape.file != note.file and version != column.version:
+            return (
+                f"column {column.name!r} was altered and the rows were rewritten (ALTER COLUMN … TYPE, for example), "
+                "and no change says what they have now:"
+            )
+    return ""
+
+
+def shaped(note: TableNote, shape: Shape) -> TableNote:
+    """Return the note of a table with its shape as it is.  While a column is gone, it stays as it was noted."""
+    if any(column.name not in shape.columns for column in note.columns):
+        return note
+    columns = []
+    for column in note.columns:
+        number, version = shape.columns[column.name]
+        columns.append(structs.replace(column, number=number, version=version))
+    return structs.replace(note, columns=(*columns,), file=shape.file)
