@@ -124,6 +124,10 @@ def test_a_json_object_is_a_row(decode):
         ('{"k":3000000000}', "column `k`: '3000000000' is not a valid int"),
         ('{"k":1.5}', "column `k`: '1.5' is not a valid int"),
         (b'{"v":"\xff"}', "it is not UTF-8"),
+        (r'{"v":"\ud83d"}', "it holds half of a surrogate pair, which is no character"),
+        (r'{"v":"\\\ud83d\u0041"}', "it holds half of a surrogate pair, which is no character"),
+        (r'{"v":"\ude00\ud83d"}', "it holds half of a surrogate pair, which is no character"),
+        (r'{"\uD83D":"\ud83d\ude00"}', "it holds half of a surrogate pair, which is no character"),
         (None, "its value is null"),
     ],
 )
@@ -305,6 +309,29 @@ def test_debezium_says_what_a_row_is_now(decode, wrapped, keyed):
         (3 if keyed else None, 8, False if keyed else None, "it has no `after`"),
         (3 if keyed else None, 9, False if keyed else None, "it is not a JSON object"),
     ]
+
+
+def test_a_change_of_another_key_before_deletes_that_key(decode):
+    """Damage: the row of the old key stays for ever beside the one that took its place."""
+    schema = Schema((*PAIR.columns, Column("j", "string")))
+    form = MessageFormat(JSON, Shape.DEBEZIUM, ("k", "j"))
+    changes = [
+        _change("u", {"k": 6, "j": "x", "v": "a"}, {"k": 66, "j": "x", "v": "b"}),
+        _change("u", {"k": 7, "j": "x", "v": "a"}, {"k": 7, "j": "x", "v": "b"}),
+        _change("u", {"k": 8, "v": "a"}, {"k": 9, "j": "x", "v": "b"}),
+        _change("u", {"k": 6, "j": "x"}, {"k": None, "j": "x"}),
+    ]
+    rows = decode(changes, schema, form)
+    assert [(r["k"], r["j"], r["v"], r[ORDER] - order("2", 0), r[GONE]) for r in rows] == [
+        (6, "x", None, 0, True),
+        (66, "x", "b", 0, False),
+        (7, "x", "b", 1, False),
+        (9, "x", "b", 2, False),
+        (None, None, None, 3, None),
+    ]
+    assert reasons(rows) == ["key column `k` is null"]
+    listed_rows = listed(asyncio.run(ListMessages().messages(raw(changes), schema, form, locate=True))).rows
+    assert [(r["k"], r["v"], r[GONE]) for r in listed_rows] == [(r["k"], r["v"], r[GONE]) for r in rows]
 
 
 def test_debezium_writes_days_as_numbers(decode):

@@ -1,7 +1,7 @@
 """Files to rows, on Spark: the decoder behind the files source.
 
 All files of a step are one lazy frame; staging it is the one job.  Small files are decoded here and now, in no job
-(`small.py`), to the same rows.  Avro is read by Python (`avro_files.py`).  Text is read by Spark's own readers, which
+(`small.py`), to the same rows.  Avro is read by Python (`avro_files.py`).  Text is read by Spark's own parsers, which
 keep the text of a record that they cannot decode beside whatever they could; such a record becomes a row of the err
 half.  Where it stands and what is wrong with it costs more passes over its file (`file_errors.py`), and is found only
 when asked for (``locate``): the ok rows are the same either way, and on good input nothing is read twice.
@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's d
 from strandline.algebra import types
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
-from strandline.engine.files import file_errors, json_lines, small
+from strandline.engine.files import csv_lines, file_errors, json_lines, small
 from strandline.engine.files.avro_files import AvroFiles
 from strandline.engine.files.file_bytes import S3A, FileBytes
 from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group
@@ -149,8 +149,9 @@ class SparkFiles:
     def _text(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
         """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""
         ddl = _ddl(layout, schema)
-        if form.encoding is Encoding.JSON and not form.multiline:
-            decoded = json_lines.decoded(self._session, layout.files, ddl, form)
+        if not form.multiline:
+            lines = json_lines if form.encoding is Encoding.JSON else csv_lines
+            decoded = lines.decoded(self._session, layout.files, ddl, form)
         else:
             reader = self._session.read.schema(f"{ddl}, {CORRUPT} string").options(**decoding(form))
             decoded = load(reader, form.encoding.value, layout.files)

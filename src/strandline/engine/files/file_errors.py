@@ -30,12 +30,13 @@ from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import ERROR, Schema, quote
 from strandline.engine.files.file_layout import Layout
 from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
-from strandline.engine.files.json_lines import one_value
+from strandline.engine.files.json_lines import has_half_a_pair, one_value
 
 RAW_CHARS_MAX: Final = 4_096
 VALUE_CHARS_MAX: Final = 100
 SEARCH_BYTES_MAX: Final = 256 << 20
 """Files up to this size are searched as a whole for records that span lines; in larger ones the line is null."""
+HALF_A_PAIR: Final = "it holds half of a surrogate pair, which is no character"
 _RAW: Final = "__raw"
 _LINE: Final = "__line"
 _REASON: Final = "__reason"
@@ -142,7 +143,8 @@ def csv_reason(
     texts = F.from_csv(raw, _as_text(names), decoding(form) | {"header": "false"})
     fields = F.length(F.regexp_replace(unquoted(raw, form), f"[^{_in_class(form.delimiter)}]", "")) + 1
     shape = F.concat(F.lit("it has "), fields, F.lit(f" fields; {len(names)} are expected"))
-    return F.when(texts[CORRUPT].isNotNull(), shape).otherwise(_field_to_blame(texts, decoded, schema))
+    shape_or_text = F.when(~F.is_valid_utf8(raw), F.lit("it is not UTF-8")).when(texts[CORRUPT].isNotNull(), shape)
+    return shape_or_text.otherwise(_field_to_blame(texts, decoded, schema))
 
 
 def unquoted(raw: Column, form: FileFormat) -> Column:
@@ -158,6 +160,7 @@ def json_reason(raw: Column, decoded: Callable[[str], Column], schema: Schema, w
     texts = F.from_json(raw, _as_text(schema.names), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
     shape = F.when(texts.isNull() | texts[CORRUPT].isNotNull(), F.lit("it is not a JSON object"))
     shape = shape.when(~F.is_valid_utf8(raw), F.lit("it is not UTF-8"))
+    shape = shape.when(has_half_a_pair(raw), F.lit(HALF_A_PAIR))
     if whole is not None:
         shape = shape.when(~one_value(raw), F.lit(f"{whole} holds more than one JSON object"))
     return shape.otherwise(_field_to_blame(texts, decoded, schema))

@@ -1,13 +1,15 @@
 """Which files can be read together, and which cannot be read at all: from their headers and footers.
 
 Reading a head is cheap and needs no job.  It cannot depend on when it is done, because a file's content is pinned by
-its source.  Compressed text is read to its end, because Spark fails the job of all files where a stream is damaged.
+its source.  Compressed text is read to its end, because Spark fails the job of all files where a stream is damaged.  So
+is text whose records span lines, because Spark's reader does not say where it is not UTF-8.
 
 Source: design page "sources" (files).
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Collection, Iterable, Sequence
@@ -95,6 +97,8 @@ def _examine(
     """Return the file's field names and header line; or why it is unusable; None if it holds nothing at all."""
     if form.encoding.text and (damage := _damage(file, of)):
         return Unusable(file, 0, damage, "")
+    if form.multiline and (line := _line_that_is_not_utf8(file, of)):
+        return Unusable(file, line, "it is not UTF-8, and where its records begin and end is not known", "")
     match form.encoding:
         case Encoding.CSV if form.header:
             return _csv_header(file, schema, form, of)
@@ -121,6 +125,24 @@ def _damage(file: DatedFile, of: FileBytes) -> str | None:
             raise  # the machine refused the file; its bytes may be whole
         return f"it cannot be decompressed: {error}"
     return None
+
+
+def _line_that_is_not_utf8(file: DatedFile, of: FileBytes) -> int:
+    """Return the first line with bytes that are not UTF-8; 0: there is none.
+
+    Spark reads such bytes as U+FFFD without an error.
+    """
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    with of.stream(file.path) as stream:
+        while True:
+            read = stream.read(HEAD_BYTES_MAX)
+            try:
+                decoder.decode(read, final=not read)
+            except UnicodeDecodeError as error:
+                return line + bytes(error.object[: error.start]).count(b"\n")
+            if not read:
+                return 0
+            line += read.count(b"\n")
 
 
 def _csv_header(

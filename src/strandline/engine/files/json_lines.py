@@ -33,6 +33,10 @@ _END: Final = "what follows this message"
 _ENTRIES: Final = 2
 _BRACES: Final = 2
 _BLANK: Final = r"^\s*$"
+_HIGH: Final = r"u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
+_SOUND_ESCAPE: Final = rf"\\(?:{_HIGH}\\{_LOW}|(?!u[dD][89a-fA-F])[\s\S])"
+_HALF_A_PAIR: Final = r"\\u[dD][89a-fA-F]"
 
 
 def decoded(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: FileFormat) -> DataFrame:
@@ -62,7 +66,18 @@ def whole(text: Column, kind: str, form: FileFormat) -> Column:
 def is_whole(found: Column, text: Column) -> Column:
     """Return whether the text is one value and nothing besides, and all in it has its type."""
     entries = found[_WHOLE]
-    return found[CORRUPT].isNull() & (F.size(entries) == _ENTRIES) & entries[_END].isNotNull() & F.is_valid_utf8(text)
+    return found[CORRUPT].isNull() & (F.size(entries) == _ENTRIES) & entries[_END].isNotNull() & is_text(text)
+
+
+def is_text(text: Column) -> Column:
+    """Return whether a JSON text stands for characters alone: it is UTF-8, and so is what its escapes say."""
+    return F.is_valid_utf8(text) & ~has_half_a_pair(text)
+
+
+def has_half_a_pair(text: Column) -> Column:
+    """Return whether an escape is one half of a surrogate pair without the other, which Spark reads as ``?``."""
+    others = F.regexp_replace(text, _SOUND_ESCAPE, " ")
+    return F.when(text.contains("\\ud") | text.contains("\\uD"), others.rlike(_HALF_A_PAIR)).otherwise(False)
 
 
 def value_of(found: Column) -> Column:

@@ -1,7 +1,7 @@
 """Small files, decoded in this process: the driver reads the bytes, and Spark's own expressions run in no job.
 
-A line goes through the very expressions that it goes through in a job (`json_lines.parsed`, or ``from_csv``, which is
-the parser of Spark's CSV reader), so the same bytes give the same rows; a property test compares.  What this cannot
+A line goes through the very expressions that it goes through in a job (`json_lines.parsed`, or
+`csv_lines.parsed`), so the same bytes give the same rows; a property test compares.  What this cannot
 promise is left to a job: text that is not UTF-8, is compressed or whose records span lines; Parquet with a type or
 a time that Arrow and Spark may read differently.
 
@@ -20,16 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra import types
 from strandline.algebra.arrow_types import arrow
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, TIME, Schema
-from strandline.engine.files import json_lines
+from strandline.engine.files import csv_lines, json_lines
 from strandline.engine.files.file_bytes import FileBytes
 from strandline.engine.files.file_layout import Layout
-from strandline.engine.files.file_paths import CORRUPT, decoding
 from strandline.engine.frames import inline
 
 SMALL_BYTES_MAX: Final = 1 << 20
@@ -91,8 +89,7 @@ def parsed(frame: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
     """Return the columns of ``ddl`` of lines, `CORRUPT`, and what is beside them."""
     if form.encoding is Encoding.JSON:
         return json_lines.parsed(frame, ddl, form)
-    record = F.from_csv(F.col(LINE), f"{ddl}, {CORRUPT} string", decoding(form) | {"header": "false"})
-    return frame.withColumn("__found", record).select("__found.*", TIME, DIFF)
+    return csv_lines.parsed(frame, ddl, form)
 
 
 def parquet(files: Sequence[DatedFile], schema: Schema, of: FileBytes) -> pa.Table | None:

@@ -20,9 +20,9 @@ from strandline.algebra import schema as columns
 from strandline.algebra.formats import Encoding
 from strandline.algebra.messages import MessageFormat
 from strandline.algebra.schema import Schema
-from strandline.engine.files.file_errors import json_reason
+from strandline.engine.files.file_errors import HALF_A_PAIR, json_reason
 from strandline.engine.files.file_paths import CORRUPT, decoding
-from strandline.engine.files.json_lines import one_value
+from strandline.engine.files.json_lines import has_half_a_pair, one_value
 from strandline.engine.messages.parsed import AFTER, BEFORE, OP, Part, as_file
 
 _MOVED: Final = "__moved"
@@ -78,6 +78,7 @@ def change_reason(text: Column, part: Part, form: MessageFormat) -> Column:
     inner = F.concat(F.lit("in `after`: "), json_reason(after, found, part.held, None))
     return (
         F.when(~F.is_valid_utf8(text), F.lit("it is not UTF-8"))
+        .when(has_half_a_pair(text), F.lit(HALF_A_PAIR))
         .when(outer.isNull() | outer[CORRUPT].isNotNull(), F.lit("it is not a JSON object"))
         .when(~one_value(text), F.lit("it holds more than one JSON object"))
         .when(after.isNull(), F.lit("a value inside it does not have its type"))

@@ -5,7 +5,7 @@ Source: design page "sources" (envelopes none, upsert, debezium); columns of key
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
@@ -33,6 +33,8 @@ from strandline.engine.messages.parsed import (
 
 _REASON: Final = "__reason"
 _GONE: Final = "__is_gone"
+_LEFT: Final = "__is_left"
+"""Whether a row of a frame is of the key that a change leaves, and not of the one that it writes."""
 _DELETED: Final = "d"
 _WRITTEN: Final = ("c", "r", "u")
 _TRUNCATED: Final = "t"
@@ -73,7 +75,8 @@ def _changes(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: b
     deleted = change[OP] == _DELETED
     row = _sources(schema, form)
     held = form.held_by_value(schema).names
-    if form.of_key is None:
+    by_row = form.of_key is None
+    if by_row:
         row |= {n: F.when(deleted, change[BEFORE][n]).otherwise(change[AFTER][n]) for n in form.key if n in held}
         misplaced: tuple[Column, ...] = ()
     else:
@@ -89,18 +92,33 @@ def _changes(frame: DataFrame, schema: Schema, form: MessageFormat, *, locate: b
     key_fails = F.coalesce(
         *misplaced,
         *_reasons(frame, KEY),
-        *([] if form.of_key is not None else [whole]),
+        *([whole] if by_row else []),
         _null_key(form, row, locate=locate),
     )
     reasoned = frame.where(F.col("value").isNotNull()).withColumn(_GONE, F.when(key_fails.isNull(), deleted))
     reasoned = reasoned.withColumn(_REASON, F.coalesce(whole, key_fails, *_reasons(frame, AS_METADATA)))
     # A truncation has no key, and an error that has one is not a deletion.
     gone = F.when(F.col(_REASON).isNull(), F.col(_GONE)).when(key_fails.isNull(), False)
+    if by_row:
+        reasoned = reasoned.withColumn(_LEFT, F.explode(_of_both_keys(change, form.key, deleted)))
+        row |= {name: F.when(F.col(_LEFT), change[BEFORE][name]).otherwise(row[name]) for name in form.key}
+        gone = F.when(F.col(_LEFT), True).otherwise(gone)
     ours = {ORDER: _order(), GONE: gone}
     unsent = [column.name for column in form.held_by_value(schema) if column.name not in form.key and _long(column)]
     if unsent:
         ours[KEPT] = _kept({name: change[AFTER][name].cast("string") for name in unsent})
     return _rows(reasoned, schema, form, row, ours)
+
+
+def _of_both_keys(change: Column, key: Sequence[str], deleted: Column) -> Column:
+    """Return an entry for the key that a change writes or deletes, and before it one for another key that it leaves."""
+    before = [change[BEFORE][name] for name in key]
+    known = reduce(Column.__and__, (each.isNotNull() for each in before))
+    other = reduce(
+        Column.__or__, (~each.eqNullSafe(change[AFTER][name]) for each, name in zip(before, key, strict=True))
+    )
+    left = F.col(_REASON).isNull() & ~deleted & known & other
+    return F.when(left, F.array(F.lit(True), F.lit(False))).otherwise(F.array(F.lit(False)))
 
 
 _NOT_FOLLOWED: Final = "it truncates the table, and does not say which rows were there"

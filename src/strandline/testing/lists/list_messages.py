@@ -7,7 +7,7 @@ what deletes one, what is an error, and of which key.  It knows no CSV, no Avro,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -45,13 +45,26 @@ class ListMessages:
         check(form, schema)
         own = (ORDER, GONE, KEPT) if form.shape is Shape.DEBEZIUM else (ORDER, GONE) if form.shape.keyed else ()
         names = (*schema.names, ERROR, TIME, DIFF, *own)
-        rows = [row for message in raw.to_pylist() if (row := _row(message, schema, form, locate=locate)) is not None]
+        rows = [row for message in raw.to_pylist() for row in _rows(message, schema, form, locate=locate)]
         filled = tuple({name: row.get(name) for name in names} for row in rows)
         return Rows(Listed(names, filled))
 
     async def ranges(self, topic: TopicRanges, schema: Schema, form: MessageFormat, *, locate: bool) -> Rows:
         """See `MessageDecoder.ranges`: lists have no broker."""
         raise InvalidUsage(f"topic {topic.topic!r}: an engine over lists has no connector")
+
+
+def _rows(message: Mapping[str, Any], schema: Schema, form: MessageFormat, *, locate: bool) -> Iterator[dict[str, Any]]:
+    """Yield the update that a message makes, and before it the deletion of another key that a change leaves."""
+    row = _row(message, schema, form, locate=locate)
+    if row is None:
+        return
+    if form.shape is Shape.DEBEZIUM and form.of_key is None and row[GONE] is False and ERROR not in row:
+        key = Schema(tuple(column for column in schema if column.name in form.key))
+        left = _converted(_payload(message["value"]).get("before") or {}, key)
+        if None not in left.values() and any(row[name] != value for name, value in left.items()):
+            yield left | {name: row[name] for name in (TIME, DIFF, ORDER)} | {GONE: True}
+    yield row
 
 
 def _row(message: Mapping[str, Any], schema: Schema, form: MessageFormat, *, locate: bool) -> dict[str, Any] | None:
@@ -103,8 +116,7 @@ def _change(message: Mapping[str, Any], schema: Schema, form: MessageFormat, row
     held = form.held_by_value(schema)
     if form.of_key is not None and message["key"] is not None:
         row |= _key(message, schema, form) | {GONE: False}
-    change = _object(_text(message["value"]))
-    change = change["payload"] if isinstance(change.get("payload"), dict) else change
+    change = _payload(message["value"])
     op = change.get("op")
     if op == "t":
         raise Refused("it truncates the table, and does not say which rows were there")
@@ -122,6 +134,11 @@ def _change(message: Mapping[str, Any], schema: Schema, form: MessageFormat, row
     if op != "d":
         unsent = [name for name, value in values.items() if value == _UNAVAILABLE and name not in form.key]
         row |= values | {KEPT: unsent or None}
+
+
+def _payload(data: bytes) -> dict[str, Any]:
+    change = _object(_text(data))
+    return change["payload"] if isinstance(change.get("payload"), dict) else change
 
 
 def _metadata(message: Mapping[str, Any], schema: Schema, form: MessageFormat) -> dict[str, Any]:

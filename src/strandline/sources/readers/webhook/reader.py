@@ -78,7 +78,10 @@ class WebhookReader:
             try:
                 await self._server.listen()
             except OSError as error:
-                self._unheard = f"nothing can be sent to {self._options.listen}: {error.strerror or error}"
+                self._unheard = (
+                    f"nothing can be sent to {self._options.listen}{self._options.path}: {error.strerror or error}; "
+                    "if another source listens there, make this one with an address of its own"
+                )
             else:
                 self._unheard = ""
         return Offsets({PARTITION: self._inbox.next})

@@ -143,7 +143,7 @@ class WebhookServer:
             # A page in a browser of this machine can reach loopback, also under a name of its own.
             raise Refused(HTTPStatus.FORBIDDEN, "without a token, programs of this machine alone may send, by its name")
         if head.path != options.path:
-            raise Refused(HTTPStatus.NOT_FOUND, "there is no such source")
+            raise Refused(HTTPStatus.NOT_FOUND, "the source at this address has another path")
         if head.method != "POST":
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "send by POST", {"Allow": "POST"})
         if head.text("content-encoding").strip().lower() not in {"", "identity"}:

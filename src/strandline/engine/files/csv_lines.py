@@ -1,0 +1,44 @@
+"""CSV lines: each line is one record, or an error.
+
+Spark's own reader of CSV replaces bytes that are not UTF-8 by U+FFFD, without an error.  So here that reader only finds
+the lines: it drops the header and blank lines.  It reads each byte as a character (ISO 8859-1), from which the bytes
+of a line are restored.  Then ``from_csv``, which has the same parser, takes the line apart.
+
+Source: design page "sources" (undecodable input goes to the error half; nothing is dropped silently).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
+
+from strandline.algebra.formats import DatedFile, FileFormat
+from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load
+
+LINE: Final = "__line"
+_FOUND: Final = "__found"
+_BYTE_A_CHARACTER: Final = "ISO-8859-1"
+_NEVER_THERE: Final = {"sep": "\u0100", "quote": "\u0101", "escape": "\u0102"}
+"""Characters that no byte is: so a line is one field, as it stands."""
+
+
+def decoded(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: FileFormat) -> DataFrame:
+    """Return the columns of ``ddl``, `PATH` and `CORRUPT`: a row a line that is not blank and no header."""
+    reader = session.read.schema(f"{LINE} string").options(
+        encoding=_BYTE_A_CHARACTER, header=str(form.header).lower(), **_NEVER_THERE
+    )
+    line = F.encode(LINE, _BYTE_A_CHARACTER).cast("string").alias(LINE)
+    return parsed(load(reader, "csv", files).select(line, F.col("_metadata.file_path").alias(PATH)), ddl, form)
+
+
+def parsed(lines: DataFrame, ddl: str, form: FileFormat) -> DataFrame:
+    """Return the columns of ``ddl`` of `LINE`, what is beside these, and `CORRUPT`: a row a line."""
+    beside = [name for name in lines.columns if name != LINE]
+    line = F.col(LINE)
+    record = F.from_csv(line, f"{ddl}, {CORRUPT} string", decoding(form) | {"header": "false"})
+    corrupt = F.when(F.is_valid_utf8(line), F.col(CORRUPT)).otherwise(line)
+    split = lines.withColumn(_FOUND, record).select(f"{_FOUND}.*", *beside, LINE)
+    return split.withColumn(CORRUPT, corrupt).drop(LINE)
