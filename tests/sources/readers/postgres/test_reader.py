@@ -770,7 +770,7 @@ def test_a_connection_that_dies_costs_one_call(place):
         reader = await place.reader()
         first = await begin(place, reader)
         place.database.run(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'strandline'"
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'strandline'"
         )
         with pytest.raises(Unavailable):
             await rows(place, reader, first)
