@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -106,6 +107,7 @@ def build(config: Mapping[str, str]) -> SparkSession:
     require_java(java)
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # where local-cluster finds its executors
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark guesses an address and warns about its guess
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run what PATH has, perhaps without pyarrow
     settings = {
         "spark.master": "local[*]",
         "spark.driver.memory": f"{default_heap_mib(psutil.virtual_memory().total)}m",
