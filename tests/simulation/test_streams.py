@@ -9,7 +9,7 @@ import pytest
 from planted.streams import BUGS, Bug
 from strandline.testing.simulation.kernel import Fate
 from worlds.campaign import ASKED_FOR, deal
-from worlds.persist import law_of
+from worlds.histories import must_break
 from worlds.streams import play
 
 pytestmark = pytest.mark.skipif(ASKED_FOR, reason="certain histories were asked for, and nothing else")
@@ -70,16 +70,4 @@ def test_a_history_is_a_function_of_its_seed() -> None:
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_breaks_a_law(bug: Bug, record_property) -> None:
     """Damage: the simulation is blind to a mistake that an engineer will make."""
-    found = None
-    with bug.planted():
-        for seed in range(SEEDS_MAX):
-            try:
-                play(seed)
-            except Exception as error:  # noqa: BLE001  # a bug may also end a run by what it raises: that is no law
-                if law_of(error) in LAWS:
-                    found = (seed, law_of(error))
-                    break
-    verdict = "pass" if found else "miss"
-    seed, law = found or (SEEDS_MAX, "none")
-    record_property("FIGURE", f"planted.{bug.name} seeds={seed + 1},law={law} <={SEEDS_MAX} {verdict}")
-    assert found, bug.mistake
+    must_break(bug, play, LAWS, SEEDS_MAX, record_property)

@@ -1,5 +1,7 @@
 """What is asked of every world of one source: many histories, one fault at every point, planted bugs.
 
+Of other worlds, too, planted bugs are (`must_break`).
+
 ``play`` makes the history of a seed, ``perform`` the script of the world with the faults that are chosen.
 """
 
@@ -83,7 +85,9 @@ def one_fault_everywhere(name: str, perform: Perform, every: int, record_propert
     record_property("FIGURE", f"{name}.crash-points {met}/{met},points={found[0].points},runs={runs} all pass")
 
 
-def must_break(bug: Bug, play: Play, laws: AbstractSet[str], seeds_max: int, record_property: Any) -> None:
+def must_break(
+    bug: Bug, play: Callable[[int], object], laws: AbstractSet[str], seeds_max: int, record_property: Any
+) -> None:
     """Make histories while ``bug`` lives, until one of them breaks one of ``laws``."""
     found = None
     with bug.planted():
