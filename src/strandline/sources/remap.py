@@ -66,8 +66,7 @@ class RemapShard:
 
     def refuse_fenced(self) -> None:
         """Raise `FencedError` if a newer epoch had been admitted when the remap was last refreshed."""
-        if self._epoch < self._shard.state.epoch:
-            raise fenced(self.shard, Fenced(self._shard.state.epoch), self._epoch)
+        self._shard.refuse_fenced()
 
     async def mint(self, time: int, offsets: Offsets) -> Remap:
         """Make sure that ``time`` is bound, durably: to ``offsets``, or to whatever another instance bound it to first.

@@ -107,6 +107,10 @@ class RecordShard:
         """Fetch what others appended; return the upper."""
         return (await self._machine.refresh()).upper
 
+    def refuse_fenced(self) -> None:
+        """See `WriteHandle.refuse_fenced`."""
+        self._writer.refuse_fenced()
+
     async def append(
         self,
         records: Sequence[Record],
