@@ -1,4 +1,4 @@
-"""What only Spark's analysis tells of a query: whether it has one answer (law D)."""
+"""Whether a query has one answer, where only Spark's analysis can show it (law D)."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def differs(seed: int) -> bool:
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: the laws of the envelope would pass whatever it does."""
+    """Damage: the laws of the envelope pass though it breaks them."""
     DEFECTS[name](monkeypatch)
     assert any(map(differs, range(HISTORIES)))
 

@@ -242,7 +242,7 @@ DEFECTS: Final[dict[str, Plant]] = {
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage: the laws of a source would pass whatever its reader does."""
+    """Damage: the laws of a source pass though its reader breaks them."""
     DEFECTS[name](monkeypatch)
     assert any(map(noticed, range(HISTORIES)))
 

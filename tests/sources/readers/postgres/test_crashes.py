@@ -253,7 +253,7 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] =
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_noticed(name, monkeypatch):
-    """Damage: the laws of this reader would pass whatever it does."""
+    """Damage: the laws of this reader pass though it breaks them."""
     plant, law = PLANTED[name]
     place = Place(Identity.FULL)
     plant(monkeypatch)

@@ -196,7 +196,7 @@ def _refuse_clock_literals(sql: str) -> None:
 
 
 def refuse_doubts(doubts: Iterable[Doubt]) -> None:
-    """Raise `DefinitionError` for the first of ``doubts`` that leaves a query without one answer, whatever its form."""
+    """Raise `DefinitionError` for the first of ``doubts`` that leaves a query of any form without one answer."""
     for doubt in doubts:
         match doubt.kind:
             case DoubtKind.CALL:
