@@ -225,9 +225,9 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] =
         _read_unseen,
         looks.test_a_range_counts_as_read_once_the_look_after_its_peek_was_made,
     ),
-    "half of what a peek sent stays": (lambda patch: patch.setattr(Log, "_abandon", Log.begin), histories),
+    "half of what a peek sent stays": (lambda patch: patch.setattr(Log, "abandon", Log.begin), histories),
     "a cancelled peek may still add": (
-        lambda patch: patch.setattr(Log, "begin", lambda self: (self._begin(), self._add)[1]),
+        lambda patch, right=Log.begin: patch.setattr(Log, "begin", lambda self: (right(self), self._add)[1]),
         laws.test_a_peek_that_was_cancelled_adds_nothing_afterwards,
     ),
     "what lies before a slice is given with it": (_every_change_is_given, histories),

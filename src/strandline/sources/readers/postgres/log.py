@@ -95,20 +95,17 @@ class Log:
     def follow(self, readings: Sequence[Reading], position: int) -> None:
         """Hold nothing, from ``position`` on; read tables as ``readings`` say."""
         with self._guard:
-            self._follow(readings, position)
-
-    def _follow(self, readings: Sequence[Reading], position: int) -> None:
-        self._readings = {reading.table: reading for reading in readings}
-        self._numbers = {reading.note.oid: reading for reading in readings if reading.note.oid is not None}
-        self.lower = self.upper = position
-        self.dropped = 0
-        """How many transactions came that lie before `lower`: the slot had stepped back."""
-        self._sizes = deque[tuple[int, int]]()  # of each transaction: where it commits, how many messages it has
-        self._chunks: dict[str, list[_Chunk]] = {reading.reference: [] for reading in readings}
-        self._stops: dict[str, list[tuple[int, str]]] = {reading.reference: [] for reading in readings}
-        self._bytes = 0
-        self._order = 0
-        self.begin()
+            self._readings = {reading.table: reading for reading in readings}
+            self._numbers = {reading.note.oid: reading for reading in readings if reading.note.oid is not None}
+            self.lower = self.upper = position
+            self.dropped = 0
+            """How many transactions came that lie before `lower`: the slot had stepped back."""
+            self._sizes = deque[tuple[int, int]]()  # of each transaction: where it commits, how many messages it has
+            self._chunks: dict[str, list[_Chunk]] = {reading.reference: [] for reading in readings}
+            self._stops: dict[str, list[tuple[int, str]]] = {reading.reference: [] for reading in readings}
+            self._bytes = 0
+            self._order = 0
+            self.begin()
 
     # --- taking messages ---------------------------------------------------------------------------------------------
     def begin(self) -> Take:
@@ -118,20 +115,17 @@ class Log:
         """
         with self._guard:
             self._generation += 1
-            self._begin()
+            self._pending: dict[str, _Pending] = {reference: _Pending() for reference in self._chunks}
+            self._marks = {
+                reference: (len(chunks), len(self._stops[reference])) for reference, chunks in self._chunks.items()
+            }
+            self._layouts: dict[int, tuple[Reading, Layout | str]] = {}
+            self._commit: int | None = None
+            self._skips = False
+            self._count = 0
+            self._known = len(self._sizes)
+            self._ends = self.upper
             return partial(self._take, self._generation)
-
-    def _begin(self) -> None:
-        self._pending: dict[str, _Pending] = {reference: _Pending() for reference in self._chunks}
-        self._marks = {
-            reference: (len(chunks), len(self._stops[reference])) for reference, chunks in self._chunks.items()
-        }
-        self._layouts: dict[int, tuple[Reading, Layout | str]] = {}
-        self._commit: int | None = None
-        self._skips = False
-        self._count = 0
-        self._known = len(self._sizes)
-        self._ends = self.upper
 
     def _take(self, generation: int, messages: Sequence[bytes]) -> None:
         with self._guard:
@@ -177,7 +171,7 @@ class Log:
                 for reading in self._readings.values():
                     self._cut(reading)
             except BaseException:
-                self._abandon()
+                self.abandon()
                 raise
             self.upper = max(self.upper, self._ends if upto is None else upto)
             self.begin()
@@ -185,16 +179,13 @@ class Log:
     def abandon(self) -> None:
         """Forget what came since `begin`: it was not all."""
         with self._guard:
-            self._abandon()
-
-    def _abandon(self) -> None:
-        for reference, (chunks, stops) in self._marks.items():
-            for chunk in self._chunks[reference][chunks:]:
-                self._forget(chunk)
-            del self._chunks[reference][chunks:], self._stops[reference][stops:]
-        while len(self._sizes) > self._known:
-            self._sizes.pop()
-        self.begin()
+            for reference, (chunks, stops) in self._marks.items():
+                for chunk in self._chunks[reference][chunks:]:
+                    self._forget(chunk)
+                del self._chunks[reference][chunks:], self._stops[reference][stops:]
+            while len(self._sizes) > self._known:
+                self._sizes.pop()
+            self.begin()
 
     def _described(self, relation: Relation) -> None:
         reading = self._readings.get((relation.schema, relation.name), self._numbers.get(relation.oid))
