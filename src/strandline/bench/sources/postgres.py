@@ -106,8 +106,7 @@ def followed(options: Mapping[str, str]) -> Iterator[Upstream]:
                 numbers = f"generate_series({rows.start}, {rows.stop - 1}) AS n"
                 connection.execute(f"INSERT INTO {_FOLLOWED} SELECT n, n % {LANES}, n % 1000 FROM {numbers}".encode())  # noqa: S608
 
-            given = ", ".join(f"{name} = '{text}'" for name, text in options.items())
-            source = f"FROM POSTGRES ({given}, publication = '{_FOLLOWED}', slot = '{_FOLLOWED}')"
+            source = f"FROM POSTGRES ({_given(options)}, publication = '{_FOLLOWED}', slot = '{_FOLLOWED}')"
             table = f"FROM SOURCE followed (REFERENCE 'public.{_FOLLOWED}')"
             yield Upstream((f"CREATE SOURCE followed {source}", f"CREATE TABLE events ({FOLLOWED}) {table}"), put)
     finally:
@@ -121,10 +120,11 @@ async def _ours(
     """Return the seconds of the tick that takes the table, of the one that takes the changes, and of their floor."""
     into.mkdir(parents=True)
     _drop_slot(options, slot)  # of a run that was killed
-    given = ", ".join(f"{name} = '{text}'" for name, text in options.items())
     try:
         async with opened(session, into) as env:
-            await env.execute(f"CREATE SOURCE bank FROM POSTGRES ({given}, publication = '{_TABLE}', slot = '{slot}')")
+            await env.execute(
+                f"CREATE SOURCE bank FROM POSTGRES ({_given(options)}, publication = '{_TABLE}', slot = '{slot}')"
+            )
             await env.execute(f"CREATE TABLE t ({COLUMNS}) FROM SOURCE bank (REFERENCE 'public.{_TABLE}')")
             snapshot = await env.tick()
             databases.run(options, f"UPDATE {_TABLE} SET amount = amount + 1 WHERE id <= {changed}")  # noqa: S608
@@ -148,6 +148,11 @@ def _plain(session: SparkSession, into: Path, options: Mapping[str, str]) -> flo
     databases.copy_out(options, _TABLE, into / "table.csv")
     session.read.schema(COLUMNS).csv(str(into / "table.csv")).write.parquet(str(into / "parquet"))
     return time.perf_counter() - begun
+
+
+def _given(options: Mapping[str, str]) -> str:
+    """Return the options as CREATE SOURCE takes them."""
+    return ", ".join(f"{name} = '{text}'" for name, text in options.items())
 
 
 def _drop_slot(options: Mapping[str, str], slot: str) -> None:
