@@ -39,20 +39,15 @@ def proposed(upstream: Upstream, found: Sequence[Discovered], source: str) -> li
     -- a.b: it is gone
     """
     names = list(_names([each.name for each in found], {source.lower()} if upstream.tables else ()))
-    texts = [
-        _unread(each)
-        if not each.columns.columns
-        else _table(name, source, each)
-        if upstream.tables
-        else _source(name, upstream, each)
-        for name, each in zip(names, found, strict=True)
-    ]
+    texts = [_proposal(name, upstream, source, each) for name, each in zip(names, found, strict=True)]
     head = f"CREATE SOURCE {source} FROM {upstream.connector} {_listed(upstream.options)};"
     return [head, *texts] if upstream.tables else texts
 
 
-def _unread(found: Discovered) -> str:
-    return f"-- {found.name}: {' '.join(found.note.split())}"
+def _proposal(name: str, upstream: Upstream, source: str, found: Discovered) -> str:
+    if not found.columns.columns:
+        return f"-- {found.name}: {' '.join(found.note.split())}"
+    return _table(name, source, found) if upstream.tables else _source(name, upstream, found)
 
 
 def _source(name: str, upstream: Upstream, found: Discovered) -> str:
