@@ -282,19 +282,17 @@ class Core:
     async def close_dropped(self) -> None:
         """Close what was dropped, here or by a process that died meanwhile; what cannot be closed now is a problem.
 
-        Each environment asks an upstream once to let go what it keeps: one that is gone must not delay each tick.
+        An upstream that keeps something still is not asked again here: one that is gone must not delay each tick.
         """
         writing = self.require_writing()
         if asked := [left for left in self.catalog.left if left.progress not in self.asked]:
             have = self.assembly
-            released, problems = await release(
-                asked, self.catalog, have.connectors, self.client, writing.epoch, have.together
-            )
-            for shard, problem in problems.items():
-                self.asked.add(shard)
+            found = await release(asked, self.catalog, have.connectors, self.client, writing.epoch, have.together)
+            self.asked |= found.kept.keys()
+            for shard, problem in (found.kept | found.unasked).items():
                 self.problems.note(shard, problem)
-            if released:
-                await self.give_up(released)
+            if found.gone:
+                await self.give_up(found.gone)
         closed, problems = await close(self.catalog.dropped, writing.transactions)
         for shard in self.catalog.dropped:
             self.problems.note(shard, problems.get(shard, ""))

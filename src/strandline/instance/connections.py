@@ -59,14 +59,15 @@ class Connectors(Protocol):
         """
         ...
 
-    async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> None:
+    async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> str:
         """Have upstream let go what it keeps for ``source``, which was dropped and has no outputs.  Idempotent.
+
+        Returns what upstream keeps still, why, and what to do; empty if it keeps nothing more.
 
         ``others``: the readers' own shards of the sources of this connector that were not dropped.  What upstream keeps
         for one of them is left.
 
-        Raises what stores raise, `FencedError` if a newer epoch was admitted, and `Unavailable`, `SourceError` or
-        `ConfigError`, which say what is left there.
+        Raises what stores raise, `ConfigError`, and `FencedError` if a newer epoch was admitted.
         """
         ...
 

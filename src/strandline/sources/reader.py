@@ -204,7 +204,7 @@ class ReaderKind(Generic[O]):
     there is no answer.  ``discovery``: how to find out what there is to read.  ``release`` has upstream let go what it
     keeps for a source that was dropped, if the source's notes say that it is its own and those of no other source of
     this kind do; it is given how to open these others' shards.  None: upstream keeps nothing.  It is idempotent, and
-    raises `Unavailable` or `SourceError`, which say what is left.
+    returns what upstream keeps still, why, and what to do: empty if that is nothing.
     """
 
     name: str
@@ -216,4 +216,4 @@ class ReaderKind(Generic[O]):
     check_table: Callable[[O, str, Schema], None] = any_table
     ask_table: Callable[[O, str, Schema], Awaitable[None]] | None = None
     discovery: Discovery[Any] | None = None
-    release: Callable[[O, Surroundings, Sequence[Progress]], Awaitable[None]] | None = None
+    release: Callable[[O, Surroundings, Sequence[Progress]], Awaitable[str]] | None = None

@@ -138,13 +138,14 @@ class Readers:
         options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
         return await kind.open(options, self._given(source, client, epoch))
 
-    async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> None:
+    async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> str:
         """See `Connectors.release`."""
         kind = named(READERS, "connector", source.connector)
-        if kind.release is not None:
-            options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
-            theirs = [partial(client.records, shard, epoch) for shard in others]
-            await kind.release(options, self._given(source, client, epoch), theirs)
+        if kind.release is None:
+            return ""
+        options = understood(f"source {source.name!r}", kind.options, source.options, resolve=_resolved)
+        theirs = [partial(client.records, shard, epoch) for shard in others]
+        return await kind.release(options, self._given(source, client, epoch), theirs)
 
     def _given(self, source: RunIngestion, client: PersistClient, epoch: int) -> Surroundings:
         schemas = {output.table: output.collection.schema for output in source.outputs}

@@ -11,7 +11,7 @@ import pytest
 from tests.controller.defining.test_sources import ACCOUNTS, BANK, HERE, SOURCE, Place, do
 
 from strandline.controller.location.catalog import Catalog, Left
-from strandline.controller.location.dropped import release
+from strandline.controller.location.dropped import Released, release
 from strandline.controller.location.items import SharedSource
 from strandline.errors import Unavailable
 from strandline.sources.reader import Progress, Surroundings
@@ -33,12 +33,13 @@ class Keeping(Place):
         self.away = False
         monkeypatch.setitem(registry.READERS, "tables", replace(self.kinds.tables, release=self._release))
 
-    async def _release(self, options: ListOptions, given: Surroundings, others: Sequence[Progress]) -> None:
+    async def _release(self, options: ListOptions, given: Surroundings, others: Sequence[Progress]) -> str:
         self.others.append(len([await progress() for progress in others]))
         await given.progress()  # the shard that says what is the source's own is open still
         if self.away:
-            raise Unavailable("slot 'x' is left there")
+            return "slot 'x' is left there"
         self.released.append(options.server)
+        return ""
 
 
 @pytest.fixture
@@ -88,6 +89,25 @@ def test_an_upstream_that_is_away_is_named_and_asked_by_the_next_environment(pla
     core = place.open()
     run_sync(core.tick())
     assert (place.released, core.all_problems(), core.catalog.left, core.catalog.dropped) == (["one"], {}, (), ())
+
+
+def test_a_store_that_did_not_answer_is_asked_again_by_the_next_tick(
+    place: Keeping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: one lost request to a store leaves a slot upstream until the location is opened again."""
+    core = place.open()
+    do(core, HERE, BANK, ACCOUNTS)
+
+    async def fails(*_: object) -> None:
+        raise Unavailable("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core.client, "records", fails)
+        do(core, *DROPS)
+        (problem,) = core.all_problems().values()
+        assert problem.endswith("upstream was not released: the store is away")
+    run_sync(core.tick())
+    assert (place.released, core.catalog.left, core.all_problems()) == (["one"], (), {})
 
 
 def test_a_second_drop_gives_up_what_a_server_that_is_gone_keeps(place: Keeping) -> None:
@@ -169,14 +189,15 @@ def test_upstreams_are_asked_at_the_same_time() -> None:
         def __init__(self) -> None:
             self.asked = asyncio.Barrier(2)
 
-        async def release(self, *_: object) -> None:
+        async def release(self, *_: object) -> str:
             await self.asked.wait()
+            return ""
 
     async def body() -> None:
         lost = [Left(name, "list", {}, f"s-{name}") for name in ("one", "two")]
         nothing: Any = None
         async with asyncio.timeout(5):
             found = await release(lost, Catalog(), cast("Any", Slow()), nothing, 1, side_by_side)
-        assert found == ({"s-one", "s-two"}, {})
+        assert found == Released({"s-one", "s-two"})
 
     asyncio.run(body())

@@ -178,8 +178,9 @@ class _Logs:
         records = Keyed(("id",)) if source.name == "keyed" else Plain()
         return _LogReader(self.logs[source.name], self.engine, records)
 
-    async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> None:
+    async def release(self, source: RunIngestion, others: Sequence[str], client: PersistClient, epoch: int) -> str:
         """See `Connectors.release`: they keep nothing."""
+        return ""
 
 
 async def _measured(

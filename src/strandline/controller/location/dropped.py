@@ -4,8 +4,9 @@ The catalog's change is what drops an item, and it lists the shards that no item
 many more changes, each idempotent, so a process that dies in between leaves a list that the next environment works off.
 
 What upstream keeps for a source (a replication slot) goes first: the shard of the source's reader says what is its own.
-An upstream that does not answer is asked again by the next environment; until then it is a problem that names what is
-left.
+An upstream that keeps something still is asked again by the next environment, since one that is gone must not delay
+each tick; until then it is a problem that names what is left.  One that could not be asked, since a store did not
+answer, is asked by the next tick.
 
 Source: design pages "environment" (DROP) and "persist" (details: tombstone).
 """
@@ -13,15 +14,29 @@ Source: design pages "environment" (DROP) and "persist" (details: tombstone).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from strandline.compute.tick import SideBySide
 from strandline.controller.location import on_error
 from strandline.controller.location.catalog import Catalog, Left
-from strandline.errors import FencedError, StrandlineError
+from strandline.errors import ConfigError, FencedError, StrandlineError
 from strandline.instance.commands import RunIngestion
 from strandline.instance.connections import Connectors
 from strandline.persist.client import PersistClient
 from strandline.persist.together.transactions import Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What came of asking upstreams, by the shards of the sources' readers.
+
+    ``gone``: those that keep nothing more.  ``kept`` and ``unasked``: the problems of those that keep something still,
+    and of those that could not be asked.
+    """
+
+    gone: set[str] = field(default_factory=set)
+    kept: dict[str, str] = field(default_factory=dict)
+    unasked: dict[str, str] = field(default_factory=dict)
 
 
 async def release(
@@ -31,29 +46,35 @@ async def release(
     client: PersistClient,
     epoch: int,
     together: SideBySide,
-) -> tuple[frozenset[str], dict[str, str]]:
-    """Have upstreams let go what they keep for dropped ``sources``; return those that did, and problems of the others.
+) -> Released:
+    """Have upstreams let go what they keep for dropped ``sources``.
 
     Each is named by its reader's own shard.  What they keep for a source that is in the ``catalog`` now is left.  They
     are asked at the same time, so several that do not answer cost no more time than one.  Raises `FencedError` if a
     newer epoch was admitted.
     """
-    released, problems = set[str](), dict[str, str]()
+    found = Released()
 
     async def ask(left: Left) -> None:
         options = on_error.others(left.name, left.options, on_error.SourceOptions)
         command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
+        problem = f"source {left.name!r} was dropped, and upstream was not released: "
         try:
-            await connectors.release(command, catalog.readers_of(left.connector), client, epoch)
+            kept = await connectors.release(command, catalog.readers_of(left.connector), client, epoch)
         except FencedError:
             raise
+        except ConfigError as error:
+            found.kept[left.progress] = f"{problem}{error}"
         except StrandlineError as error:
-            problems[left.progress] = f"source {left.name!r} was dropped, and upstream was not released: {error}"
+            found.unasked[left.progress] = f"{problem}{error}"
         else:
-            released.add(left.progress)
+            if kept:
+                found.kept[left.progress] = f"{problem}{kept}"
+            else:
+                found.gone.add(left.progress)
 
     await together([ask(left) for left in sources])
-    return frozenset(released), problems
+    return found
 
 
 async def close(shards: Iterable[str], transactions: Transactions) -> tuple[frozenset[str], dict[str, str]]:

@@ -742,7 +742,7 @@ def test_the_slot_of_a_dropped_source_is_dropped(place):
         await reader.upstream_frontier()
         assert place.database.run(slots) == [("own_slot",), ("theirs",)]
         for _ in range(2):
-            await released(reader._server, reader._ledger.slot, (), "the server", HandClock())
+            assert await released(reader._server, reader._ledger.slot, (), "the server", HandClock()) == ""
             assert place.database.run(slots) == [("theirs",)]
         place.database.run("SELECT pg_drop_replication_slot('theirs')")
 

@@ -39,7 +39,7 @@ def test_a_slot_that_a_session_reads_for_a_moment_is_dropped(place):
         assert place.standing("active")
         ends = threading.Timer(1.0, session.close)
         ends.start()
-        await released(reader._server, reader._ledger.slot, (), "the server", SystemClock())
+        assert await released(reader._server, reader._ledger.slot, (), "the server", SystemClock()) == ""
         ends.join()
         assert (
             place.database.run("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == []

@@ -83,15 +83,13 @@ async def _open(options: PostgresOptions, given: Surroundings) -> PostgresReader
         raise
 
 
-async def released(server: Server, note: SlotNote, others: Iterable[SlotNote], place: str, clock: Clock) -> None:
-    """Drop the slot that ``note`` says is the source's own, if it is there.
+async def released(server: Server, note: SlotNote, others: Iterable[SlotNote], place: str, clock: Clock) -> str:
+    """Drop the slot that ``note`` says is the source's own, if it is there; return a text that names it if it is left.
 
     ``others``: the notes of sources that are not dropped.  A slot that one of them has made by the same name is left to
     it: no two slots of a cluster have one name, so the slot of ``note`` went before.
 
     The source's own peek, which was cancelled a moment ago, may have the slot still: then it is asked again.
-
-    Raises `Unavailable` or `SourceError`, which name the slot that is left.
     """
     reading = ""
     try:
@@ -110,22 +108,23 @@ async def released(server: Server, note: SlotNote, others: Iterable[SlotNote], p
                     break
     except (SourceError, Unavailable, TimeoutError) as error:
         why = str(error) or reading or f"no answer for {RELEASE_SECONDS_MAX} s"
-        raise Unavailable(
+        return (
             f"replication slot {note.name!r} is left on {place}, where it keeps the log ({why}): run "
             f"SELECT pg_drop_replication_slot('{note.name}') there, or open the location again when it answers"
-        ) from error
+        )
+    return ""
 
 
-async def _release(options: PostgresOptions, given: Surroundings, others: Sequence[Progress]) -> None:
+async def _release(options: PostgresOptions, given: Surroundings, others: Sequence[Progress]) -> str:
     from strandline.sources.readers.postgres.connected.psycopg_server import PsycopgServer
 
     note = (await Ledger.open(await given.progress(), given.epoch)).slot
     if note is None:
-        return
+        return ""
     theirs = [(await Ledger.open(await progress(), given.epoch)).slot for progress in others]
     server = PsycopgServer(options, options.publication, note.name)
     try:
-        await released(server, note, filter(None, theirs), options.place, given.clock)
+        return await released(server, note, filter(None, theirs), options.place, given.clock)
     finally:
         await server.close()
 
