@@ -83,8 +83,15 @@ CHECK_COMMANDS: Final = (
     ("mypy",),
 )
 
-SIDE_BY_SIDE: Final = {"unit": 2, "simulation": 2, "planted": 2, "spark": 2}
-"""Of a stage whose tests do not keep two processors busy: how many processes share its files."""
+SIDE_BY_SIDE: Final = 2
+"""How many processes share a stage that has several `PARTS`."""
+PARTS: Final = {"unit": 4, "simulation": 8, "planted": 4, "spark": 4, "views": 4}
+"""Of a stage whose tests do not keep two processors busy: into how many parts its files are dealt.
+
+Each part is a process of its own.  A process that is done takes the next part, so long parts leave no processor idle.
+"""
+DEALT_BY_TEST: Final = frozenset({"views"})
+"""Stages of a few long tests in one file: these are dealt, in place of files."""
 
 STAGE_MINUTES_MAX: Final = 45
 """After this a stage's processes are killed and it counts as failed; each test has its own limit (time_limits.py)."""
@@ -136,9 +143,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     placed = [(item, (_path(item), stage_of_item(item))) for item in items]
     if census := config.getoption("--stage-census"):
         counts: dict[str, dict[str, int]] = {}
-        for _, (path, stage) in placed:
-            files = counts.setdefault(stage, {})
-            files[path] = files.get(path, 0) + 1
+        for item, (path, stage) in placed:
+            files, what = counts.setdefault(stage, {}), item.nodeid if stage in DEALT_BY_TEST else path
+            files[what] = files.get(what, 0) + 1
         Path(census).write_text(json.dumps(counts))
     if wanted := config.getoption("--stage"):
         without = frozenset(config.getoption("--stage-without"))
@@ -243,7 +250,7 @@ def call_pytest(*arguments: str) -> list[str]:
 
 
 def take_census(directory: Path) -> tuple[dict[str, dict[str, int]], bool]:
-    """Collect all tests once: stage → file → number of tests, and whether every file could be collected."""
+    """Collect all tests once: stage → file (or test) → number of tests, and whether every file could be collected."""
     found = directory / "census.json"
     collect = ("--collect-only", "-qq", "-p", "no:randomly")
     status = run(call_pytest(*collect, f"--stage-census={found}"), quiet=True)
@@ -288,10 +295,10 @@ def shares(files: dict[str, int], count: int) -> list[dict[str, int]]:
 
 
 def run_tests(stage: str, files: dict[str, int], directory: Path, *, quiet: bool) -> Tally:
-    """Run the tests of ``stage``, which ``files`` hold, in one pytest process, or in several (`SIDE_BY_SIDE`)."""
-    own = shares(files, SIDE_BY_SIDE.get(stage, 1))
+    """Run the tests of ``stage``, which ``files`` hold, in one pytest process, or in several (`PARTS`)."""
+    own = shares(files, PARTS.get(stage, 1))
     tally = Tally()
-    with ThreadPoolExecutor(max(1, len(own))) as runners:
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as runners:
         for found in runners.map(
             lambda numbered: run_share(stage, numbered[1], directory / str(numbered[0]), quiet=quiet), enumerate(own)
         ):

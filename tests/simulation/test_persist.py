@@ -15,7 +15,7 @@ from worlds.campaign import POSSIBLE, RUNS, SEED, Campaign, seeds, wage
 from worlds.cast import populate
 from worlds.persist import STEPS_MAX, play
 
-HISTORIES = 20_000
+HISTORIES = 10_000
 LONG_BASE = 1_000_000
 LONG_HISTORIES = 150_000
 SAYS_SOMETHING = 2_000

@@ -125,10 +125,10 @@ def test_a_stage_that_dies_of_one_test_after_the_other_is_given_up(
     assert capfd.readouterr().out.count("its process died") == stages.DEATHS_MAX + 1
 
 
-def test_the_tests_of_a_stage_that_has_two_processes_run_once_each(
+def test_the_tests_of_a_stage_that_has_several_processes_run_once_each(
     stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests that both processes run, or none, must not look like a stage that was run."""
+    """Tests that several processes run, or none, must not look like a stage that was run."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     for name, count in (("a", 3), ("b", 2), ("c", 2)):
         (tmp_path / f"test_{name}.py").write_text(
