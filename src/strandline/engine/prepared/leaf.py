@@ -2,7 +2,8 @@
 
 A leaf is the frame that PySpark makes of Arrow data, over an RDD with one partition.  A partition of such an RDD
 carries its record batches, and Spark looks the partitions up again whenever one is written for a task.  So rows are
-exchanged by putting the partition of another such RDD into the leaf's array of partitions: Spark plans nothing.
+exchanged by putting the partition of another such RDD into the leaf's array of partitions: Spark plans nothing.  They
+go to the JVM through a file, as PySpark's own do: as arguments of a call they would become text, and bytes again.
 
 A plan runs in the thread that asks for it, as a task of its own and in no job.  A job writes all of the plan for its
 tasks, with the source of the code that Spark generated, and reads it again: for few rows that is most of the work.
@@ -18,6 +19,8 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import struct
+import tempfile
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -50,6 +53,7 @@ class Leaves:
         self._sessions = jvm.org.apache.spark.sql.classic.SparkSession
         self._json = jvm.com.fasterxml.jackson.databind.ObjectMapper()
         self._rdd = jvm.org.apache.spark.api.java.JavaRDD
+        self._read = jvm.PythonRDD.readRDDFromFile
         spark = jvm.org.apache.spark
         self._as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
         self._memory = _instance(spark.memory, "UnifiedMemoryManager").apply(context._jsc.sc().conf(), 1)  # noqa: SLF001
@@ -80,18 +84,22 @@ class Leaves:
 
     def exchange(self, rows: Sequence[tuple[Leaf, pa.Table]]) -> None:
         """Let each leaf hold the rows of its table, and no others."""
-        batches, filled = self._list(), []
+        filled = [(leaf, table) for leaf, table in rows if table.num_rows]
         for leaf, table in rows:
-            if table.num_rows == 0:
+            if not table.num_rows:
                 self._copy(self._nothing, 0, leaf.partitions, 0, 1)
-                continue
-            (batch,) = table.cast(leaf.schema).combine_chunks().to_batches()
-            batches.add(_encoded(batch))
-            filled.append(leaf)
-        if filled:
-            partitions = self._context.parallelize(batches, len(filled)).rdd().partitions()
-            for position, leaf in enumerate(filled):
-                self._copy(partitions, position, leaf.partitions, 0, 1)
+        if not filled:
+            return
+        with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".rows") as file:
+            for leaf, table in filled:
+                (batch,) = table.cast(leaf.schema).combine_chunks().to_batches()
+                written = batch.serialize()
+                file.write(struct.pack(">i", written.size))
+                file.write(written)
+            file.flush()
+            partitions = self._read(self._context, file.name, len(filled)).rdd().partitions()
+        for position, (leaf, _) in enumerate(filled):
+            self._copy(partitions, position, leaf.partitions, 0, 1)
 
     def without_exchanges(self, plan: Any) -> Any:
         """Return a physical plan without those exchanges that make one partition of one: they keep their rows.
