@@ -14,8 +14,9 @@ Source: design page "compute" (a tick is never slower than recomputing).
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -45,9 +46,18 @@ def queries() -> dict[str, str]:
     return {f"q{number}": (folder / f"q{number}.sql").read_text() for number in range(1, 23)}
 
 
+def tables_of(queries: Iterable[str]) -> set[str]:
+    """Return the tables that ``queries`` name.
+
+    >>> sorted(tables_of(["SELECT max(p_size) FROM part", "SELECT n_name FROM nation, region"]))
+    ['nation', 'part', 'region']
+    """
+    return set(TABLES).intersection(re.findall(r"\w+", " ".join(queries)))
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is measured: which views, over how much data, changed how.
+    """What is measured: which views over the tables that they read, over how much data, changed how.
 
     ``change``: the share of the orders that changes before each tick.  ``warm``: so many ticks come before the
     ``ticks`` that count; plans and classes are made in them, on both sides.
@@ -114,8 +124,9 @@ class _Run:
         self._load = load
         self._note = note
         self._queries = {name: queries()[name] for name in load.views}
-        self._contents = Contents(directory / "generated", load.scale, load.spread)
-        self._peer = Peer(session, directory / "peer")
+        tables = tables_of(self._queries.values())
+        self._contents = Contents(directory / "generated", directory / "changed", load.scale, load.spread, tables)
+        self._peer = Peer(session)
         self._commit_ms: list[float] = []
         self._changed_rows: list[int] = []
 
@@ -140,11 +151,13 @@ class _Run:
         }
 
     async def _fill(self, env: Measured) -> float:
-        self._peer.follow(self._contents)
-        for name in TABLES:
+        files = dict(self._contents.files)
+        self._peer.follow(self._contents, files)
+        for name in files:
             await env.execute(f"CREATE TABLE {name} ({columns(self._contents, name)})")
-        files = {name: path.as_uri() for name, path in self._contents.files.items()}
-        return await env.commit([Edit(name, None, self._session.read.parquet(files[name])) for name in TABLES])
+        return await env.commit(
+            [Edit(name, None, self._session.read.parquet(path.as_uri())) for name, path in files.items()]
+        )
 
     async def _one_by_one(self, env: Measured) -> dict[str, Any]:
         found: dict[str, dict[str, Any]] = {}

@@ -1,9 +1,9 @@
 """Plain Spark, which answers each view's text anew over the same contents: what a tick is measured beside.
 
-It reads Parquet, a file for each table as PyArrow writes it (compact, nothing deleted in it), and hands its answer to
-Python; nothing is stored.  That is the least that a recompute can cost: one that is to be read by others writes its
-answer as well.  Its session has Spark's own configuration (adaptive execution on), with as many shuffle partitions as
-there are cores.  Writing its files is not measured, as committing the same changes to our tables is not.
+It reads the contents' own files, one for each table, Parquet as PyArrow writes it (compact, nothing deleted in it), and
+hands its answer to Python; nothing is stored.  That is the least that a recompute can cost: one that is to be read by
+others writes its answer as well.  Its session has Spark's own configuration (adaptive execution on), with as many
+shuffle partitions as there are cores.
 
 Source: design page "compute" (verify).
 """
@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from strandline.bench.tpch.contents import TABLES, Contents
+from strandline.bench.tpch.contents import Contents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,20 +27,18 @@ _CONF: Final = {"spark.sql.adaptive.enabled": "true", "spark.sql.session.timeZon
 
 
 class Peer:
-    """A session of its own over the tables' contents in ``directory``."""
+    """A session of its own over the tables' contents."""
 
-    def __init__(self, session: SparkSession, directory: Path) -> None:
+    def __init__(self, session: SparkSession) -> None:
         self._spark = session.newSession()
         cores = session.sparkContext.defaultParallelism
         for key, value in {**_CONF, "spark.sql.shuffle.partitions": str(cores)}.items():
             self._spark.conf.set(key, value)
-        self._directory = directory
 
-    def follow(self, contents: Contents, tables: Sequence[str] = TABLES) -> None:
+    def follow(self, contents: Contents, tables: Iterable[str]) -> None:
         """Read from now on what ``contents`` holds, of which ``tables`` have changed."""
-        contents.write(self._directory, tables)
         for name in tables:
-            path = (self._directory / f"{name}.parquet").as_uri()
+            path = contents.files[name].as_uri()
             self._spark.read.schema(_ddl(contents, name)).parquet(path).createOrReplaceTempView(name)
 
     def answer(self, query: str) -> tuple[pa.Table, float]:
@@ -59,7 +56,7 @@ def columns(contents: Contents, table: str) -> str:
 def _ddl(contents: Contents, table: str) -> str:
     from pyspark.sql.pandas.types import from_arrow_type
 
-    fields = contents.rows[table].schema
+    fields = contents.schema(table)
     return ", ".join(f"{field.name} {from_arrow_type(field.type).simpleString()}" for field in fields)
 
 
