@@ -132,6 +132,21 @@ def counts_rows(node: exp.Expr | None) -> bool:
     return isinstance(node.expressions[0], exp.Star) and not any(node.expressions[0].args.values())
 
 
+def mentioned(query: exp.Expr) -> frozenset[str] | None:
+    """Return the identifiers of a whole text, lower-case: no other column can matter to it; None if all may.
+
+    >>> from strandline.compute.plan.scalars.dialect import parse
+    >>> texts = ("SELECT count(*) AS n FROM T", "SELECT hash(*) FROM t", "SELECT a FROM t NATURAL JOIN u")
+    >>> [(names := mentioned(parse(each))) and sorted(names) for each in texts]
+    [['n', 't'], None, None]
+    """
+    if any(not counts_rows(star.parent) for star in query.find_all(exp.Star)):
+        return None
+    if query.find(exp.Pivot) is not None or any(join.args.get("method") for join in query.find_all(exp.Join)):
+        return None  # PIVOT groups by the columns that it does not name, NATURAL joins by those that both sides have
+    return frozenset(name.name.lower() for name in query.find_all(exp.Identifier))
+
+
 def is_aggregate(node: exp.Expr) -> bool:
     """Tell whether ``node`` itself is a call of an aggregate function (its FILTER and the like included)."""
     match node:
