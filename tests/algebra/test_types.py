@@ -41,6 +41,7 @@ def test_sparks_simple_strings_are_read(text: str, kind: object) -> None:
         "char(3)",
         "decimal(x)",
         "struct<>",
+        "array<struct<k:int,K:string>>",
     ],
 )
 def test_what_cannot_be_kept_is_refused_and_its_column_named(text: str) -> None:

@@ -109,6 +109,9 @@ class _Reader:
             self._expect(">")
             if not fields:
                 raise self._refused("Parquet has no struct without fields")
+            names = [field.lower() for field, _ in fields]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise self._refused(f"two fields of a struct are called {twice!r} (without regard to case); rename one")
             return Struct(fields)
         collated = name == "string" and self._peek().lower() == "collate"
         if name in _ATOMS and not collated:

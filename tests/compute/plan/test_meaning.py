@@ -15,7 +15,9 @@ TOP_OF_EACH = (
     "SELECT h.shop, x.product FROM shops h,"
     " LATERAL (SELECT s.product FROM sales s WHERE s.shop = h.shop ORDER BY s.qty DESC LIMIT 1) x"
 )
+BEFORE = "(SELECT shop, lag(units) OVER (PARTITION BY shop ORDER BY day) AS b FROM sales)"
 OPEN = [
+    f"SELECT x.b, h.city FROM {BEFORE} x NATURAL JOIN shops h",
     "SELECT shop, product, units FROM sales ORDER BY shop LIMIT 5",
     "SELECT * FROM sales ORDER BY day LIMIT 3 OFFSET 1",
     "SELECT shop, n FROM (SELECT shop, count(*) AS n FROM sales GROUP BY shop ORDER BY n LIMIT 2) WHERE n > 0",

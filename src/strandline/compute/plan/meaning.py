@@ -24,7 +24,7 @@ from strandline.algebra.schema import Schema
 from strandline.compute.plan.scalars.analyst import Analyst
 from strandline.compute.plan.scalars.definite import is_positional
 from strandline.compute.plan.scalars.dialect import parse
-from strandline.compute.plan.scalars.expressions import counts_rows
+from strandline.compute.plan.scalars.expressions import mentioned
 from strandline.errors import DefinitionError
 
 _E = TypeVar("_E", bound=exp.Expr)
@@ -151,12 +151,12 @@ class _Completion:
             if not group.expressions or any(isinstance(key, exp.Literal) for key in group.expressions):
                 raise Inexpressible
             return [key.copy() for key in group.expressions]
-        mentioned = _mentioned(self.query)
+        named = mentioned(self.query.root())
         return [
             exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(source, quoted=True))
             for source, names in self._sources()
             for name in names
-            if mentioned is None or name.lower() in mentioned
+            if named is None or name.lower() in named
         ]
 
     def _sources(self) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -231,14 +231,6 @@ def _called(window: exp.Window) -> str:
     while isinstance(function, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
         function = function.this
     return str(function.name).lower()
-
-
-def _mentioned(query: exp.Expr) -> frozenset[str] | None:
-    """Return the names that the whole text mentions, lower-case: columns that it does not are not part of its rows."""
-    whole = query.root()
-    if any(not counts_rows(star.parent) for star in whole.find_all(exp.Star)):
-        return None
-    return frozenset(name.name.lower() for name in whole.find_all(exp.Identifier))
 
 
 def _call(function: str, *arguments: exp.Expr) -> exp.Anonymous:

@@ -23,7 +23,7 @@ from strandline.compute.plan.relations import Relations
 from strandline.compute.plan.scalars.compose import ROWS
 from strandline.compute.plan.scalars.compose import select as composed
 from strandline.compute.plan.scalars.context import Context, Planned, project
-from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate, refuse_ambiguous, resolve
+from strandline.compute.plan.scalars.expressions import conjuncts, has_aggregate, refuse_ambiguous, resolve, starred
 from strandline.compute.plan.scalars.functions import MERGING
 from strandline.compute.plan.scalars.order import is_limited, ordering, output_of, refuse_order_within, top
 from strandline.compute.plan.scalars.scope import Scope, Unplanned
@@ -103,16 +103,9 @@ def _is_grouped(select: exp.Select) -> bool:
 def _items(context: Context, select: exp.Select, subqueries: Subqueries) -> list[_Item]:
     items: list[_Item] = []
     for written in select.expressions:
-        star = written.this if isinstance(written, exp.Column) and isinstance(written.this, exp.Star) else written
-        if isinstance(star, exp.Star):
-            if star.args.get("replace") or star.args.get("rename"):
-                raise Unplanned("* with other changes than EXCEPT")
-            qualifier = written.table if isinstance(written, exp.Column) else ""
-            without = [e.name for e in star.args.get("except_") or []]
-            items += [
-                _Item(offered.name, context.names.fresh(offered.name), column(offered.column))
-                for offered in subqueries.relations.scope.star(qualifier or None, without)
-            ]
+        every = starred(written, subqueries.relations.scope)
+        if every is not None:
+            items += [_Item(each.name, context.names.fresh(each.name), column(each.column)) for each in every]
             continue
         expression = written.this if isinstance(written, exp.Alias) else written
         if isinstance(expression, exp.Aliases) or expression.find(exp.Lateral) is not None:

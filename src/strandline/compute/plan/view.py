@@ -37,7 +37,7 @@ from strandline.compute.plan.scalars.definite import (
     refuse_unordered,
 )
 from strandline.compute.plan.scalars.dialect import MISTAKES, parse, position_of, words
-from strandline.compute.plan.scalars.expressions import counts_rows
+from strandline.compute.plan.scalars.expressions import mentioned
 from strandline.compute.plan.scalars.scope import Names, Unplanned
 from strandline.errors import DefinitionError
 
@@ -84,7 +84,7 @@ def plan_view(sql: str, catalog: Mapping[str, Schema], analyst: Analyst, *, dist
     refuse_doubts(doubts)
     if query is None:
         refuse_order(doubts)
-    context = Context(relations, analyst, _mentioned(query), Names(_bound(query)))
+    context = Context(relations, analyst, None if query is None else mentioned(query), Names(_bound(query)))
     whole = _recomputable(query, sql, relations, analyst) if distrusted else None
     try:
         if whole is not None:
@@ -160,17 +160,6 @@ def _imports(query: exp.Expr | None, sql: str, catalog: Mapping[str, Schema]) ->
             hint = f"; did you mean {' or '.join(own[n] for n in near)}?" if near else ""
             raise DefinitionError(f"there is no collection {name!r}{hint}", position_of(table, sql))
     return tuple(found)
-
-
-def _mentioned(query: exp.Expr | None) -> frozenset[str] | None:
-    """Return the identifiers of the text, lower-case; None if a ``*`` (not that of count) names all columns."""
-    if query is None:
-        return None
-    if any(not counts_rows(star.parent) for star in query.find_all(exp.Star)):
-        return None
-    if query.find(exp.Pivot) is not None or any(join.args.get("method") for join in query.find_all(exp.Join)):
-        return None  # PIVOT groups by the columns that it does not name, NATURAL joins by those that both sides have
-    return frozenset(i.name.lower() for i in query.find_all(exp.Identifier))
 
 
 def _bound(query: exp.Expr | None) -> Iterator[str]:

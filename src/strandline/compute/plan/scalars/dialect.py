@@ -3,6 +3,9 @@
 Trap: a datetime unit (`timestampdiff(HOUR, a, b)`) looks like a column.  `parse` makes it a keyword, so that no
 column of that name is ever meant.
 
+Trap: the value of `struct(o.k)` holds a name that Spark takes from the text, ``k``.  In a plan the column may have
+another name, so `parse` writes the name of each field: `struct(o.k AS k)`.
+
 Source: design page "the map" (decision 10: SQL is parsed with sqlglot, Spark stays the authority).
 """
 
@@ -14,7 +17,7 @@ from typing import Final
 from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError, TokenError
 
-from strandline.algebra.scalar import Faithful
+from strandline.algebra.scalar import Faithful, call
 from strandline.errors import DefinitionError, Position
 
 _STRINGS: Final = (TokenType.STRING, TokenType.RAW_STRING)
@@ -32,12 +35,22 @@ MISTAKES: Final = (
 )
 """What sqlglot raises for text that it cannot read; the latter ones are its own mistakes, or ours."""
 _WITH_UNIT: Final = ("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff")
+_ZIPPED: Final = "arrays_zip"
+_STRUCT: Final = "struct"
+_LISTING: Final = (exp.All, exp.Any, exp.Cube, exp.Group, exp.GroupingSets, exp.In, exp.Pivot, exp.Rollup, exp.Values)
+"""What takes a list in parentheses apart, so that it is no value of its own."""
 
 
 def parse(sql: str) -> exp.Expr | None:
     """Return the one statement that ``sql`` is, or None if sqlglot cannot read it (which says nothing about Spark).
 
     Raises `DefinitionError` if it is several statements.
+
+    >>> from strandline.algebra.scalar import text
+    >>> query = parse("SELECT struct(o.k, (K), s.f, k + 1, v AS w), (k, 1) IN ((1, 2)), (k, 1), arrays_zip(a)")
+    >>> [text(each) for each in query.expressions]  # doctest: +NORMALIZE_WHITESPACE
+    ['STRUCT(o.k AS `k`, (K) AS `K`, s.f AS `f`, k + 1 AS `col4`, v AS w)', '(k, 1) IN ((1, 2))',
+    '(k AS `k`, 1 AS `col2`)', 'ARRAYS_ZIP(STRUCT(a AS `a`).`a`)']
     """
     if any(word.text.upper() in _MISREAD and not word.literal for word in words(sql)):
         return None
@@ -47,11 +60,54 @@ def parse(sql: str) -> exp.Expr | None:
         return None
     if len(statements) != 1:
         raise DefinitionError(f"a view is defined by one query, not by {len(statements)} statements")
-    for call in statements[0].find_all(exp.Anonymous):
-        arguments = call.expressions
-        if call.name.lower() in _WITH_UNIT and len(arguments) == 3 and isinstance(arguments[0], exp.Column):
+    for function in list(statements[0].find_all(exp.Anonymous, exp.Tuple)):
+        arguments = function.expressions
+        if function.name.lower() in _WITH_UNIT and len(arguments) == 3 and isinstance(arguments[0], exp.Column):
             arguments[0].replace(exp.Var(this=arguments[0].name))
+        if has_fields(function):
+            named = [(each, _name(function, each, place)) for place, each in enumerate(arguments)]
+            function.set("expressions", [each if name is None else field(function, each, name) for each, name in named])
     return statements[0]
+
+
+def has_fields(function: exp.Expr) -> bool:
+    """Tell whether the arguments of ``function`` are fields, named after them, of its value."""
+    if isinstance(function, exp.Tuple):
+        around = function.parent
+        while isinstance(around, exp.Paren):
+            around = around.parent
+        return not isinstance(around, _LISTING)
+    return _is(function, _STRUCT) or _is(function, _ZIPPED)
+
+
+def field(function: exp.Expr, argument: exp.Expr, name: str) -> exp.Expr:
+    """Return ``argument`` as one of ``function`` that makes it the field ``name``."""
+    own = exp.Identifier(this=name, quoted=True)
+    named = exp.Alias(this=argument, alias=own)
+    if _is(function, _ZIPPED):  # an argument of it can have no alias
+        return exp.Dot(this=call(_STRUCT, named), expression=own.copy())
+    return named
+
+
+def _is(function: exp.Expr, name: str) -> bool:
+    return isinstance(function, exp.Anonymous) and function.name.lower() == name
+
+
+def _name(function: exp.Expr, argument: exp.Expr, place: int) -> str | None:
+    """Return the name that Spark gives the field of the argument at ``place``; None if it is written there, or a star.
+
+    Should Spark give another, then it sees that our text is another query (`view`).
+    """
+    match argument.unnest():
+        case exp.Alias() | exp.Star() | exp.Column(this=exp.Star()):
+            return None
+        case exp.Column() | exp.Identifier() as named:  # a variable of a lambda is an identifier
+            return str(named.name)
+        case exp.Dot(expression=exp.Identifier() as inner):
+            return str(inner.name)
+        case exp.Bracket(expressions=[exp.Literal(is_string=True) as key]):
+            return str(key.name)
+    return str(place) if _is(function, _ZIPPED) else f"col{place + 1}"
 
 
 @dataclass(frozen=True, slots=True)

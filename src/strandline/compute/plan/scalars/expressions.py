@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from sqlglot import exp
 
 from strandline.algebra.scalar import column
+from strandline.compute.plan.scalars.dialect import field, has_fields
 from strandline.compute.plan.scalars.functions import AGGREGATES
-from strandline.compute.plan.scalars.scope import Scope, Unplanned, parts_of
+from strandline.compute.plan.scalars.scope import Field, Scope, Unplanned, parts_of
 
 
 def resolve(
@@ -25,14 +26,24 @@ def resolve(
     """Return ``expression`` over the plan's columns.
 
     A name that the FROM clause does not offer may be an alias (lower-case in ``aliases``), which is replaced by what
-    it stands for; or, in a subquery, a name of ``outside``. Subqueries are `Unplanned`.
+    it stands for; or, in a subquery, a name of ``outside``.  A ``*`` among the arguments of a call is the columns that
+    the FROM clause offers.  Subqueries are `Unplanned`.
     """
     if expression.find(exp.Query) is not None:
         raise Unplanned("a subquery in an expression")
-    if any(not counts_rows(star.parent) for star in expression.find_all(exp.Star)):
-        raise Unplanned("a * inside an expression")  # the plan's columns are others, and called otherwise
+
+    def spread(call: exp.Expr) -> exp.Expr:
+        given: list[exp.Expr] = []
+        for argument in call.expressions:
+            columns = starred(argument, scope)
+            given += [replaced(argument, name)] if columns is None else [_argument(call, each) for each in columns]
+        made = call.copy()
+        made.set("expressions", given)
+        return made
 
     def name(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Anonymous | exp.Distinct) and not counts_rows(node):
+            return spread(node) if any(map(_is_star, node.expressions)) else node
         if not isinstance(node, exp.Column):
             return node
         parts = parts_of(node)
@@ -46,11 +57,41 @@ def resolve(
         if found is None:
             raise Unplanned(f"the name {'.'.join(parts)} is unknown here")
         result: exp.Expr = column(found[0].column)
-        for field in found[1]:
-            result = exp.Dot(this=result, expression=exp.Identifier(this=field, quoted=True))
+        for inner in found[1]:
+            result = exp.Dot(this=result, expression=exp.Identifier(this=inner, quoted=True))
         return result
 
-    return replaced(expression, name)
+    resolved = replaced(expression, name)
+    if any(not counts_rows(star.parent) for star in resolved.find_all(exp.Star)):
+        raise Unplanned("a * that is no argument of a call")
+    return resolved
+
+
+def starred(written: exp.Expr, scope: Scope) -> list[Field] | None:
+    """Return the columns of ``scope`` that ``written`` stands for, if it is ``*`` or ``t.*``, else None."""
+    if not _is_star(written):
+        return None
+    star = written.this if isinstance(written, exp.Column) else written
+    without = star.args.get("except_") or []
+    if star.args.get("replace") or star.args.get("rename") or any(len(parts_of(each)) != 1 for each in without):
+        raise Unplanned("* with other changes than EXCEPT (names)")
+    qualifier = parts_of(written)[:-1] if isinstance(written, exp.Column) else []
+    if len(qualifier) > 1:
+        raise Unplanned("* of a field")
+    return scope.star(next(iter(qualifier), None), [each.name for each in without])
+
+
+def _is_star(written: exp.Expr) -> bool:
+    return isinstance(written.this if isinstance(written, exp.Column) else written, exp.Star)
+
+
+def _argument(call: exp.Expr, offered: Field) -> exp.Expr:
+    """Return the argument that a ``*`` of the arguments of ``call`` makes of a column."""
+    if not has_fields(call):
+        return column(offered.column)
+    if offered.name is None:
+        raise Unplanned("* of a column that has no name of its own")
+    return field(call, column(offered.column), offered.name)
 
 
 def refuse_ambiguous(expression: exp.Expr, scope: Scope, aliases: Mapping[str, exp.Expr]) -> None:
@@ -89,6 +130,21 @@ def counts_rows(node: exp.Expr | None) -> bool:
     if not isinstance(node, exp.Anonymous) or node.name.lower() != "count" or len(node.expressions) != 1:
         return False
     return isinstance(node.expressions[0], exp.Star) and not any(node.expressions[0].args.values())
+
+
+def mentioned(query: exp.Expr) -> frozenset[str] | None:
+    """Return the identifiers of a whole text, lower-case: no other column can matter to it; None if all may.
+
+    >>> from strandline.compute.plan.scalars.dialect import parse
+    >>> texts = ("SELECT count(*) AS n FROM T", "SELECT hash(*) FROM t", "SELECT a FROM t NATURAL JOIN u")
+    >>> [(names := mentioned(parse(each))) and sorted(names) for each in texts]
+    [['n', 't'], None, None]
+    """
+    if any(not counts_rows(star.parent) for star in query.find_all(exp.Star)):
+        return None
+    if query.find(exp.Pivot) is not None or any(join.args.get("method") for join in query.find_all(exp.Join)):
+        return None  # PIVOT groups by the columns that it does not name, NATURAL joins by those that both sides have
+    return frozenset(name.name.lower() for name in query.find_all(exp.Identifier))
 
 
 def is_aggregate(node: exp.Expr) -> bool:

@@ -68,7 +68,9 @@ class Scope:
             *(f for f in self.plain if f.column not in left),
             *(f for f in other.plain if f.column not in right),
         )
-        return Scope((*self.qualified, *other.qualified), plain), pairs
+        hidden = tuple(b for _, b in pairs)  # first, in the order of USING, as in Spark
+        theirs = (*hidden, *(f for f in other.qualified if f not in hidden))
+        return Scope((*self.qualified, *theirs), plain), pairs
 
     def resolve(self, parts: list[str]) -> tuple[Field, list[str]] | None:
         """Return the column that a dotted name means and the struct fields that follow, or None if there is none."""
@@ -80,8 +82,12 @@ class Scope:
         return (_only(found, parts[0]), parts[1:]) if found else None
 
     def star(self, qualifier: str | None, without: Iterable[str] = ()) -> list[Field]:
-        """Return the columns of ``*`` or ``qualifier.*``, in order."""
-        fields = self.plain if qualifier is None else [f for f in self.qualified if _same(f.qualifier, qualifier)]
+        """Return the columns of ``*`` or ``qualifier.*``, in order: of the latter first those that USING hides."""
+        fields = list(self.plain)
+        if qualifier is not None:
+            places = {f.column: place for place, f in enumerate(self.plain)}
+            own = (f for f in self.qualified if _same(f.qualifier, qualifier))
+            fields = sorted(own, key=lambda f: places.get(f.column, -1))
         if not fields:
             raise Unplanned(f"{qualifier or ''}.* names no relation")
         dropped = {name.lower() for name in without}
