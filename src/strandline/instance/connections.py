@@ -41,6 +41,10 @@ class Connectors(Protocol):
         """
         ...
 
+    def called(self, connector: str, reference: str) -> str:
+        """Return what the table is called upstream that ``reference`` names; several references may name one table."""
+        ...
+
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """Raise `DefinitionError` if there is no such kind of connection, or it refuses the options."""
         ...

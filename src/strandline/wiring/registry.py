@@ -123,6 +123,10 @@ class Readers:
         except Unavailable:
             return
 
+    def called(self, connector: str, reference: str) -> str:
+        """See `Connectors.called`."""
+        return named(READERS, "connector", connector).called(reference)
+
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check_connection`."""
         understood(f"connection {name!r}", named(CONNECTIONS, "kind of connection", system).options, options)

@@ -177,6 +177,15 @@ def test_a_definition_that_cannot_be_is_refused_where_it_is_wrong(place: Place, 
     assert said in refused(core, text)
 
 
+def test_a_table_that_is_referred_to_in_two_ways_is_one(place: Place) -> None:
+    """Damage: of two tables that read one of upstream's, the first gets no changes, and nothing says so."""
+    core = place.open()
+    unknown = "host = db, user = u, password = 'env:NOT_SET', publication = p"
+    do(core, f"CREATE SOURCE pg FROM postgres ({unknown})", "CREATE TABLE t (id INT) FROM SOURCE pg (REFERENCE 't')")
+    second = "CREATE TABLE u (id INT) FROM SOURCE pg (REFERENCE 'public.t')"
+    assert "table 't' is 't' of 'pg' already" in refused(core, second)
+
+
 def test_the_tables_of_a_source_are_collections_that_it_feeds(place: Place) -> None:
     """Damage: the tables of one database are at different times, or need a reader each."""
     core = place.open()

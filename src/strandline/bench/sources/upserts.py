@@ -166,6 +166,10 @@ class _Logs:
     ) -> None:
         """See `Connectors.ask_table`: there is none."""
 
+    def called(self, connector: str, reference: str) -> str:
+        """See `Connectors.called`: there is none."""
+        return reference
+
     def check_connection(self, name: str, system: str, options: Mapping[str, str]) -> None:
         """See `Connectors.check_connection`: there is none."""
 

@@ -106,10 +106,10 @@ async def create_source_table(core: Core, statement: statements.CreateSourceTabl
     if taken(core, statement, SourceTable):
         return
     with within(statement.source_at or statement.at):
-        source = _shared(core.catalog, statement.source)
+        source, called = _shared(core.catalog, statement.source), core.assembly.connectors.called
         for other in core.catalog.fed_by(statement.source):
-            if other.reference == statement.reference:
-                raise DefinitionError(f"table {other.name!r} is {statement.reference!r} of {source.name!r} already")
+            if called(source.connector, other.reference) == called(source.connector, statement.reference):
+                raise DefinitionError(f"table {other.name!r} is {other.reference!r} of {source.name!r} already")
     with _at_option(statement):
         if left := on_error.others(statement.name, statement.options, on_error.SourceOptions):
             known = ", ".join(("reference", *sorted(on_error.names(on_error.SourceOptions))))

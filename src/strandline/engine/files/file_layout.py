@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,10 @@ from strandline.errors import DefinitionError
 HEAD_BYTES_MAX: Final = 1 << 20
 """A header that is longer than this is none."""
 _COMPRESSED: Final = (".gz", ".bz2")
+BLANK: Final = "".join(map(chr, range(33)))
+"""What Spark's CSV reader trims of a line to see whether it is empty."""
+_LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""A line with its end, as Hadoop's reader of text has it."""
 _UNDECLARED: Final = "__undeclared_"
 _WIDER: Final = {
     "smallint": frozenset({"tinyint"}),
@@ -150,8 +155,9 @@ def _csv_header(
 ) -> tuple[tuple[str, ...], int] | Unusable | None:
     with of.stream(file.path) as stream:
         head = stream.read(HEAD_BYTES_MAX).decode("utf-8-sig", errors="replace")
-    blank = head[: len(head) - len(head.lstrip())]
-    lines = head.lstrip().splitlines(keepends=True)
+    lines = _LINE.findall(head)
+    blank = next((n for n, line in enumerate(lines) if line.strip(BLANK)), len(lines))
+    lines = lines[blank:]
     if not lines:
         return None
     doubled = form.escape == form.quote
@@ -164,7 +170,7 @@ def _csv_header(
             escapechar=None if doubled else form.escape,
         )
     )
-    line = 1 + len(blank.splitlines())
+    line = 1 + blank
     names = [field.strip() for field in fields]
     lowered = [name.lower() for name in names]
     for column in schema:

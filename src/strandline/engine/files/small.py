@@ -27,7 +27,7 @@ from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, TIME, Schema
 from strandline.engine.files import csv_lines, json_lines
 from strandline.engine.files.file_bytes import FileBytes
-from strandline.engine.files.file_layout import Layout
+from strandline.engine.files.file_layout import BLANK, Layout
 from strandline.engine.frames import inline
 
 SMALL_BYTES_MAX: Final = 1 << 20
@@ -38,8 +38,6 @@ _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
 _NEWLINE: Final = re.compile("\r\n|\r|\n")
 """Where Hadoop's reader of text ends a line."""
 _BOM: Final = "\ufeff"
-_BLANK: Final = "".join(map(chr, range(33)))
-"""What the CSV reader trims of a line to see whether it is empty."""
 _REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _MODERN: Final = dt.date(1900, 1, 1)
 """From here on all calendars and all time zones' rules are the same to Spark and to Arrow."""
@@ -75,7 +73,7 @@ def lines(layout: Layout, form: FileFormat, of: FileBytes) -> pa.Table | None:
         if not own[-1]:
             own.pop()
         if form.encoding is Encoding.CSV:
-            own = [line for line in own if line.strip(_BLANK)][1 if form.header else 0 :]
+            own = [line for line in own if line.strip(BLANK)][1 if form.header else 0 :]
         found += own
         times += [file.time] * len(own)
         diffs += [file.diff] * len(own)

@@ -119,11 +119,57 @@ def test_a_partitioned_table_whose_rows_are_what_they_were_is_read_on(place):
 
     async def body():
         reader, upper = await begun(place, partitioned=True)
-        for statement in (PARTITION, *STAYS["a default"], "VACUUM FULL low", "DROP TABLE more", *STAYS["NOT NULL"]):
+        for statement in (PARTITION, *STAYS["a default"], "VACUUM FULL low", *STAYS["NOT NULL"]):
             place.database.run(statement)
             await reader.upstream_frontier()
         place.database.run("UPDATE s SET a = 9 WHERE id = 1")
         assert [row["a"] for row in await rows(place, reader, await after(reader, upper))] == [9]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("way", ["ALTER TABLE s DETACH PARTITION high", "DROP TABLE high"])
+def test_a_table_that_loses_a_partition_is_read_no_further(place, way):
+    """Damage: the rows of the partition stay here for good, since no change says that they went."""
+
+    async def body():
+        reader, upper = await begun(place, partitioned=True)
+        place.database.run(way, PARTITION, "UPDATE s SET a = 9 WHERE id = 1")
+        for each in (reader, await place.reader()):
+            async with refused("can be read no further: a partition was detached or dropped.*drop the table public.s"):
+                await rows(place, each, await after(each, upper))
+        assert [row["id"] for row in await rows(place, reader, await begin(place, reader))] == [1]
+
+    asyncio.run(body())
+
+
+IDENTITIES = {
+    "the table is FULL": (["ALTER TABLE s REPLICA IDENTITY FULL"], ["ALTER TABLE {} REPLICA IDENTITY FULL"]),
+    "the partition goes by another key": (
+        [
+            "ALTER TABLE high ALTER a SET NOT NULL",
+            "CREATE UNIQUE INDEX other ON high (a)",
+            "ALTER TABLE high REPLICA IDENTITY USING INDEX other",
+        ],
+        ["ALTER TABLE {} REPLICA IDENTITY DEFAULT"],
+    ),
+}
+
+
+@pytest.mark.parametrize("way", IDENTITIES)
+def test_a_table_whose_partition_says_less_of_its_rows_is_read_no_further(place, way):
+    """Damage: rows that are deleted stay here, or rows are taken back that never were."""
+    spoil, mend = IDENTITIES[way]
+
+    async def body():
+        reader, upper = await begun(place, partitioned=True)
+        place.database.run(*spoil, "DELETE FROM s WHERE id = 2")
+        async with refused("its partition public.(low|high) has another replica identity than the table"):
+            await rows(place, reader, await after(reader, upper))
+        async with refused("table 'public.s' cannot be read: its partition public.(low|high) has another replica"):
+            await begin(place, reader)
+        place.database.run(*(statement.format(part) for statement in mend for part in ("low", "high")))
+        assert [row["id"] for row in await rows(place, reader, await begin(place, reader))] == [1]
 
     asyncio.run(body())
 

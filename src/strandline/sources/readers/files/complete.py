@@ -2,7 +2,7 @@
 
 A file is complete when its name is none that tools give to unfinished ones; it has not been modified for the settle
 time (text that does not end in a newline, or is empty: ten times that); Parquet has its magic at both ends.  Where
-files appear whole, as in an object store, all that is asked is the name.
+files appear whole, as in an object store, all that is asked is the name.  A name must be UTF-8.
 
 Source: design page "sources" (files).
 """
@@ -36,7 +36,7 @@ class Completeness:
 
     async def complete(self, there: Mapping[str, Stamp]) -> list[FileVersion]:
         """Return those of the files that are complete, in their order; note why the others wait."""
-        waiting = {name: self._unsettled(stamp) for name, stamp in there.items()}
+        waiting = {name: _unwritable(name) or self._unsettled(stamp) for name, stamp in there.items()}
         settled = {name: stamp for name, stamp in there.items() if not waiting[name]}
         waiting |= await self._unfinished(settled)
         wanted = {name: stamp for name, stamp in there.items() if not waiting[name]}
@@ -99,6 +99,15 @@ class Completeness:
 
     def _age_ms(self, stamp: Stamp) -> int:
         return self._clock.now_ms() - stamp.mtime_ns // 1_000_000
+
+
+def _unwritable(name: str) -> str:
+    """Return why the sequence cannot hold a name, else nothing: Linux takes any bytes for one."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8, so it cannot be written down: rename it"
+    return ""
 
 
 def is_unfinished(name: str) -> bool:

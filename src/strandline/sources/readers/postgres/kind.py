@@ -191,6 +191,7 @@ KIND: Final = ReaderKind(
     tables=True,
     check_table=_check,
     ask_table=_ask,
+    called=lambda reference: ".".join(table_name(reference)),
     discovery=Discovery(PostgresOptions, _find),
     release=_release,
 )

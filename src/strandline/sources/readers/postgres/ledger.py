@@ -52,6 +52,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     those that are declared, in the order of the declaration.  ``oid``: its number upstream; None: it was not noted.
     ``entries``: how the publication has had it since the snapshot (`server.Published`); empty: it was not noted.
     ``file``: where its rows are kept, as last seen (`server.Shape`); 0: it was not noted.
+    ``parts``: its partitions, likewise; empty: it had none, or they were not noted.
     ``left``: why changes since the snapshot may be missing, so that the table is read no further; empty: none are.
     """
 
@@ -63,6 +64,7 @@ class TableNote(msgspec.Struct, frozen=True, tag="table"):
     entries: tuple[str, ...] = ()
     left: str = ""
     file: int = 0
+    parts: tuple[int, ...] = ()
 
 
 class LeftNote(msgspec.Struct, frozen=True, tag="left"):

@@ -1,4 +1,4 @@
-"""Statements upstream that give rows other values, of which no change is sent: how the catalog shows them.
+"""Statements upstream by which rows change or go, of which no change is sent: how the catalog shows them.
 
 A change names its columns by name and type alone, so a column that has the name of another, or the same type and other
 values, reads as before.  The rows that are not changed afterwards would stay wrong.
@@ -15,7 +15,9 @@ from strandline.sources.readers.postgres.server import Shape
 
 
 def rewritten(note: TableNote, shape: Shape) -> str:
-    """Return which declared column may have other values, of which no change was sent; empty: none has."""
+    """Return why rows may have gone, or have other values in a declared column, without a change; empty: none has."""
+    if not shape.parts.issuperset(note.parts):
+        return "a partition was detached or dropped, and no change says which rows went with it:"
     for column in note.columns:
         number, version = shape.columns.get(column.name, (0, 0))
         if not (column.number and number):
@@ -33,6 +35,14 @@ def rewritten(note: TableNote, shape: Shape) -> str:
     return ""
 
 
+def unlike(part: str) -> str:
+    """Return what to do about a partition whose replica identity is another than that of its table (`Published`)."""
+    return (
+        f"its partition {part} has another replica identity than the table, so changes may not say which row they are "
+        f"about: run ALTER TABLE {part} REPLICA IDENTITY … upstream, FULL or with the same columns as the table's"
+    )
+
+
 def shaped(note: TableNote, shape: Shape) -> TableNote:
     """Return the note of a table with its shape as it is.  While a column is gone, it stays as it was noted."""
     if any(column.name not in shape.columns for column in note.columns):
@@ -41,4 +51,4 @@ def shaped(note: TableNote, shape: Shape) -> TableNote:
     for column in note.columns:
         number, version = shape.columns[column.name]
         columns.append(structs.replace(column, number=number, version=version))
-    return structs.replace(note, columns=(*columns,), file=shape.file)
+    return structs.replace(note, columns=(*columns,), file=shape.file, parts=(*sorted(shape.parts),))

@@ -38,6 +38,7 @@ class Shape:
     """Where a table's rows are kept, and by which columns.
 
     ``file``: a number that is another once the rows, or those of a partition, were written anew (``relfilenode``).
+    ``parts``: the numbers of its partitions, of those that hold rows; empty: it has none.
     ``columns``: by name, the number of a column, which it keeps for life, and the version of its row of the catalog.
     A statement that gives a column other values writes the rows anew and gives its columns' rows another version.  One
     that only moves the rows (VACUUM FULL) does the first alone, one that alters no value (SET DEFAULT) the second.
@@ -45,6 +46,7 @@ class Shape:
 
     file: int = 0
     columns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    parts: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,14 @@ class Published:
     ``entries``: the rows of the catalog by which it has it, each with its version.  What is deleted and made again is
     another entry, so while one entry is the same, the publication had the table all the time, by the same terms.
     ``partial``: an entry has a row filter or a column list.  ``shape``: of the table itself, whatever is published.
+    ``unlike``: a partition whose replica identity is a key, and not that of the table, which is sent as if it were;
+    empty: there is none.
     """
 
     entries: frozenset[str]
     partial: bool = False
     shape: Shape = field(default_factory=Shape)
+    unlike: str = ""
 
     def goes_on(self, before: Collection[str]) -> bool:
         """Return whether all changes were sent that these entries promised ``before``, and no others."""

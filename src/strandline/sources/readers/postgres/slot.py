@@ -16,7 +16,7 @@ from strandline.errors import SourceError
 from strandline.sources.readers.postgres.ledger import SlotNote, TableNote
 from strandline.sources.readers.postgres.options import table_name
 from strandline.sources.readers.postgres.pgoutput import lsn_text
-from strandline.sources.readers.postgres.rewrites import rewritten, shaped
+from strandline.sources.readers.postgres.rewrites import rewritten, shaped, unlike
 from strandline.sources.readers.postgres.server import Standing, UpstreamTable
 
 PLUGIN: Final = "pgoutput"
@@ -107,6 +107,8 @@ def followed(note: TableNote, standing: Standing, publication: str) -> TableNote
             f"publication {publication!r} has left it out for a while, or was altered or made anew, so changes may be "
         )
         why += "missing:"
+    elif now.unlike:
+        why = f"{unlike(now.unlike)}, then"
     elif not (why := rewritten(note, now.shape)):
         return structs.replace(shaped(note, now.shape), entries=(*sorted(now.entries),))
     return structs.replace(

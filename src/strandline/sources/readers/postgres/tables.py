@@ -37,7 +37,7 @@ from strandline.sources.readers.postgres.pgoutput import (
     Update,
     Value,
 )
-from strandline.sources.readers.postgres.rewrites import shaped
+from strandline.sources.readers.postgres.rewrites import shaped, unlike
 from strandline.sources.readers.postgres.server import UpstreamColumn, UpstreamTable
 
 Texts: TypeAlias = tuple[bytes | None, ...]
@@ -99,6 +99,8 @@ def noted(reference: str, schema: Schema, upstream: UpstreamTable) -> TableNote:
             f"table {reference!r} has no column {', '.join(missing)} in the publication; it has {there}: "
             "declare the table with these"
         )
+    if upstream.published.unlike:
+        raise SourceError(f"table {reference!r} cannot be read: {unlike(upstream.published.unlike)}")
     columns = {name: column for name, column in found.items() if column is not None}
     key = None
     if upstream.identity in {Identity.DEFAULT, Identity.INDEX} and any(column.key for column in upstream.columns):

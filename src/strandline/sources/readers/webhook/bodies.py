@@ -29,7 +29,7 @@ def messages(body: bytes, how: Body, content_type: str) -> tuple[bytes, ...]:
         case Body.JSON if body.lstrip()[:1] == b"[":
             try:
                 return tuple(bytes(element) for element in _elements.decode(body))
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # the last: it is nested too deep
                 return (body,)
         case Body.JSON:
             return (body,) if body.strip() else ()

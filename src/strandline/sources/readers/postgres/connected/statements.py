@@ -54,16 +54,29 @@ _PUBLISHED: Final = """
                 UNION ALL
                 SELECT i.inhrelid FROM downwards JOIN pg_class AS whole ON whole.oid = downwards.oid
                     AND whole.relkind = 'p' JOIN pg_inherits AS i ON i.inhparent = whole.oid
+            ), kept AS (
+                SELECT k.oid, k.relnamespace, k.relname, k.relfilenode, k.oid <> c.oid AND k.relkind <> 'p' AS part,
+                    (SELECT array_agg(a.attname::text ORDER BY a.attname) FROM pg_index AS x JOIN pg_attribute AS a
+                        ON a.attrelid = x.indrelid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
+                        WHERE c.relkind = 'p' AND x.indrelid = k.oid AND x.indisvalid AND x.indimmediate
+                            AND CASE k.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident
+                                ELSE false END) AS key
+                    FROM downwards JOIN pg_class AS k ON k.oid = downwards.oid
             )
-            SELECT hashtextextended(string_agg(kept.relfilenode::text, ' ' ORDER BY kept.oid), 0) AS file
-                FROM downwards JOIN pg_class AS kept ON kept.oid = downwards.oid) AS rows
+            SELECT hashtextextended(string_agg(kept.relfilenode::text, ' ' ORDER BY kept.oid), 0) AS file,
+                jsonb_agg(kept.oid::bigint) FILTER (WHERE kept.part) AS parts,
+                min(format('%I.%I', at.nspname, kept.relname)) FILTER (WHERE kept.part AND kept.key IS NOT NULL
+                    AND (c.relreplident = 'f' OR kept.key <> (SELECT key FROM kept WHERE oid = c.oid))) AS unlike
+                FROM kept JOIN pg_namespace AS at ON at.oid = kept.relnamespace) AS rows
         CROSS JOIN LATERAL (
             SELECT jsonb_object_agg(a.attname, jsonb_build_array(a.attnum, a.xmin::text::bigint)) AS columns
                 FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS shape
 """
 """How a publication has its tables: each row of the catalog by which it does, by its number and version (``xmin``).
 
-And how each table is kept: where its rows are, or those of its partitions, and its columns (`server.Shape`).
+And how each table is kept: where its rows are, or those of its partitions, and its columns (`server.Shape`).  A
+partition has a replica identity of its own, by which its changes say what a row was, though they are sent as the
+table's (``unlike``: one whose key is another).
 
 The view pg_publication_tables shows what is committed now, the other catalogs what the statement's snapshot sees.  A
 table that joined since that snapshot has no entry yet, and is left out.
@@ -84,7 +97,7 @@ _STANDING: Final = """
         (SELECT to_jsonb(slot) FROM pg_replication_slots AS slot WHERE slot_name = {slot}),
         (SELECT jsonb_build_object('insert', pubinsert, 'update', pubupdate, 'delete', pubdelete,
             'truncate', pubtruncate) FROM pg_publication WHERE pubname = {publication}),
-        (SELECT jsonb_agg(jsonb_build_array(n.nspname, c.relname, e.entries, e.partial, rows.file, shape.columns))
+        (SELECT jsonb_agg(jsonb_build_array(n.nspname, c.relname, e.entries, e.partial, to_jsonb(rows), shape.columns))
             FROM {published} WHERE p.pubname = {publication})
 """
 CREATE_SLOT: Final = """
@@ -107,7 +120,7 @@ LIMITS: Final = """
 """
 _TABLES: Final = """
     SELECT n.nspname, c.relname, c.relreplident, c.relkind = 'p', coalesce(to_jsonb(p)->>'rowfilter', ''),
-        c.reltuples::bigint, c.oid::bigint, e.entries, e.partial, rows.file, shape.columns,
+        c.reltuples::bigint, c.oid::bigint, e.entries, e.partial, to_jsonb(rows), shape.columns,
         (SELECT jsonb_agg(jsonb_build_array(a.attname, a.atttypid::bigint, a.atttypmod,
                 format_type(a.atttypid, a.atttypmod), coalesce(a.attnum = ANY (i.keys), false)) ORDER BY a.attnum)
             FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -177,18 +190,19 @@ def standing(row: tuple[Any, ...], place: str) -> Standing:
         None
         if kinds is None
         else {
-            (schema, name): _published(entries, partial, file, columns)
-            for schema, name, entries, partial, file, columns in published or ()
+            (schema, name): _published(entries, partial, kept, columns)
+            for schema, name, entries, partial, kept, columns in published or ()
         },
         tuple(kind for kind, there in sorted((kinds or {}).items()) if not there),
     )
 
 
 def _published(
-    entries: Iterable[str], partial: bool, file: int, columns: Mapping[str, tuple[int, int]] | None
+    entries: Iterable[str], partial: bool, kept: Mapping[str, Any], columns: Mapping[str, tuple[int, int]] | None
 ) -> Published:
     versions = {name: (number, version) for name, (number, version) in (columns or {}).items()}
-    return Published(frozenset(entries), partial, Shape(file, versions))
+    shape = Shape(kept["file"], versions, frozenset(kept["parts"] or ()))
+    return Published(frozenset(entries), partial, shape, kept["unlike"] or "")
 
 
 def _slot(found: Mapping[str, Any]) -> SlotStanding:
@@ -209,13 +223,13 @@ def tables(rows: Iterable[tuple[Any, ...]]) -> tuple[UpstreamTable, ...]:
             name,
             Identity(identity.decode() if isinstance(identity, bytes) else identity),
             tuple(UpstreamColumn(*column) for column in columns or ()),
-            _published(entries, partial, file, versions),
+            _published(entries, partial, kept, versions),
             where,
             partitioned,
             about if about >= 0 else None,
             oid,
         )
-        for schema, name, identity, partitioned, where, about, oid, entries, partial, file, versions, columns in rows
+        for schema, name, identity, partitioned, where, about, oid, entries, partial, kept, versions, columns in rows
     )
 
 

@@ -1,0 +1,36 @@
+"""Which fields the records of a file have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.algebra.formats import DatedFile, Encoding, FileFormat
+from strandline.algebra.schema import Column, Schema
+from strandline.engine.files.file_bytes import FileBytes
+from strandline.engine.files.file_layout import group
+
+PAIR = Schema((Column("k", "int"), Column("v", "string")))
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "header", "fields"),
+    [
+        ("\t", "\tk\tv", 3),
+        (" ", " k v", 3),
+        (",", "\x0b\u2028,k,v", 3),
+        (",", "a\x0bb\u2028c\x85d,k,v", 3),
+        (",", "k,v", 2),
+    ],
+)
+def test_the_header_of_csv_is_the_whole_first_line_that_is_not_blank(
+    tmp_path: Path, delimiter: str, header: str, fields: int
+) -> None:
+    """Damage: no row is read of a table that pandas wrote with tabs: the first column of its header has no name."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(f"\ufeff \t\r\n\r{header}\n{delimiter.join('0' * fields)}\n".encode())
+    file = DatedFile(str(path), path.name, path.stat().st_size, 7)
+    ([layout], unusable) = group([file], PAIR, FileFormat(Encoding.CSV, delimiter=delimiter), FileBytes())
+    assert not unusable
+    assert (len(layout.names), layout.names[-2:], layout.header_lines) == (fields, ("k", "v"), (3,))
