@@ -32,6 +32,8 @@ RAW: Final[Mapping[str, str]] = {
 
 
 FRAME_BYTES: Final = 5
+SCHEMA_ID_MAX: Final = (1 << 31) - 1
+"""Registries number schemas by positive integers of 32 bits with a sign, and have no answer for others."""
 OFFSET_BITS: Final = 48
 """The bits of an order that hold the offset: a million messages a second fill them in nine years."""
 PARTITIONS_MAX: Final = 1 << (63 - OFFSET_BITS)
@@ -59,10 +61,12 @@ def framed_id(data: bytes) -> int | None:
 
     >>> framed_id(bytes([0, 0, 0, 1, 2, 3])), framed_id(b"{}"), framed_id(b"")
     (258, None, None)
+    >>> framed_id(bytes([0, 255, 255, 255, 255]))
     """
     if len(data) < FRAME_BYTES or data[0] != 0:
         return None
-    return int.from_bytes(data[1:FRAME_BYTES], "big")
+    number = int.from_bytes(data[1:FRAME_BYTES], "big")
+    return number if number <= SCHEMA_ID_MAX else None
 
 
 class MessageEncoding(Enum):

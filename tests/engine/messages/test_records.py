@@ -83,6 +83,93 @@ def test_a_schema_of_ours_resolves_what_others_wrote():
     assert decode([framed(1, avro(WRITTEN, {"k": 1, "v": "a"}))], schema, form) == ([{"k": 1, "w": "a"}], [None])
 
 
+DAY = {"type": "int", "logicalType": "date"}
+HUNDREDTHS = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "column", "value"),
+    [
+        ("bytes", "\u00ff\u0001", "binary", b"\xff\x01"),
+        ({"type": "fixed", "name": "f", "size": 2}, "\u0000\u00fe", "binary", b"\0\xfe"),
+        (DAY, 1, "date", dt.date(1970, 1, 2)),
+        ([DAY, "null"], 1, "date", dt.date(1970, 1, 2)),
+        (["null", DAY], None, "date", None),
+        (
+            {"type": "long", "logicalType": "timestamp-micros"},
+            -1,
+            "timestamp",
+            dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC),
+        ),
+        (HUNDREDTHS, "\u00ff", "decimal(4,2)", Decimal("-0.01")),
+        ("float", 1, "float", 1.0),
+        ({"type": "array", "items": DAY}, [0, 1], "array<date>", [dt.date(1970, 1, 1), dt.date(1970, 1, 2)]),
+        (
+            {"type": "map", "values": "bytes"},
+            {"a": "\u00fe"},
+            "array<struct<key:string,value:binary>>",
+            [{"key": "a", "value": b"\xfe"}],
+        ),
+        (
+            {
+                "type": "record",
+                "name": "i",
+                "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": DAY, "default": 3}],
+            },
+            {"x": 1},
+            "struct<x:int,y:date>",
+            {"x": 1, "y": dt.date(1970, 1, 4)},
+        ),
+    ],
+)
+def test_a_field_that_the_writer_did_not_know_has_its_default(kind, default, column, value):
+    """Damage: once a field was added with a default, every older message is an error, or lacks a part of it."""
+    own = {**WRITTEN, "fields": [*WRITTEN["fields"], {"name": "new", "type": kind, "default": default}]}
+    form = MessageFormat(AVRO, framed=True, schemas={1: json.dumps(WRITTEN)}, avro_schema=json.dumps(own))
+    found = decode([framed(1, avro(WRITTEN, {"k": 1, "v": "a"}))], Schema((Column("new", column),)), form)
+    assert found == ([{"new": value}], [None])
+
+
+def test_a_schema_that_does_not_resolve_names_the_field():
+    """Damage: the author sees that nothing can be read, and not which default is missing."""
+    own = {**WRITTEN, "fields": [*WRITTEN["fields"], {"name": "new", "type": ["null", "int"]}]}
+    form = MessageFormat(AVRO, framed=True, schemas={1: json.dumps(WRITTEN)}, avro_schema=json.dumps(own))
+    _, told = decode([framed(1, avro(WRITTEN, {"k": 1, "v": "a"}))], PAIR, form)
+    assert told == ["it is not Avro of this schema: No default value for field new in r"]
+
+
+def test_a_decimal_keeps_digits_beyond_its_precision():
+    """Damage: 123.45 that was written under a precision of 4 is read as 123.4 or 123.5, without an error."""
+    written = {"type": "record", "name": "r", "fields": [{"name": "d", "type": HUNDREDTHS}]}
+    form = MessageFormat(AVRO, avro_schema=json.dumps(written))
+    data = b"\x04" + (12345).to_bytes(2, "big")
+    assert decode([data], Schema((Column("d", "decimal(6,2)"),)), form) == ([{"d": Decimal("123.45")}], [None])
+    assert decode([data], Schema((Column("d", "decimal(4,2)"),)), form)[1] == [
+        "column `d`: '123.45' is not a valid decimal(4,2)"
+    ]
+
+
+def test_a_value_that_is_nested_without_end_does_not_end_the_process():
+    """Damage: one message of some kilobytes kills the process, at each start anew."""
+    fields = [{"name": "k", "type": "int"}, {"name": "next", "type": ["null", {"type": "array", "items": "r"}]}]
+    written = {"type": "record", "name": "r", "fields": fields}
+    form = MessageFormat(AVRO, avro_schema=json.dumps(written))
+    chain = avro(written, {"k": 7, "next": [{"k": 8, "next": None}]})
+    values, told = decode([chain, b"\x02\x02\x02" * 100_000, chain], Schema((Column("k", "int"),)), form)
+    assert values == [{"k": 7}, None, {"k": 7}]
+    assert told == [None, "it is not Avro of this schema: it is nested too deeply", None]
+
+
+def test_a_frame_that_names_a_schema_of_another_kind_is_an_error_of_its_message():
+    """Damage: one message that another program wrote stops the source for ever."""
+    schemas = {1: json.dumps(WRITTEN), 2: 'syntax = "proto3"; message M {}', 3: '{"type": "object", "properties": {}}'}
+    form = MessageFormat(AVRO, framed=True, schemas=schemas)
+    good = framed(1, avro(WRITTEN, {"k": 1, "v": "a"}))
+    values, told = decode([framed(2, b"\x08\x01"), framed(3, b"{}"), good], PAIR, form)
+    assert values == [None, None, {"k": 1, "v": "a"}]
+    assert told == ["the registry's schema 2 is no Avro schema", "the registry's schema 3 is no Avro schema", None]
+
+
 def test_a_value_that_its_column_cannot_hold_is_refused():
     """Damage: a number is rounded or cut without a word."""
     written = {
@@ -169,6 +256,8 @@ def files():
             ("m", field.TYPE_MESSAGE, {"type_name": ".p.Row.MEntry", "label": field.LABEL_REPEATED}),
             ("e", field.TYPE_ENUM, {"type_name": ".p.Row.E"}),
             ("l", field.TYPE_BYTES, {"label": field.LABEL_REPEATED}),
+            ("inner", field.TYPE_MESSAGE, {"type_name": ".p.Row"}),
+            ("of", field.TYPE_MESSAGE, {"type_name": ".p.Row", "label": field.LABEL_REPEATED}),
         ],
         1,
     ):
@@ -212,6 +301,15 @@ def test_protobuf_is_decoded_by_descriptors(files):
     assert told[3].startswith("it is not a Protobuf message p.Row")
 
 
+def test_the_entries_of_a_map_may_have_other_names(files):
+    """Damage: every key and every value of a map is NULL, as those of an Avro map never were."""
+    descriptor, kind = files
+    form = MessageFormat(PROTOBUF, descriptor=descriptor, message="p.Row")
+    schema = Schema((Column("m", "array<struct<name:string,n:int>>"),))
+    found = decode([kind(m={"b": 2, "a": 1}).SerializeToString()], schema, form)
+    assert found == ([{"m": [{"name": "a", "n": 1}, {"name": "b", "n": 2}]}], [None])
+
+
 def test_a_frame_says_which_message_of_its_file_it_is(files):
     """Damage: a message of one type is read as another, field by field."""
     descriptor, kind = files
@@ -232,6 +330,9 @@ def test_descriptors_that_lack_something_are_refused(files):
         decoding(PAIR, form)
     with pytest.raises(DefinitionError, match=r"no message 'p\.None'"):
         decoding(PROTO, MessageFormat(PROTOBUF, descriptor=descriptor, message="p.None"))
+    for column in ("struct<k:bigint,none:int>", "struct<of:array<struct<none:int>>>"):
+        with pytest.raises(DefinitionError, match=r"message p\.Row has no field 'none'"):
+            decoding(Schema((Column("inner", column),)), form)
     with pytest.raises(DefinitionError, match="descriptor set"):
         decoding(PROTO, MessageFormat(PROTOBUF, descriptor=b"\x08", message="p.Row"))
 

@@ -9,15 +9,16 @@ Source: design page "sources" (Confluent framing); the Avro specification, "sche
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import fastavro
-from fastavro.schema import SchemaParseException
+from fastavro import _read_py as plain
+from fastavro.read import SchemaResolutionError
 
 from strandline.algebra.messages import FRAME_BYTES, Coding, framed_id
 from strandline.engine.files.values import Refused
+from strandline.engine.messages.avro_schemas import AvroSchema, understood
 from strandline.errors import DefinitionError
 
 
@@ -26,11 +27,11 @@ def reader(coding: Coding, schemas: Mapping[int, str]) -> Callable[[bytes], Any]
 
     Raises `DefinitionError` if a schema is none.
     """
-    own = None if coding.avro_schema is None else _understood(coding.avro_schema)
+    own = None if coding.avro_schema is None else understood(coding.avro_schema, defaults=True)
     if not coding.framed:
         assert own is not None, "the format was checked"
         return lambda data: _read(io.BytesIO(data), own, None)
-    known: dict[int, Any] = {}
+    known: dict[int, AvroSchema] = {}
 
     def framed(data: bytes) -> Any:
         number = framed_id(data)
@@ -39,22 +40,25 @@ def reader(coding: Coding, schemas: Mapping[int, str]) -> Callable[[bytes], Any]
         if number not in known:
             if number not in schemas:
                 raise Refused(f"the registry has no schema {number}")
-            known[number] = _understood(schemas[number])
+            known[number] = _of_registry(number, schemas[number])
         return _read(io.BytesIO(data[FRAME_BYTES:]), known[number], own)
 
     return framed
 
 
-def _understood(text: str) -> Any:
+def _of_registry(number: int, text: str) -> AvroSchema:
+    """Return a writer's schema.  A registry has schemas of other kinds, too, and bytes may name one by mistake."""
     try:
-        return fastavro.parse_schema(json.loads(text))
-    except (ValueError, SchemaParseException, TypeError, KeyError) as error:
-        raise DefinitionError(f"this is no Avro schema ({error}): {text[:200]}") from error
+        return understood(text)
+    except DefinitionError:
+        raise Refused(f"the registry's schema {number} is no Avro schema") from None
 
 
-def _read(data: io.BytesIO, written: Any, wanted: Any) -> Any:
+def _read(data: io.BytesIO, written: AvroSchema, wanted: AvroSchema | None) -> Any:
+    # The reader that is not compiled is slow; it refuses what is nested too deeply, instead of ending the process.
+    read = plain.schemaless_reader if written.nests else fastavro.schemaless_reader
     try:
-        found = fastavro.schemaless_reader(data, written, wanted)
+        found = read(data, written.parsed, None if wanted is None else wanted.parsed)
     except Exception as error:  # damaged bytes can make it raise any exception
         raise Refused(f"it is not Avro of this schema: {_told(error)}") from error
     left = len(data.getbuffer()) - data.tell()
@@ -65,4 +69,10 @@ def _read(data: io.BytesIO, written: Any, wanted: Any) -> Any:
 
 def _told(error: Exception) -> str:
     """Say what is wrong, the same at each read: some of its texts have the address of an object in them."""
-    return "it ends too early" if isinstance(error, EOFError) else type(error).__name__
+    if isinstance(error, EOFError):
+        return "it ends too early"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, SchemaResolutionError) and "{" not in str(error):  # a text with a whole schema says nothing
+        return str(error)
+    return type(error).__name__

@@ -12,13 +12,14 @@ Source: design page "sources" (Confluent framing); protobuf.dev, "field presence
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 from google.protobuf.descriptor import Descriptor, FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from strandline.algebra import types
 from strandline.algebra.messages import FRAME_BYTES, Coding, framed_id
 from strandline.algebra.schema import Schema
 from strandline.engine.files.values import Refused
@@ -40,11 +41,7 @@ def reader(coding: Coding, descriptor: bytes, wanted: Schema) -> Callable[[bytes
     Raises `DefinitionError` if the descriptors lack the message or one of the columns.
     """
     kind = _found(descriptor, coding.message or "")
-    unknown = [name for name in wanted.names if name not in kind.fields_by_name]
-    if unknown:
-        raise DefinitionError(
-            f"message {kind.full_name} has no field {unknown[0]!r}; it has {', '.join(kind.fields_by_name)}"
-        )
+    _check(kind, types.columns(wanted))
     fields = [kind.fields_by_name[name] for name in wanted.names]
     make = message_factory.GetMessageClass(kind)
 
@@ -80,6 +77,30 @@ def _found(descriptor: bytes, name: str) -> Descriptor:
         raise DefinitionError(f"the descriptor set has no message {name!r}") from error
     except (DecodeError, TypeError) as error:
         raise DefinitionError(f"this is no descriptor set: {error}") from error
+
+
+def _check(kind: Descriptor, wanted: Iterable[tuple[str, types.Type]]) -> None:
+    """Raise `DefinitionError` if a message lacks one of these fields, or a message in it one of theirs."""
+    for name, given in wanted:
+        if name not in kind.fields_by_name:
+            raise DefinitionError(
+                f"message {kind.full_name} has no field {name!r}; it has {', '.join(kind.fields_by_name)}"
+            )
+        inner, of = kind.fields_by_name[name].message_type, given
+        if isinstance(of, types.Array):
+            of = of.element
+            if _is_map(inner) and isinstance(of, types.Struct):  # its two fields may have any names
+                inner, of = inner.fields_by_name["value"].message_type, of.fields[-1][1]
+        if isinstance(of, types.Struct) and inner is not None and not _is_value(inner):
+            _check(inner, of.fields)
+
+
+def _is_map(kind: Descriptor | None) -> bool:
+    return kind is not None and bool(kind.GetOptions().map_entry)
+
+
+def _is_value(kind: Descriptor) -> bool:
+    return kind.full_name == _TIMESTAMP or kind.full_name in _WRAPPERS
 
 
 def _bare(data: bytes, kind: Descriptor) -> bytes:
@@ -119,9 +140,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _value(message: Any, field: FieldDescriptor) -> Any:
     value = getattr(message, field.name)
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+    if _is_map(field.message_type):
         of_value = field.message_type.fields_by_name["value"]
-        return [{"key": key, "value": _single(value[key], of_value)} for key in sorted(value)]
+        return {key: _single(value[key], of_value) for key in value}
     if field.is_repeated:
         return [_single(each, field) for each in value]
     if field.has_presence and not message.HasField(field.name):

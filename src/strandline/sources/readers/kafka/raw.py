@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.algebra.messages import Range
+from strandline.algebra.messages import FRAME_BYTES, Range, framed_id
 from strandline.algebra.schema import TIME
 from strandline.sources.readers.kafka.broker import Message, Span
 
@@ -24,8 +24,6 @@ _ARROW: Final = pa.schema([
     ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     (TIME, pa.int64()),
 ])  # fmt: skip
-FRAME_BYTES: Final = 5
-"""What Confluent's frame takes: a zero byte, and the id of a schema."""
 
 
 class Ranges:
@@ -66,10 +64,9 @@ class Ranges:
 def schema_ids(data: pa.ChunkedArray) -> frozenset[int]:
     """Return the ids of schemas that these framed bytes begin with; what has no frame has none.
 
-    >>> sorted(schema_ids(pa.chunked_array([[bytes([0, 0, 0, 0, 7, 2]), None, b"x", b"{five}"]])))
+    >>> framed, beyond = bytes([0, 0, 0, 0, 7, 2]), bytes([0, 128, 0, 0, 0])
+    >>> sorted(schema_ids(pa.chunked_array([[framed, None, b"x", b"{five}", beyond]])))
     [7]
     """
     heads = pc.unique(pc.binary_slice(data, 0, FRAME_BYTES)).to_pylist()
-    return frozenset(
-        int.from_bytes(head[1:]) for head in heads if head is not None and len(head) == FRAME_BYTES and head[0] == 0
-    )
+    return frozenset(number for head in heads if head is not None and (number := framed_id(head)) is not None)
