@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIGNIFICANT_DIGITS: Final = 12
-_CONF: Final = {"spark.sql.adaptive.enabled": "true", "spark.sql.session.timeZone": "UTC"}
+CONF: Final = {"spark.sql.adaptive.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 
 
 class Peer:
@@ -33,15 +33,15 @@ class Peer:
     def __init__(self, session: SparkSession, directory: Path) -> None:
         self._spark = session.newSession()
         cores = session.sparkContext.defaultParallelism
-        for key, value in {**_CONF, "spark.sql.shuffle.partitions": str(cores)}.items():
+        for key, value in {**CONF, "spark.sql.shuffle.partitions": str(cores)}.items():
             self._spark.conf.set(key, value)
-        self._directory = directory
+        self.directory = directory
 
     def follow(self, contents: Contents, tables: Sequence[str] = TABLES) -> None:
         """Read from now on what ``contents`` holds, of which ``tables`` have changed."""
-        contents.write(self._directory, tables)
+        contents.write(self.directory, tables)
         for name in tables:
-            path = (self._directory / f"{name}.parquet").as_uri()
+            path = (self.directory / f"{name}.parquet").as_uri()
             self._spark.read.schema(_ddl(contents, name)).parquet(path).createOrReplaceTempView(name)
 
     def answer(self, query: str) -> tuple[pa.Table, float]:
