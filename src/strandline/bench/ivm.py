@@ -4,7 +4,8 @@ The queries are those of the specification with its validation parameters, as vi
 is shown is left out, and one with LIMIT is kept, made total where it was not (``tpch/queries``).  The tables are those
 of an environment; each change is one transaction (`tpch.contents`).  First the views are taken one by one: defined,
 computed, ticked under changes, dropped.  Then all of them are there at once.  After each tick every view is compared
-with what plain Spark says of the same contents, which is the measured recompute (`tpch.peer`).
+with what plain Spark says of the same contents, which is the measured recompute (`tpch.peer`).  Of a few views, taken
+one by one, Spark's own declarative pipeline is a second peer (`tpch.pipeline`).
 
 A view that is wrong, stands still or cannot be defined is named in the document with what is wrong; the others go on.
 
@@ -16,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -27,6 +29,7 @@ import pyarrow as pa
 from strandline.bench.measured import Edit, Measured, Tick, opened
 from strandline.bench.tpch.contents import TABLES, Contents, Spread
 from strandline.bench.tpch.peer import Peer, columns, differences
+from strandline.bench.tpch.pipeline import Pipeline, Refreshes
 from strandline.controller.defining.definitions import explain_view
 from strandline.errors import StrandlineError, reason
 
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RATIOS: Final = (0.67, 1, 5, 20)
+PIPELINED: Final = ("q3", "q6")
+"""The views that a pipeline refreshes as well, unless others are named: one that joins, groups and takes the first ten,
+and one that adds up a single table, of which little is left to save."""
 
 
 def queries() -> dict[str, str]:
@@ -60,7 +66,8 @@ class Load:
     """What is measured: which views over the tables that they read, over how much data, changed how.
 
     ``change``: the share of the orders that changes before each tick.  ``warm``: so many ticks come before the
-    ``ticks`` that count; plans and classes are made in them, on both sides.
+    ``ticks`` that count; plans and classes are made in them, on both sides.  ``pipeline``: which of the views Spark's
+    declarative pipeline refreshes as well, while they are measured one by one.
     """
 
     views: tuple[str, ...] = tuple(f"q{number}" for number in range(1, 23))
@@ -71,6 +78,17 @@ class Load:
     warm: int = 4
     one_by_one: bool = True
     together: bool = True
+    pipeline: tuple[str, ...] = ()
+
+
+def pipelined(views: Sequence[str]) -> tuple[str, ...]:
+    """Return which two of ``views`` a pipeline refreshes if none are named: those of `PIPELINED`, else the first ones.
+
+    >>> pipelined(["q1", "q3", "q6"]), pipelined(["q4", "q6"]), pipelined(["q1"])
+    (('q3', 'q6'), ('q6', 'q4'), ('q1',))
+    """
+    preferred = [name for name in PIPELINED if name in views]
+    return tuple(dict.fromkeys([*preferred, *views]))[: len(PIPELINED)]
 
 
 def maintain(
@@ -79,7 +97,9 @@ def maintain(
     """Measure in ``directory`` and return every figure; ``note`` is called with each as soon as it is known.
 
     ``views``: of each ``tick_ms`` and ``recompute_ms`` (medians), ``ratio`` (recompute ÷ tick), ``hydrate_ms``, jobs,
-    waves and compiled classes per tick, how many rows it has, why any of it is recomputed, and what was ``wrong``.
+    waves and compiled classes per tick, how many rows it has, why any of it is recomputed, and what was ``wrong``.  Of
+    those that a pipeline refreshes also ``pipeline_ms`` (median), ``pipeline_ratio`` (that ÷ tick), ``pipeline_run_ms``
+    and ``pipeline_wrong`` (`tpch.pipeline`).  ``pipeline_left_out``: why there is no pipeline, if it could not be had.
     ``ratios``: how many views have at least each of `RATIOS`.  ``together``: the same for all in one environment;
     their recompute is the sum.  ``commit_ms``: committing a change to the tables.
     """
@@ -95,6 +115,10 @@ class _Seen:
     hydrate_ms: float = 0.0
     wrong: list[str] = field(default_factory=list)
     rows: int = 0
+    ours: pa.Table | None = None
+    """The rows of the view when it was last compared; None if they could not be read."""
+    pipeline: Refreshes | None = None
+    """The same view in a pipeline, if one refreshes it."""
 
     def figures(self) -> dict[str, Any]:
         """Return what the document says of it."""
@@ -112,6 +136,7 @@ class _Seen:
             "compiled": round(statistics.fmean(tick.compiled for tick in self.ticks), 1),
             "rows": self.rows,
             "wrong": self.wrong,
+            **(self.pipeline.figures(tick_ms) if self.pipeline is not None else {}),
         }
 
 
@@ -136,7 +161,8 @@ class _Run:
         async with opened(self._session, self._directory / "location") as env:
             document["load_ms"] = round(await self._fill(env), 1)
             if self._load.one_by_one:
-                document |= await self._one_by_one(env)
+                with self._pipeline() if self._load.pipeline else nullcontext() as pipeline:
+                    document |= await self._one_by_one(env, pipeline)
             if self._load.together:
                 document["together"] = await self._together(env)
             document["merge_ms"] = round(env.merge_ms, 1)
@@ -159,10 +185,19 @@ class _Run:
             [Edit(name, None, self._session.read.parquet(path.as_uri())) for name, path in files.items()]
         )
 
-    async def _one_by_one(self, env: Measured) -> dict[str, Any]:
+    def _pipeline(self) -> Pipeline:
+        cores = self._session.sparkContext.defaultParallelism
+        return Pipeline(self._contents.files, self._directory / "pipeline", cores)
+
+    async def _one_by_one(self, env: Measured, pipeline: Pipeline | None) -> dict[str, Any]:
         found: dict[str, dict[str, Any]] = {}
-        for name in self._queries:
+        left_out = pipeline.left_out if pipeline is not None else ""
+        if left_out:
+            self._note(f"Spark's declarative pipeline is left out: {left_out}")
+        for name, query in self._queries.items():
             seen = _Seen()
+            if pipeline is not None and not left_out and name in self._load.pipeline:
+                seen.pipeline = Refreshes(pipeline, name, query)
             reasons: list[str] = []
             try:
                 await self._define(env, name)
@@ -177,6 +212,7 @@ class _Run:
         return {
             "views": found,
             "ratios": {f"at least {least}": sum(ratio >= least for ratio in ratios) for least in RATIOS},
+            **({"pipeline_left_out": left_out} if left_out else {}),
         }
 
     async def _together(self, env: Measured) -> dict[str, Any]:
@@ -207,9 +243,12 @@ class _Run:
             self._commit_ms.append(await env.commit(edits))
             tick = await env.tick()
             self._peer.follow(self._contents, [edit.table for edit in edits])
-            recompute_ms = await self._compare(env, views, f"after change {number + 1}")
+            when, counts = f"after change {number + 1}", number >= self._load.warm
+            recompute_ms = await self._compare(env, views, when)
             self._note(f"{number + 1}: tick {tick.ms:.0f} ms, recompute {recompute_ms:.0f} ms")
-            if number >= self._load.warm:
+            if total.pipeline is not None:
+                self._note(f"{number + 1}: {total.pipeline.follow(when, total.ours, counts=counts)}")
+            if counts:
                 total.ticks.append(tick)
                 total.recompute_ms.append(recompute_ms)
 
@@ -226,13 +265,14 @@ class _Run:
 
 async def _wrong(env: Measured, name: str, seen: _Seen, theirs: pa.Table) -> str:
     """Return how a view differs from what it should hold; empty if it does not."""
+    seen.ours = None
     if problem := env.core.all_problems().get(name):
         return f"stands still: {problem}"
     try:
         ours = await env.rows(name)
     except StrandlineError as error:
         return f"cannot be read: {reason(error)}"
-    seen.rows = ours.num_rows
+    seen.ours, seen.rows = ours, ours.num_rows
     lacks, many = differences(ours, theirs)
     return f"lacks {lacks} rows and has {many} too many" if lacks or many else ""
 

@@ -116,18 +116,30 @@ def ivm(
     ticks: Annotated[int, typer.Option(metavar="N", min=1, help="How many ticks count.")] = 5,
     one_by_one: Annotated[bool, typer.Option(help="Measure each view alone.")] = True,
     together: Annotated[bool, typer.Option(help="Measure all of them in one environment.")] = True,
+    pipeline: Annotated[
+        str,
+        typer.Option(
+            metavar="qN,qN",
+            help="Which of those measured alone Spark's declarative pipeline refreshes too; default: q3 and q6, or "
+            "else the first two; 'none': none.",
+        ),
+    ] = "",
     directory: DirectoryOption = None,
     json: JsonOption = True,
 ) -> None:
     """Measure TPC-H-derived views under changes, beside plain Spark that recomputes them."""
-    from strandline.bench.ivm import Load, maintain, queries
+    from strandline.bench.ivm import Load, maintain, pipelined, queries
 
     wanted = tuple(views.split(",")) if views else tuple(queries())
     if unknown := [name for name in wanted if name not in queries()]:
         raise typer.BadParameter(
             f"there is no view {unknown[0]!r}; there is {', '.join(queries())}", param_hint="--views"
         )
-    load = Load(wanted, scale, change, keys, ticks, one_by_one=one_by_one, together=together)
+    alone = wanted if one_by_one else ()
+    refreshed = pipelined(alone) if not pipeline else () if pipeline == "none" else tuple(pipeline.split(","))
+    if strange := [name for name in refreshed if name not in alone]:
+        raise typer.BadParameter(f"{strange[0]!r} is not among the views measured alone", param_hint="--pipeline")
+    load = Load(wanted, scale, change, keys, ticks, one_by_one=one_by_one, together=together, pipeline=refreshed)
 
     def measure(session: SparkSession, place: Path) -> dict[str, Any]:
         return maintain(session, place, load, Output(json).note)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIGNIFICANT_DIGITS: Final = 12
-_CONF: Final = {"spark.sql.adaptive.enabled": "true", "spark.sql.session.timeZone": "UTC"}
+CONF: Final = {"spark.sql.adaptive.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 
 
 class Peer:
@@ -32,7 +32,7 @@ class Peer:
     def __init__(self, session: SparkSession) -> None:
         self._spark = session.newSession()
         cores = session.sparkContext.defaultParallelism
-        for key, value in {**_CONF, "spark.sql.shuffle.partitions": str(cores)}.items():
+        for key, value in {**CONF, "spark.sql.shuffle.partitions": str(cores)}.items():
             self._spark.conf.set(key, value)
 
     def follow(self, contents: Contents, tables: Iterable[str]) -> None:
