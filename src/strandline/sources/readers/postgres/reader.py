@@ -102,7 +102,7 @@ class PostgresReader:
                 await self._open_snapshot(table)
             assert self._snapshot is not None
             if table not in self._waiting:
-                await self._describe(table, await self._tables(self._snapshot))
+                await self._describe(table, await self._in(self._snapshot, table))
                 self._waiting.add(table)
             return Offsets({PARTITION: self._snapshot.position})
 
@@ -245,7 +245,8 @@ class PostgresReader:
 
     async def _open_snapshot(self, table: str) -> None:
         slot.check_kinds(await self._standing(), self._publication)  # and the slot is there first
-        await self._describe(table, await self._server.tables())  # a snapshot costs upstream: no table in vain
+        there = await self._server.tables([self._readings[table].table])
+        await self._describe(table, there)  # a snapshot costs upstream: no table in vain
         await self._release()
         self._snapshot = await self._server.snapshot()
 
@@ -268,7 +269,7 @@ class PostgresReader:
         return [reading for reading in self._readings.values() if reading.noted]
 
     async def _describe(self, table: str, there: Sequence[UpstreamTable]) -> None:
-        """Note how a table is read, of which nothing is durable.  ``there``: the publication's tables."""
+        """Note how a table is read, of which nothing is durable.  ``there``: it, if the publication has it."""
         reading = self._readings[table]
         upstream = slot.table_of(there, reading.table, self._publication)
         note = noted(table, reading.schema, upstream)
@@ -277,9 +278,9 @@ class PostgresReader:
             self._readings[table] = Reading(table, reading.schema, note)
             self._log.follow(self._noted(), self._confirmed or 0)
 
-    async def _tables(self, snapshot: Snapshot) -> Sequence[UpstreamTable]:
+    async def _in(self, snapshot: Snapshot, table: str) -> Sequence[UpstreamTable]:
         try:
-            return await snapshot.tables()
+            return await snapshot.tables([self._readings[table].table])
         except Unavailable:
             self._snapshot = None
             raise
@@ -288,7 +289,7 @@ class PostgresReader:
         assert self._snapshot is not None
         snapshot = self._snapshot
         try:
-            upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
+            upstream = slot.table_of(await self._in(snapshot, reading.reference), reading.table, self._publication)
             await copied(snapshot, upstream, reading, time, into, self._counted(upstream, reading.reference))
         except Unavailable:
             self._snapshot = None
