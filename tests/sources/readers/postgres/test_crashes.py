@@ -192,8 +192,12 @@ def _read_unseen(patch):
     patch.setattr(PostgresReader, "_gather", counted)
 
 
-async def _dropped_unasked(server, *_):
-    await server.drop_slot()
+async def _dropped_unasked(server, note, _, place, *__):
+    try:
+        await server.drop_slot()
+    except Unavailable as error:
+        return f"replication slot {note.name!r} is left on {place} ({error})"
+    return ""
 
 
 PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] = {

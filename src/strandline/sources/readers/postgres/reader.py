@@ -19,6 +19,7 @@ Source: design page "sources" (postgres; snapshots; keepalives advance the front
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -81,7 +82,7 @@ class PostgresReader:
         self._bound = 0  # what was bound, also by an earlier process
         self._snapshot: Snapshot | None = None
         self._waiting: set[str] = set()  # tables that have not taken their rows from the snapshot yet
-        self._given: dict[str, ExitStack] = {}  # what holds the rows of the last read of each table
+        self._given = defaultdict[str, ExitStack](ExitStack)  # what holds the rows of the last read of each table
         self._progress: dict[str, SnapshotProgress] = {}
         self._guard = asyncio.Lock()
         self._notices: tuple[str, ...] = ()
@@ -312,9 +313,8 @@ class PostgresReader:
     # --- rows --------------------------------------------------------------------------------------------------------
     def _room(self, reading: Reading) -> Aside:
         """Return an empty place for the rows of a read; those of the table's last read go."""
-        if (held := self._given.pop(reading.reference, None)) is not None:
-            held.close()
-        held = self._given[reading.reference] = ExitStack()
+        held = self._given[reading.reference]
+        held.close()
         return held.enter_context(self._engine.arrivals(reading.schema, keyed=isinstance(reading.records, Keyed)))
 
     def _dated(self, table: str, slices: Sequence[Slice], start: int) -> Iterator[pa.Table]:
