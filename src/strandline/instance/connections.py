@@ -18,10 +18,18 @@ from strandline.sources.reader import SourceReader
 class Connectors(Protocol):
     """How sources are read."""
 
-    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema | None) -> None:
+    def check(
+        self,
+        name: str,
+        connector: str,
+        options: Mapping[str, str],
+        schema: Schema | None,
+        others: Mapping[str, Mapping[str, str]],
+    ) -> None:
         """Raise `DefinitionError` if there is no such connector, or it refuses source ``name``.
 
-        ``schema``: None for a source that is no collection and feeds tables.
+        ``schema``: None for a source that is no collection and feeds tables.  ``others``: the options of the other
+        sources of this connector, by name.
         """
         ...
 

@@ -205,7 +205,8 @@ class ReaderKind(Generic[O]):
     ``discovery``: how to find out what there is to read.  ``release`` has upstream let go what it keeps for a source
     that was dropped, if the source's notes say that it is its own and those of no other source of this kind do; it is
     given how to open these others' shards.  None: upstream keeps nothing.  It is idempotent, and returns what upstream
-    keeps still, why, and what to do: empty if that is nothing.
+    keeps still, why, and what to do: empty if that is nothing.  ``clash`` says why a source with the first options
+    cannot be beside one with the second, which is there: empty if it can.  None: it always can.
     """
 
     name: str
@@ -219,3 +220,4 @@ class ReaderKind(Generic[O]):
     called: Callable[[str], str] = str
     discovery: Discovery[Any] | None = None
     release: Callable[[O, Surroundings, Sequence[Progress]], Awaitable[str]] | None = None
+    clash: Callable[[O, O], str] | None = None

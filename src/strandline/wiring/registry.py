@@ -82,7 +82,14 @@ class Readers:
     decoder: FileDecoder
     messages: MessageDecoder
 
-    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema | None) -> None:
+    def check(
+        self,
+        name: str,
+        connector: str,
+        options: Mapping[str, str],
+        schema: Schema | None,
+        others: Mapping[str, Mapping[str, str]],
+    ) -> None:
         """See `Connectors.check`."""
         kind = named(READERS, "connector", connector)
         if schema is None and not kind.tables:
@@ -97,6 +104,11 @@ class Readers:
         given = understood(f"source {name!r}", kind.options, options)
         if schema is not None:
             kind.check(given, schema)
+        if kind.clash is None:
+            return
+        for other, texts in others.items():
+            if why := kind.clash(given, understood(f"source {other!r}", kind.options, texts)):
+                raise DefinitionError(f"source {name!r} cannot be beside source {other!r}: {why}")
 
     def check_table(
         self, name: str, connector: str, options: Mapping[str, str], reference: str, schema: Schema

@@ -186,6 +186,19 @@ def test_a_table_that_is_referred_to_in_two_ways_is_one(place: Place) -> None:
     assert "table 't' is 't' of 'pg' already" in refused(core, second)
 
 
+def test_a_source_at_the_address_of_another_is_refused(place: Place) -> None:
+    """Damage: it is made, its senders get 404, and rows that an author expects never come."""
+    core = place.open()
+    do(core, "CREATE SOURCE pay (n BIGINT) FROM WEBHOOK (listen = '127.0.0.1:8090', path = '/pay')")
+    second = "CREATE SOURCE more (n BIGINT) FROM WEBHOOK (path = '/more',\n listen = 'localhost:8090')"
+    assert refused(core, second) == (
+        "2:2 source 'more' cannot be beside source 'pay': it listens at '127.0.0.1:8090'; give option 'listen' another "
+        "port"
+    )
+    do(core, second.replace("8090", "8091"), "DROP SOURCE pay", second.replace("more", "other"))
+    assert list(core.catalog.items) == ["more", "other"]
+
+
 def test_the_tables_of_a_source_are_collections_that_it_feeds(place: Place) -> None:
     """Damage: the tables of one database are at different times, or need a reader each."""
     core = place.open()

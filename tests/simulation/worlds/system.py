@@ -114,7 +114,7 @@ class Connectors:
         self._world = world
         self._simulated = simulated
 
-    def check(self, name: str, connector: str, options: object, schema: object) -> None:
+    def check(self, name: str, connector: str, options: object, schema: object, others: object) -> None:
         """Accept everything."""
 
     def connections(self, connector: str) -> Mapping[str, str]:

@@ -153,7 +153,14 @@ class _Logs:
     logs: Mapping[str, _Log]
     engine: Engine
 
-    def check(self, name: str, connector: str, options: Mapping[str, str], schema: Schema | None) -> None:
+    def check(
+        self,
+        name: str,
+        connector: str,
+        options: Mapping[str, str],
+        schema: Schema | None,
+        others: Mapping[str, Mapping[str, str]],
+    ) -> None:
         """See `Connectors.check`: both are as they should be."""
 
     def check_table(

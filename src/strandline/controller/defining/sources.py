@@ -60,14 +60,24 @@ def _check_again(core: Core, after: Catalog, name: str) -> None:
     assert isinstance(source, Source | SharedSource), "only sources use a connection"
     own = on_error.others(source.name, connected(core, after, source), on_error.SourceOptions)
     schema = source.schema if isinstance(source, Source) else None
-    core.assembly.connectors.check(source.name, source.connector, own, schema)
+    core.assembly.connectors.check(source.name, source.connector, own, schema, _others(after, source))
+
+
+def _others(catalog: Catalog, source: Source | SharedSource) -> dict[str, dict[str, str]]:
+    """Return the options of the other sources of its connector, by name."""
+    others = [each for each in catalog.sources_of(source.connector) if each.name.lower() != source.name.lower()]
+    return {
+        other.name: on_error.others(other.name, catalog.source_options(other), on_error.SourceOptions)
+        for other in others
+    }
 
 
 async def create_source(core: Core, statement: statements.CreateSource) -> None:
     """CREATE SOURCE, with columns or without.
 
     Raises `DefinitionError` if the name is taken; a type, an option or a connection is not known; an option is given by
-    a connection already; or the connector wants columns where there are none, or the other way round.
+    a connection already; the connector wants columns where there are none, or the other way round; or the source cannot
+    be beside another one.
     """
     if taken(core, statement, KINDS["source"]):
         return
@@ -78,7 +88,7 @@ async def create_source(core: Core, statement: statements.CreateSource) -> None:
         own = on_error.others(statement.name, connected(core, core.catalog, shared), on_error.SourceOptions)
     schema = schema_of(core, statement)
     with _at_option(statement):
-        core.assembly.connectors.check(statement.name, statement.connector, own, schema)
+        core.assembly.connectors.check(statement.name, statement.connector, own, schema, _others(core.catalog, shared))
     if schema is None:
         with within(statement.keep_history_at):
             if statement.keep_history is not None:

@@ -169,10 +169,10 @@ class Catalog(msgspec.Struct, frozen=True):
         tables = (item for item in self.items.values() if isinstance(item, SourceTable))
         return [table for table in tables if table.source == source.lower()]
 
-    def readers_of(self, connector: str) -> list[str]:
-        """Return the readers' own shards of all sources of a connector."""
+    def sources_of(self, connector: str) -> list[Source | SharedSource]:
+        """Return all sources of a connector, in the order they were created."""
         sources = (item for item in self.items.values() if isinstance(item, Source | SharedSource))
-        return [source.progress for source in sources if source.connector == connector]
+        return [source for source in sources if source.connector == connector]
 
     def source_options(self, item: Fed | SharedSource) -> dict[str, str]:
         """Return the options of a source, its connections' and its own; of its table, that table's before the source's.

@@ -60,7 +60,8 @@ async def release(
         command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
         problem = f"source {left.name!r} was dropped, and upstream was not released: "
         try:
-            kept = await connectors.release(command, catalog.readers_of(left.connector), client, epoch)
+            others = [source.progress for source in catalog.sources_of(left.connector)]
+            kept = await connectors.release(command, others, client, epoch)
         except FencedError:
             raise
         except ConfigError as error:

@@ -8,13 +8,14 @@ are tuples of texts.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.pgoutput import KEPT, Identity, Value
 from strandline.sources.readers.postgres.server import (
+    Name,
     Published,
     Shape,
     SlotStanding,
@@ -209,12 +210,13 @@ class ListServer:
         self.database = database
         self.snapshots: list[ListSnapshot] = []
 
-    async def standing(self) -> Standing:
+    async def standing(self, tables: Collection[Name]) -> Standing:
         """See `Server.standing`."""
         self._refuse()
         database, published = self.database, None
         if database.publication is not None:
-            published = {("public", name): database.published(name) for name in database.entries}
+            there = [name for name in database.entries if ("public", name) in tables]
+            published = {("public", name): database.published(name) for name in there}
         return Standing(database.system, "d", "logical", database.at, database.slot, published, database.unpublished)
 
     async def create_slot(self) -> None:
@@ -228,11 +230,12 @@ class ListServer:
         self._refuse()
         self.database.slot = None
 
-    async def tables(self) -> tuple[UpstreamTable, ...]:
+    async def tables(self, only: Collection[Name] | None) -> tuple[UpstreamTable, ...]:
         """See `Server.tables`."""
         self._refuse()
         tables = self.database.tables
-        return tuple(replace(tables[name], published=self.database.published(name)) for name in self.database.entries)
+        there = [name for name in self.database.entries if only is None or ("public", name) in only]
+        return tuple(replace(tables[name], published=self.database.published(name)) for name in there)
 
     async def peek(self, upto: int, changes: int | None, take: Take) -> int:
         """See `Server.peek`."""
@@ -285,11 +288,11 @@ class ListSnapshot:
         self.position = position
         self.lost = False
 
-    async def tables(self) -> tuple[UpstreamTable, ...]:
+    async def tables(self, only: Collection[Name]) -> tuple[UpstreamTable, ...]:
         """See `Snapshot.tables`."""
         if self.lost:
             raise Unavailable("the snapshot is lost")
-        return await self._server.tables()
+        return await self._server.tables(only)
 
     async def copy(self, table: UpstreamTable, columns: Sequence[str], take: Take) -> None:
         """See `Snapshot.copy`."""

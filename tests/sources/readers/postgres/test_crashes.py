@@ -192,11 +192,11 @@ def _read_unseen(patch):
     patch.setattr(PostgresReader, "_gather", counted)
 
 
-async def _dropped_unasked(server, note, _, place, __):
+async def _dropped_unasked(server, note, _, place, *__):
     try:
         await server.drop_slot()
     except Unavailable as error:
-        return f"replication slot {note.name!r} is left on {place}: {error}"
+        return f"replication slot {note.name!r} is left on {place} ({error})"
     return ""
 
 

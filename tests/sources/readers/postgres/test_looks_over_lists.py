@@ -42,14 +42,14 @@ def test_a_range_counts_as_read_once_the_look_after_its_peek_was_made(place):
         upper = Offsets({PARTITION: database.at})  # as an earlier process has bound it
         look, looks = reader.server.standing, count()
 
-        async def breaks():
+        async def breaks(tables):
             match next(looks):
                 case 0:
-                    return replace(await look(), published={("public", "t"): before})
+                    return replace(await look(tables), published={("public", "t"): before})
                 case 1:
                     raise Unavailable("the connection is lost")
                 case _:
-                    return await look()
+                    return await look(tables)
 
         reader.server.standing = breaks
         later = Slice(2, begun, upper)

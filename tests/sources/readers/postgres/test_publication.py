@@ -13,6 +13,8 @@ from strandline.sources.reclock import NOTHING_READ, Slice
 
 pytestmark = pytest.mark.server
 
+T = ("public", "t")
+
 LEAVES = {
     "the table leaves": ("p FOR TABLE t, u", "ALTER PUBLICATION p DROP TABLE t", "ALTER PUBLICATION p ADD TABLE t"),
     "it is set without the table": (
@@ -268,9 +270,35 @@ def test_a_publication_that_was_dropped_is_a_definite_error_that_names_it(place,
 def test_servers_from_before_schemas_were_published_are_asked_of_tables_alone(place, version):
     """Damage: an older server refuses the question, so nothing of it is read."""
     with place.database.session() as session:
-        for query in (statements.tables_query("p", version), statements.standing_query("s", "p", version)):
+        for query in (statements.tables_query("p", None, version), statements.standing_query("s", "p", [T], version)):
             assert ("pg_publication_namespace" in query.as_string()) == (version >= 150000)
             assert "table" in str(session.execute(query).fetchone())
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["tables", "all tables"])
+def test_a_look_learns_of_the_tables_that_it_asks_for(place, everything):
+    """Damage: each tick costs with every table that is published; or a table is missed because of its name."""
+    odd = ("o'dd {}", '\\ "a",\nb%s')
+    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in odd)
+    place.database.run(
+        """CREATE SCHEMA "o'dd {}" """,
+        f"CREATE TABLE {quoted} (id int PRIMARY KEY)",
+        "CREATE TABLE u (id int PRIMARY KEY, x int)",
+        "CREATE PUBLICATION q FOR " + ("ALL TABLES" if everything else f"TABLE t, u, {quoted}"),
+    )
+    place.more = {"publication": "q"}
+
+    async def body():
+        server = (await place.reader())._server
+        there = {(table.schema, table.name): table for table in await server.tables(None)}
+        assert there.keys() == {T, ("public", "u"), odd}
+        for asked in ([], [T], [odd, T], [("o'dd {}", "t"), ("public", odd[1])], [("public", "none")]):
+            found = {name: table for name, table in there.items() if name in asked}
+            assert {(table.schema, table.name): table for table in await server.tables(asked)} == found
+            assert (await server.standing(asked)).published == {name: found[name].published for name in found}
+        assert there[T].published.shape.columns.keys() == {"id", "n", "v"}
+
+    asyncio.run(body())
 
 
 def test_a_table_that_joins_while_a_snapshot_is_open_disturbs_no_other(place):

@@ -484,8 +484,8 @@ def test_a_publication_that_is_seen_late_stops_the_table(place):
         database.join("t")
         looks = count()
 
-        async def late():
-            standing = await look()
+        async def late(tables):
+            standing = await look(tables)
             return standing if next(looks) else replace(standing, published={("public", "t"): before})
 
         reader.server.standing = late

@@ -1,4 +1,4 @@
-"""What holds a slot on a real server, and what waits for one."""
+"""Slots on a real server: what holds one, what waits for one, and what is said of one that is lost or another's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psycopg
 import pytest
-from tests.sources.readers.postgres.conftest import begin
+from tests.sources.readers.postgres.conftest import after, begin, refused, rows
 
 from strandline.errors import Unavailable
 from strandline.options import understood
@@ -18,6 +18,7 @@ from strandline.sources.readers.postgres.connected.bounded import parameters
 from strandline.sources.readers.postgres.kind import released
 from strandline.sources.readers.postgres.options import PostgresOptions
 from strandline.store.system import SystemClock
+from strandline.testing.doubles import HandClock
 
 pytestmark = pytest.mark.server
 
@@ -82,5 +83,94 @@ def test_a_snapshot_does_not_wait_for_ever_for_what_the_server_does_not_show(pla
         assert place.database.run("SELECT pg_sleep(0.2)", held) == []
 
     asyncio.run(body())
+
+    asyncio.run(body())
+
+
+def test_a_slot_that_is_dropped_or_lost_is_a_definite_error(place):
+    """Damage: what the slot kept is skipped silently."""
+
+    async def body():
+        reader = await place.reader()
+        first = await begin(place, reader)
+        await rows(place, reader, first)
+        await reader.commit(first.upper)
+        place.database.run(f"SELECT pg_drop_replication_slot('{place.slot}')")
+        for each in (reader, await place.reader()):
+            async with refused("was dropped.*create them anew"):
+                await each.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_slot_that_is_another_sources_is_refused(place):
+    """Damage: two sources move one slot, and each loses what the other was sent."""
+
+    async def body():
+        place.more = {"slot": "theirs"}
+        place.database.run("SELECT pg_create_logical_replication_slot('theirs', 'pgoutput')")
+        async with refused("is there already, and is not this source's"):
+            await (await place.reader()).upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_slot_that_another_session_has_is_asked_for_again(place, monkeypatch):
+    """Damage: a moment's contention stops the source."""
+    monkeypatch.setattr(psycopg_server, "LOCK_SECONDS_MAX", 0.2)
+
+    async def body():
+        reader, other = await place.reader(), await place.reader()
+        await reader.upstream_frontier()
+        place.database.run("INSERT INTO t VALUES (1, '1', 'a')")
+        with place.database.session() as session:
+            session.execute(psycopg_server.statements.LOCK, {"number": other._server._lock_number})
+            with pytest.raises(Unavailable, match="another reader"):
+                await other.upstream_frontier()
+        assert await other.upstream_frontier() == await reader.upstream_frontier()
+
+    asyncio.run(body())
+
+
+def test_a_slot_that_stepped_back_repeats_nothing(place, postgres_server):
+    """Damage: after a crash of the server what was durable comes again."""
+
+    async def body():
+        reader = await place.reader()
+        first = await begin(place, reader)
+        await rows(place, reader, first)
+        await reader.commit(first.upper)
+        place.database.run("CHECKPOINT", "INSERT INTO t VALUES (1, '1', 'a')")
+        second = await after(reader, first.upper)
+        await rows(place, reader, second)
+        await reader.commit(second.upper)
+        confirmed = place.standing("confirmed_flush_lsn::text")
+        place.database.close()
+        postgres_server.stop("immediate")
+        postgres_server.start()
+        assert place.standing(f"confirmed_flush_lsn < '{confirmed}'"), "it did step back"
+        place.database.run("INSERT INTO t VALUES (2, '2', 'b')")
+        for each in (reader, await place.reader()):
+            await each.commit(second.upper)
+            found = await rows(place, each, await after(each, second.upper))
+            assert [row["id"] for row in found] == [2]
+
+    asyncio.run(body())
+
+
+def test_the_slot_of_a_dropped_source_is_dropped(place):
+    """Damage: the slot keeps the log of the server until its disk is full."""
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() ORDER BY 1"
+
+    async def body():
+        place.more = {"slot": "own_slot"}
+        place.database.run("SELECT pg_create_logical_replication_slot('theirs', 'pgoutput')")
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        assert place.database.run(slots) == [("own_slot",), ("theirs",)]
+        for _ in range(2):
+            assert await released(reader._server, reader._ledger.slot, (), "the server", HandClock()) == ""
+            assert place.database.run(slots) == [("theirs",)]
+        place.database.run("SELECT pg_drop_replication_slot('theirs')")
 
     asyncio.run(body())

@@ -7,7 +7,7 @@ import pytest
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import DefinitionError
 from strandline.options import refusal_of_secrets, understood
-from strandline.sources.readers.webhook.options import WebhookOptions, check_schema
+from strandline.sources.readers.webhook.options import WebhookOptions, check_schema, clash
 
 LOCAL = {"listen": "127.0.0.1:8090", "path": "/a"}
 SCHEMA = Schema((Column("n", "bigint"),))
@@ -48,6 +48,34 @@ def test_sizes_are_understood():
     """Damage: 64 MB are 64 bytes."""
     found = of(max_request="512kB", max_waiting="1 GB")
     assert (found.max_request, found.max_waiting) == (512 << 10, 1 << 30)
+
+
+GUARDED = {"token": "env:T", "certificate": "/c.pem", "certificate_key_file": "/k.pem"}
+
+
+@pytest.mark.parametrize(
+    ("listens", "other", "refused"),
+    [
+        ("127.0.0.1:80", "127.0.0.1:80", True),
+        ("127.0.0.1:80", "127.0.0.1:81", False),
+        ("127.0.0.1:80", "127.0.0.2:80", False),
+        ("localhost:80", "127.0.0.1:80", True),
+        ("localhost:80", "[::1]:80", True),
+        ("[::1]:80", "[0:0:0:0:0:0:0:1]:80", True),
+        ("127.0.0.1:80", "[::1]:80", False),
+        ("0.0.0.0:80", "127.0.0.1:80", True),
+        ("[::]:80", "localhost:80", True),
+        ("[::]:80", "0.0.0.0:80", False),
+        ("Example.org:80", "example.org:80", True),
+        ("example.org:80", "127.0.0.1:80", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+    ],
+)
+def test_two_sources_cannot_listen_at_one_address(listens, other, refused):
+    """Damage: nothing can be sent to the second; or two sources that have nothing in common cannot both be."""
+    one, two = (of(listen=listen, **GUARDED) for listen in (listens, other))
+    assert clash(one, two) == (f"it listens at {other!r}; give option 'listen' another port" if refused else "")
+    assert bool(clash(two, one)) is refused
 
 
 def test_a_token_is_a_reference():

@@ -50,10 +50,11 @@ async def opened(
             await ledger.write(not_noted(table))
     new = {table: schema for table, schema in schemas.items() if not ledger.of(table, schema.ddl).declared}
     if new:
-        standing = await server.standing()
+        names = [*map(table_name, new)]
+        standing = await server.standing(())
         await ledger.refresh()
-        slot.check(standing, map(table_name, new), ledger.slot, name, options.publication)
-        there = await server.tables()
+        slot.check(standing, names, ledger.slot, name, options.publication)
+        there = await server.tables(names)
         for table, schema in new.items():
             with suppress(SourceError):
                 upstream = slot.table_of(there, table_name(table), options.publication)
@@ -94,7 +95,7 @@ async def released(server: Server, note: SlotNote, others: Iterable[SlotNote], p
     reading = ""
     try:
         async with asyncio.timeout(RELEASE_SECONDS_MAX):
-            standing = await server.standing()
+            standing = await server.standing(())
             if (standing.system, standing.database) != (note.system, note.database):
                 raise SourceError(f"another database answers: the slot was made on cluster {note.system}")
             theirs = any((other.system, other.name) == (note.system, note.name) for other in others)
@@ -145,10 +146,11 @@ async def _ask(options: PostgresOptions, reference: str, schema: Schema) -> None
     server = PsycopgServer(options, options.publication, "")
     try:
         async with asyncio.timeout(ASK_SECONDS_MAX):
-            standing = await server.standing()
-            slot.check_publication(standing, [table_name(reference)], options.publication)
+            table = table_name(reference)
+            standing = await server.standing(())
+            slot.check_publication(standing, [table], options.publication)
             slot.check_kinds(standing, options.publication)
-            noted(reference, schema, slot.table_of(await server.tables(), table_name(reference), options.publication))
+            noted(reference, schema, slot.table_of(await server.tables([table]), table, options.publication))
     except TimeoutError:
         raise Unavailable(f"{options.place} has not answered for {ASK_SECONDS_MAX} s") from None
     finally:
@@ -160,10 +162,10 @@ async def _find(options: PostgresOptions) -> Sequence[Discovered]:
 
     server = PsycopgServer(options, options.publication, "")
     try:
-        standing = await server.standing()
+        standing = await server.standing(())
         slot.check_publication(standing, (), options.publication)
         slot.check_kinds(standing, options.publication)
-        return [discovered(table) for table in await server.tables()]
+        return [discovered(table) for table in await server.tables(None)]
     finally:
         await server.close()
 

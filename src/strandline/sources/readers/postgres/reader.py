@@ -19,6 +19,7 @@ Source: design page "sources" (postgres; snapshots; keepalives advance the front
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -81,7 +82,7 @@ class PostgresReader:
         self._bound = 0  # what was bound, also by an earlier process
         self._snapshot: Snapshot | None = None
         self._waiting: set[str] = set()  # tables that have not taken their rows from the snapshot yet
-        self._given: dict[str, ExitStack] = {}  # what holds the rows of the last read of each table
+        self._given = defaultdict[str, ExitStack](ExitStack)  # what holds the rows of the last read of each table
         self._progress: dict[str, SnapshotProgress] = {}
         self._guard = asyncio.Lock()
         self._notices: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ class PostgresReader:
                 await self._open_snapshot(table)
             assert self._snapshot is not None
             if table not in self._waiting:
-                await self._describe(table, await self._tables(self._snapshot))
+                await self._describe(table, await self._in(self._snapshot, table))
                 self._waiting.add(table)
             return Offsets({PARTITION: self._snapshot.position})
 
@@ -245,7 +246,8 @@ class PostgresReader:
 
     async def _open_snapshot(self, table: str) -> None:
         slot.check_kinds(await self._standing(), self._publication)  # and the slot is there first
-        await self._describe(table, await self._server.tables())  # a snapshot costs upstream: no table in vain
+        there = await self._server.tables([self._readings[table].table])
+        await self._describe(table, there)  # a snapshot costs upstream: no table in vain
         await self._release()
         self._snapshot = await self._server.snapshot()
 
@@ -268,7 +270,7 @@ class PostgresReader:
         return [reading for reading in self._readings.values() if reading.noted]
 
     async def _describe(self, table: str, there: Sequence[UpstreamTable]) -> None:
-        """Note how a table is read, of which nothing is durable.  ``there``: the publication's tables."""
+        """Note how a table is read, of which nothing is durable.  ``there``: it, if the publication has it."""
         reading = self._readings[table]
         upstream = slot.table_of(there, reading.table, self._publication)
         note = noted(table, reading.schema, upstream)
@@ -277,9 +279,9 @@ class PostgresReader:
             self._readings[table] = Reading(table, reading.schema, note)
             self._log.follow(self._noted(), self._confirmed or 0)
 
-    async def _tables(self, snapshot: Snapshot) -> Sequence[UpstreamTable]:
+    async def _in(self, snapshot: Snapshot, table: str) -> Sequence[UpstreamTable]:
         try:
-            return await snapshot.tables()
+            return await snapshot.tables([self._readings[table].table])
         except Unavailable:
             self._snapshot = None
             raise
@@ -288,7 +290,7 @@ class PostgresReader:
         assert self._snapshot is not None
         snapshot = self._snapshot
         try:
-            upstream = slot.table_of(await self._tables(snapshot), reading.table, self._publication)
+            upstream = slot.table_of(await self._in(snapshot, reading.reference), reading.table, self._publication)
             await copied(snapshot, upstream, reading, time, into, self._counted(upstream, reading.reference))
         except Unavailable:
             self._snapshot = None
@@ -311,9 +313,8 @@ class PostgresReader:
     # --- rows --------------------------------------------------------------------------------------------------------
     def _room(self, reading: Reading) -> Aside:
         """Return an empty place for the rows of a read; those of the table's last read go."""
-        if (held := self._given.pop(reading.reference, None)) is not None:
-            held.close()
-        held = self._given[reading.reference] = ExitStack()
+        held = self._given[reading.reference]
+        held.close()
         return held.enter_context(self._engine.arrivals(reading.schema, keyed=isinstance(reading.records, Keyed)))
 
     def _dated(self, table: str, slices: Sequence[Slice], start: int) -> Iterator[pa.Table]:

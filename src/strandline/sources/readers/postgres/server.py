@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from strandline.errors import Unavailable
 from strandline.sources.readers.postgres.pgoutput import Identity
+
+Name: TypeAlias = tuple[str, str]
+"""A table upstream: its schema and its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,9 @@ class Published:
 class Standing:
     """The server as it stands.
 
-    ``system``: which cluster it is.  ``flushed``: how far its log is durable.  ``published``: the tables that the
-    publication has, by (schema, name); None: there is no such publication.  ``unpublished``: which kinds of changes
-    (insert, update, delete, truncate) it leaves out.
+    ``system``: which cluster it is.  ``flushed``: how far its log is durable.  ``published``: those of the tables asked
+    for that the publication has, by (schema, name); None: there is no such publication.  ``unpublished``: which kinds
+    of changes (insert, update, delete, truncate) it leaves out.
     """
 
     system: str
@@ -86,7 +89,7 @@ class Standing:
     wal_level: str
     flushed: int
     slot: SlotStanding | None
-    published: Mapping[tuple[str, str], Published] | None
+    published: Mapping[Name, Published] | None
     unpublished: tuple[str, ...] = ()
 
 
@@ -136,8 +139,8 @@ class Snapshot(Protocol):
         """Exactly the transactions before it are seen."""
         ...
 
-    async def tables(self) -> tuple[UpstreamTable, ...]:
-        """Return the publication's tables as they were."""
+    async def tables(self, only: Collection[Name]) -> tuple[UpstreamTable, ...]:
+        """Return those of the tables ``only`` that the publication has, as they were."""
         ...
 
     async def copy(self, table: UpstreamTable, columns: Sequence[str], take: Take) -> None:
@@ -159,8 +162,8 @@ class Server(Protocol):
     and `SourceError` if it answers that it never will (no privilege).
     """
 
-    async def standing(self) -> Standing:
-        """Return how server, slot and publication stand."""
+    async def standing(self, tables: Collection[Name]) -> Standing:
+        """Return how server, slot and publication stand, and how the publication has these ``tables``."""
         ...
 
     async def create_slot(self) -> None:
@@ -174,8 +177,8 @@ class Server(Protocol):
         """Drop the slot.  Does nothing if it is not there.  Raises `SlotInUse` while a session reads it."""
         ...
 
-    async def tables(self) -> tuple[UpstreamTable, ...]:
-        """Return the publication's tables."""
+    async def tables(self, only: Collection[Name] | None) -> tuple[UpstreamTable, ...]:
+        """Return those of the tables ``only`` that the publication has; None: all of its tables."""
         ...
 
     async def peek(self, upto: int, changes: int | None, take: Take) -> int:

@@ -5,7 +5,7 @@ Source: design page "sources" (postgres: publication handling, detection of slot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from msgspec import structs
 
@@ -13,7 +13,7 @@ from strandline.errors import Unavailable
 from strandline.sources.readers.postgres import slot
 from strandline.sources.readers.postgres.ledger import Ledger, SlotNote
 from strandline.sources.readers.postgres.options import table_name
-from strandline.sources.readers.postgres.server import Server, SlotStanding, Standing
+from strandline.sources.readers.postgres.server import Name, Server, SlotStanding, Standing
 
 
 class Watch:
@@ -25,32 +25,33 @@ class Watch:
         self._slot = slot_name
         self._publication = publication
 
-    async def look(self, tables: Iterable[str], read: int) -> tuple[Standing, SlotStanding]:
+    async def look(self, tables: Collection[str], read: int) -> tuple[Standing, SlotStanding]:
         """Return how upstream and the slot stand.
 
         Raises `SourceError`: nothing can be read as they stand, or the server lost log before ``read``.  What is wrong
         with one of the ``tables`` alone is noted in the ledger.
         """
-        standing, tables = await self._server.standing(), list(tables)
+        names = [*map(table_name, tables)]
+        standing = await self._server.standing(names)
         if self._ledger.slot is None or not self._ledger.slot.made:
             await self._ledger.refresh()  # after the server was asked: a slot of ours that it has is noted by now
-        slot.check(standing, map(table_name, tables), self._ledger.slot, self._slot, self._publication)
+        slot.check(standing, names, self._ledger.slot, self._slot, self._publication)
         slot.check_log(standing, read)
         if self._ledger.slot is None or not self._ledger.slot.made:
-            standing = await self._made(standing)
+            standing = await self._made(standing, names)
         assert standing.slot is not None
         for note in [self._ledger.tables.get(table) for table in tables]:
             if note is not None and note.declared:
                 await self._ledger.write(slot.followed(note, standing, self._publication))
         return standing, standing.slot
 
-    async def _made(self, standing: Standing) -> Standing:
+    async def _made(self, standing: Standing, tables: Collection[Name]) -> Standing:
         """Make the slot, and note it before and after: one that is there and was not noted is another's."""
         note = SlotNote(self._slot, standing.system, standing.database, made=False)
         await self._ledger.write(note)
         if standing.slot is None:
             await self._server.create_slot()
-            standing = await self._server.standing()
+            standing = await self._server.standing(tables)
             slot.check(standing, [], note, self._slot, self._publication)
         if standing.slot is None:
             raise Unavailable(f"replication slot {self._slot!r} was made and is gone; it is made again")

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import ip_address
-from typing import Final
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import product
+from typing import Final, TypeAlias
 
 from strandline.algebra.messages import MessageEncoding, MessageFormat, Metadata, check
 from strandline.algebra.schema import Schema
@@ -20,6 +21,7 @@ from strandline.options import ANY_TEXT, CHARACTER, DURATION_MS, PLACE, TEXT, Ki
 
 _UNITS: Final = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 PORT_MAX: Final = 65_535
+_Address: TypeAlias = IPv4Address | IPv6Address | str
 _PROOFS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 """Headers that hold secrets of senders."""
 _OF_CSV: Final = ("delimiter", "nulls")
@@ -165,6 +167,37 @@ def check_schema(options: WebhookOptions, schema: Schema) -> None:
     if len({*given}) < len(given):
         raise DefinitionError(f"a column holds one thing of a message, and not two: {', '.join(sorted(given))}")
     check(options.decoding(), schema)
+
+
+def clash(options: WebhookOptions, other: WebhookOptions) -> str:
+    """Return why a source with ``options`` cannot be beside ``other``: both would listen at one address; else empty.
+
+    >>> clash(WebhookOptions(listen="127.0.0.1:80", path="/a"), WebhookOptions(listen="localhost:80", path="/b"))
+    "it listens at 'localhost:80'; give option 'listen' another port"
+    """
+    (host, port), (its_host, its_port) = options.place, other.place
+    if port != its_port or not port:  # port 0: any that is free
+        return ""
+    if not any(_meet(*pair) for pair in product(_addresses(host), _addresses(its_host))):
+        return ""
+    return f"it listens at {other.listen!r}; give option 'listen' another port"
+
+
+def _addresses(host: str) -> tuple[_Address, ...]:
+    """Return the addresses of a host; its name, if only a look-up could tell."""
+    if host.lower() == "localhost":
+        return ip_address("127.0.0.1"), ip_address("::1")
+    try:
+        return (ip_address(host),)
+    except ValueError:
+        return (host.lower(),)
+
+
+def _meet(one: _Address, other: _Address) -> bool:
+    """Tell whether not both can be listened at, with one port: they are the same, or one is every one of its kind."""
+    if isinstance(one, str) or isinstance(other, str) or one.version != other.version:
+        return one == other
+    return one == other or one.is_unspecified or other.is_unspecified
 
 
 def loopback(host: str) -> bool:

@@ -25,7 +25,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.persist.handles.plane import Rows
 from strandline.sources.reader import MessageDecoder, Plain, ReaderKind, Records, Surroundings
 from strandline.sources.readers.webhook.inbox import Inbox
-from strandline.sources.readers.webhook.options import WebhookOptions, check_schema
+from strandline.sources.readers.webhook.options import WebhookOptions, check_schema, clash
 from strandline.sources.readers.webhook.server import WebhookServer
 from strandline.sources.reclock import Slice
 
@@ -131,4 +131,4 @@ async def _open(options: WebhookOptions, given: Surroundings) -> WebhookReader:
     return WebhookReader(inbox, WebhookServer(inbox, options), given.messages, given.schema, options)
 
 
-KIND: Final = ReaderKind("webhook", WebhookOptions, _open, check_schema)
+KIND: Final = ReaderKind("webhook", WebhookOptions, _open, check_schema, clash=clash)

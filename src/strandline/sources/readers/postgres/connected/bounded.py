@@ -6,7 +6,7 @@ Source: libpq's connection parameters; PostgreSQL's manual, "PostgreSQL Error Co
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,7 @@ from strandline.errors import first_line
 from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.readers.postgres.options import PostgresConnection
 from strandline.sources.readers.postgres.rows.values import SETTINGS
-from strandline.sources.readers.postgres.server import UpstreamTable
+from strandline.sources.readers.postgres.server import Name, UpstreamTable
 
 T = TypeVar("T")
 
@@ -72,9 +72,11 @@ def parameters(options: PostgresConnection) -> Mapping[str, Any]:
     return {**given, "options": " ".join(f"-c {name}={text}" for name, text in settings.items())}
 
 
-def published(connection: psycopg.Connection[tuple[Any, ...]], publication: str) -> tuple[UpstreamTable, ...]:
-    """Return the publication's tables, as the connection sees them."""
-    query = statements.tables_query(publication, connection.info.server_version)
+def published(
+    connection: psycopg.Connection[tuple[Any, ...]], publication: str, only: Collection[Name] | None
+) -> tuple[UpstreamTable, ...]:
+    """Return the publication's tables, or some of them, as the connection sees them."""
+    query = statements.tables_query(publication, only, connection.info.server_version)
     return statements.tables(connection.execute(query).fetchall())
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -43,7 +43,7 @@ from strandline.sources.readers.postgres.connected.bounded import (
 from strandline.sources.readers.postgres.connected.psycopg_snapshot import PsycopgSnapshot
 from strandline.sources.readers.postgres.options import PostgresConnection
 from strandline.sources.readers.postgres.pgoutput import lsn_number, lsn_text
-from strandline.sources.readers.postgres.server import Standing, Take, UpstreamTable
+from strandline.sources.readers.postgres.server import Name, Standing, Take, UpstreamTable
 
 T = TypeVar("T")
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -75,12 +75,12 @@ class PsycopgServer:
         self._others: set[BoundedConnection] = set()
         self._ends = False
 
-    async def standing(self) -> Standing:
+    async def standing(self, tables: Collection[Name]) -> Standing:
         """See `Server.standing`."""
 
         def look(connection: Connection) -> Standing:
-            version = connection.info.server_version
-            row = connection.execute(statements.standing_query(**self._names, version=version)).fetchone()
+            query = statements.standing_query(**self._names, only=tables, version=connection.info.server_version)
+            row = connection.execute(query).fetchone()
             assert row is not None
             return statements.standing(row, self._place)
 
@@ -94,10 +94,10 @@ class PsycopgServer:
         """See `Server.drop_slot`."""
         await self._call("its slot", lambda connection: connection.execute(statements.DROP_SLOT, self._names))
 
-    async def tables(self) -> tuple[UpstreamTable, ...]:
+    async def tables(self, only: Collection[Name] | None) -> tuple[UpstreamTable, ...]:
         """See `Server.tables`."""
         publication = self._names["publication"]
-        return await self._call("the publication", lambda connection: published(connection, publication))
+        return await self._call("the publication", lambda connection: published(connection, publication, only))
 
     async def peek(self, upto: int, changes: int | None, take: Take) -> int:
         """See `Server.peek`."""

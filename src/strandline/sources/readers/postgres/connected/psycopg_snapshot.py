@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeVar
 
 from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.readers.postgres.connected.bounded import BoundedConnection, failing, published
-from strandline.sources.readers.postgres.server import Take, UpstreamTable
+from strandline.sources.readers.postgres.server import Name, Take, UpstreamTable
 
 T = TypeVar("T")
 
@@ -29,9 +29,9 @@ class PsycopgSnapshot:
         self._guard = threading.Lock()
         self.position = position
 
-    async def tables(self) -> tuple[UpstreamTable, ...]:
+    async def tables(self, only: Collection[Name]) -> tuple[UpstreamTable, ...]:
         """See `Snapshot.tables`."""
-        return await self._call(lambda connection: published(connection, self._publication))
+        return await self._call(lambda connection: published(connection, self._publication, only))
 
     async def copy(self, table: UpstreamTable, columns: Sequence[str], take: Take) -> None:
         """See `Snapshot.copy`."""

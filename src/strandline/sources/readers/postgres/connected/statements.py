@@ -9,7 +9,7 @@ Source: PostgreSQL's manual, "System Catalogs", "Replication Management Function
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, LiteralString, cast
 
 from psycopg import sql
@@ -17,6 +17,7 @@ from psycopg import sql
 from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.pgoutput import Identity, lsn_number
 from strandline.sources.readers.postgres.server import (
+    Name,
     Published,
     Shape,
     SlotInUse,
@@ -28,7 +29,7 @@ from strandline.sources.readers.postgres.server import (
 
 _PUBLISHED: Final = """
     pg_publication AS pub
-        JOIN pg_publication_tables AS p ON p.pubname = pub.pubname
+        JOIN (SELECT * FROM pg_publication_tables WHERE pubname = {publication} {only}) AS p ON p.pubname = pub.pubname
         JOIN pg_namespace AS n ON n.nspname = p.schemaname
         JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
         CROSS JOIN LATERAL (
@@ -76,12 +77,14 @@ _PUBLISHED: Final = """
 
 And how each table is kept: where its rows are, or those of its partitions, and its columns (`server.Shape`).  A
 partition has a replica identity of its own, by which its changes say what a row was, though they are sent as the
-table's (``unlike``: one whose key is another).
+table's (``unlike``: one whose key is another).  ``only`` is `_ONLY`, or nothing: all tables.
 
 The view pg_publication_tables shows what is committed now, the other catalogs what the statement's snapshot sees.  A
 table that joined since that snapshot has no entry yet, and is left out.
 Freezing keeps ``xmin``.  The type of a table's rows gets another version with each rename and move of the table.
 """
+_ONLY: Final = "AND (schemaname, tablename) IN (SELECT * FROM unnest({schemas}::name[], {names}::name[]))"
+"""The names of tables; what is found out of a table costs, so the others are left out first."""
 _SCHEMAS: Final = """
     UNION ALL
     SELECT format('%s schema %s:%s, table %s:%s', path, s.oid, s.xmin, c.oid, type.xmin), false
@@ -98,7 +101,7 @@ _STANDING: Final = """
         (SELECT jsonb_build_object('insert', pubinsert, 'update', pubupdate, 'delete', pubdelete,
             'truncate', pubtruncate) FROM pg_publication WHERE pubname = {publication}),
         (SELECT jsonb_agg(jsonb_build_array(n.nspname, c.relname, e.entries, e.partial, to_jsonb(rows), shape.columns))
-            FROM {published} WHERE p.pubname = {publication})
+            FROM {published})
 """
 CREATE_SLOT: Final = """
     SELECT pg_create_logical_replication_slot(%(slot)s, 'pgoutput')
@@ -132,7 +135,7 @@ _TABLES: Final = """
                 WHERE x.indrelid = c.oid AND x.indisvalid AND x.indimmediate
                     AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident
                         ELSE false END) AS i ON true
-    WHERE p.pubname = {publication} ORDER BY 1, 2
+    ORDER BY 1, 2
 """
 UNSETTLED: Final = """
     SELECT count(*) FROM pg_snapshot_xip(pg_current_snapshot()) AS running
@@ -160,20 +163,25 @@ def in_order(snapshot: str) -> str:
     return f"{least}:{max(int(least), int(end))}:{running}"
 
 
-def standing_query(slot: str, publication: str, version: int) -> sql.Composed:
+def standing_query(slot: str, publication: str, only: Collection[Name], version: int) -> sql.Composed:
     """Return the statement whose answer `standing` takes, for a server of a version."""
-    return _asked(_STANDING, publication, version, slot=sql.Literal(slot))
+    return _asked(_STANDING, publication, only, version, slot=sql.Literal(slot))
 
 
-def tables_query(publication: str, version: int) -> sql.Composed:
+def tables_query(publication: str, only: Collection[Name] | None, version: int) -> sql.Composed:
     """Return the statement whose answer `tables` takes.  It has no parameters: a session for replication takes none."""
-    return _asked(_TABLES, publication, version)
+    return _asked(_TABLES, publication, only, version)
 
 
-def _asked(text: LiteralString, publication: str, version: int, **more: sql.Literal) -> sql.Composed:
+def _asked(
+    text: LiteralString, publication: str, only: Collection[Name] | None, version: int, **more: sql.Literal
+) -> sql.Composed:
+    some = sql.Composed([])
+    if only is not None:
+        some = sql.SQL(_ONLY).format(schemas=[schema for schema, _ in only], names=[table for _, table in only])
     schemas = sql.SQL(_SCHEMAS if version >= _SCHEMAS_SINCE else "")
-    published = sql.SQL(_PUBLISHED).format(schemas=schemas)
-    return sql.SQL(text).format(publication=sql.Literal(publication), published=published, **more)
+    published = sql.SQL(_PUBLISHED).format(publication=sql.Literal(publication), only=some, schemas=schemas)
+    return sql.SQL(text).format(published=published, publication=sql.Literal(publication), **more)
 
 
 def standing(row: tuple[Any, ...], place: str) -> Standing:
