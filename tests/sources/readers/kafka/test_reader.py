@@ -108,9 +108,9 @@ def test_offsets_without_messages_are_covered_too() -> None:
     asyncio.run(body())
 
 
-@pytest.mark.parametrize("at_ms", [1_700_000_000_000_000_000, -1_700_000_000_000_000_000])
+@pytest.mark.parametrize("at_ms", [1_700_000_000_000_000_000, 1_700_000_000_000_000, -62_135_596_800_001])
 def test_a_timestamp_that_no_column_holds_stops_no_source(at_ms: int) -> None:
-    """Damage: one message of a producer that takes nanoseconds for milliseconds stops its source for ever."""
+    """Damage: one message of a producer that counts micro- or nanoseconds stops its source, or all reads of it."""
 
     async def body() -> None:
         place = Place()
