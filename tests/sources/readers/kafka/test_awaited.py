@@ -110,6 +110,19 @@ def test_garbage_stops_a_source_for_three_minutes_at_most(
     asyncio.run(body())
 
 
+def test_an_id_that_no_schema_can_have_is_not_asked_for(registry: RegistryServer, clock: HandClock) -> None:
+    """Damage: Confluent's registry has no answer for such an id but that there is no such page, at each tick anew."""
+
+    async def body() -> None:
+        topic, decoder = MemoryTopic(), NumberDecoder()
+        topic.produce(0, framed(1 << 31), framed((1 << 32) - 1))
+        reader = await reader_of(registry, clock, topic, decoder)
+        assert not await missed(reader, Slice(7, NOTHING_READ, await reader.upstream_frontier()))
+        assert not registry.asked
+
+    asyncio.run(body())
+
+
 def test_what_comes_behind_messages_that_got_through_is_waited_for_anew(clock: HandClock) -> None:
     """Damage: a schema is not waited for, because others were, of messages that are durable already."""
     awaited = AwaitedSchemas(clock)

@@ -108,6 +108,23 @@ def test_offsets_without_messages_are_covered_too() -> None:
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("at_ms", [1_700_000_000_000_000_000, 1_700_000_000_000_000, -62_135_596_800_001])
+def test_a_timestamp_that_no_column_holds_stops_no_source(at_ms: int) -> None:
+    """Damage: one message of a producer that counts micro- or nanoseconds stops its source, or all reads of it."""
+
+    async def body() -> None:
+        place = Place()
+        place.topic.produce(0, b"1", at_ms=at_ms)
+        place.topic.produce(0, b"2", at_ms=-1000)
+        reader = await place.reader()
+        whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
+        assert await read(reader, whole) == [(1, "0", 0), (2, "0", 1)]
+        (raw,) = place.decoder.raw
+        assert raw["timestamp"].cast("int64").to_pylist() == [None, -1_000_000]
+
+    asyncio.run(body())
+
+
 def test_a_partition_that_comes_later_is_read_from_its_first_message() -> None:
     """Damage: what was written to it before the first probe that saw it is lost."""
 

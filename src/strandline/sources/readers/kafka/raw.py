@@ -24,6 +24,9 @@ _ARROW: Final = pa.schema([
     ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     (TIME, pa.int64()),
 ])  # fmt: skip
+MS_MIN: Final = -62_135_596_800_000
+MS_MAX: Final = 253_402_300_799_999
+"""The years 1 to 9999, which a timestamp is in.  A producer that counts micro- or nanoseconds writes others."""
 
 
 class Ranges:
@@ -48,7 +51,7 @@ class Ranges:
             time = self._time_of(partition, offset)
             if time is None:
                 continue
-            at_us = None if at_ms is None else at_ms * 1000
+            at_us = None if at_ms is None or not MS_MIN <= at_ms <= MS_MAX else at_ms * 1000
             named = [{"key": name, "value": data} for name, data in headers]
             row = (topic, partitions[partition], offset, at_us, key, value, named, time)
             for column, cell in zip(columns, row, strict=True):
