@@ -80,6 +80,7 @@ class PsycopgServer:
 
         def look(connection: Connection) -> Standing:
             version = connection.info.server_version
+            statements.check_version(version, self._place)
             row = connection.execute(statements.standing_query(**self._names, version=version)).fetchone()
             assert row is not None
             return statements.standing(row, self._place)
@@ -178,7 +179,7 @@ class PsycopgServer:
         with suppress(Unavailable):
             find = lambda connection: connection.execute(statements.RUNNING).fetchone()  # noqa: E731
             if found := await self._call("its sessions", find):
-                return f"; the oldest is that of session {found[0]}, for {str(found[1]).partition('.')[0]}"
+                return f"; the oldest is {found[0]}, for {str(found[1]).partition('.')[0]}"
         return ""
 
     def _create_slot(self) -> None:
