@@ -30,6 +30,7 @@ SETTINGS: Final = {
     "wal_level": "logical",
     "max_replication_slots": 30,
     "max_wal_senders": 30,
+    "max_prepared_transactions": 5,
     "autovacuum": "off",  # what the log holds is what a test did
     "bgwriter_delay": "10s",
     "checkpoint_timeout": "1h",

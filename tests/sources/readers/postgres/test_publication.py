@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.sources.readers.postgres.conftest import SCHEMA, after, begin, refused, rows
 
+from strandline.algebra.schema import ERROR
 from strandline.errors import SourceError, Unavailable
 from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.reclock import NOTHING_READ, Slice
@@ -301,6 +302,17 @@ def test_a_look_learns_of_the_tables_that_it_asks_for(place, everything):
     asyncio.run(body())
 
 
+def test_a_server_that_is_too_old_is_refused_by_its_version(place, monkeypatch):
+    """Damage: the source waits for ever, and the reason is a column of the catalog that the server does not have."""
+    monkeypatch.setattr(statements, "VERSION_MIN", 990_000)
+
+    async def body():
+        async with refused(r"PostgreSQL \(127.*\) has version \d+: a source needs 99 or later"):
+            await (await place.reader()).upstream_frontier()
+
+    asyncio.run(body())
+
+
 def test_a_table_that_joins_while_a_snapshot_is_open_disturbs_no_other(place):
     """Damage: every table of a source waits until the largest one is copied, since one more was published."""
     two_tables(place, "p FOR TABLE t")
@@ -334,5 +346,51 @@ def test_many_tables_begin_with_one_snapshot(place):
         begun = [await begin(place, reader, table) for table in tables]
         for table, each in zip(tables, begun, strict=True):
             assert [row["id"] for row in await rows(place, reader, each, table=table)] == [1]
+
+    asyncio.run(body())
+
+
+def test_a_policy_that_hides_rows_from_the_role_is_no_empty_snapshot(place):
+    """Damage: rows that row security hides from the role are missing for good, though their changes come."""
+    place.database.run(
+        "DROP ROLE IF EXISTS sees_less",
+        "CREATE ROLE sees_less LOGIN REPLICATION",
+        "GRANT SELECT ON t TO sees_less",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY odd ON t USING (id % 2 = 1)",
+    )
+    place.more = {"user": "sees_less"}
+
+    async def body():
+        reader = await place.reader()
+        async with refused("row-level security policy for table .t.*BYPASSRLS"):
+            await rows(place, reader, await begin(place, reader))
+        place.database.run("ALTER ROLE sees_less BYPASSRLS")
+        assert [row["id"] for row in await rows(place, reader, await begin(place, reader))] == [0]
+        await place.close()
+        place.database.run("DROP OWNED BY sees_less", "DROP ROLE sees_less")
+
+    asyncio.run(body())
+
+
+def test_a_row_that_comes_by_the_filter_without_its_large_value_is_an_error_of_its_key(place):
+    """Damage: a table stops, for a row whose value upstream does not send; or the row has NULL in its place."""
+    place.database.run(
+        "CREATE TABLE s (id int, n int, v text, PRIMARY KEY (id, n))",
+        "ALTER TABLE s ALTER v SET STORAGE EXTERNAL",
+        "INSERT INTO s VALUES (1, 0, repeat('x', 9000))",
+        "ALTER PUBLICATION p ADD TABLE s WHERE (n > 0)",
+    )
+    place.table, place.schemas = "public.s", {"public.s": SCHEMA}
+
+    async def body():
+        reader = await place.reader()
+        first = await begin(place, reader)
+        assert await rows(place, reader, first) == []
+        place.database.run("UPDATE s SET n = 1", "UPDATE s SET v = 'y'")
+        came, mended = await rows(place, reader, await after(reader, first.upper))
+        assert (came["id"], came["n"]) == (1, 1)
+        assert "upstream did not send a large value" in came[ERROR]
+        assert (mended["v"], ERROR in mended) == ("y", False)
 
     asyncio.run(body())

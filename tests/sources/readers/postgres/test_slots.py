@@ -69,6 +69,27 @@ def test_a_snapshot_that_waits_takes_no_thread_from_others(place, monkeypatch):
         assert await begin(place, reader)
 
 
+def test_a_snapshot_that_waits_for_a_prepared_transaction_names_it(place, monkeypatch):
+    """Damage: a prepared transaction that was forgotten keeps a table from beginning, and nothing says what to end."""
+    monkeypatch.setattr(psycopg_server, "PATIENCE_SECONDS", 0.3)
+
+    async def body():
+        reader = await place.reader()
+        await reader.upstream_frontier()
+        place.database.run("BEGIN", "INSERT INTO t VALUES (1, '1', 'a')", "PREPARE TRANSACTION 'forgotten'")
+        try:
+            with pytest.raises(Unavailable, match="snapshot waits for.*'forgotten', which COMMIT PREPARED or ROLLBACK"):
+                await reader.snapshot(place.table)
+        finally:
+            place.database.run("COMMIT PREPARED 'forgotten'")
+        while reader._server._making:
+            with suppress(Unavailable):
+                await reader.snapshot(place.table)
+        assert [row["id"] for row in await rows(place, reader, await begin(place, reader))] == [0, 1]
+
+    asyncio.run(body())
+
+
 def test_a_snapshot_does_not_wait_for_ever_for_what_the_server_does_not_show(place, monkeypatch):
     """Damage: a standby that never answers keeps a snapshot open upstream, and no message says so."""
     monkeypatch.setattr(psycopg_server, "MAKE_SECONDS_MAX", 0.3)

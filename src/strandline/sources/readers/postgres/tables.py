@@ -46,6 +46,10 @@ MOVED_AND_KEPT: Final = (
     "its key changed, and upstream did not send a large value that stayed as it was: "
     "set REPLICA IDENTITY FULL upstream, and update the row"
 )
+CAME_AND_KEPT: Final = (
+    "the publication's row filter lets the row in from now on, and upstream did not send a large value that stayed as "
+    "it was: set REPLICA IDENTITY FULL upstream, and update the row"
+)
 _KEY_KEPT: Final = "upstream did not send its key, a large value: set REPLICA IDENTITY FULL upstream"
 _ALIKE: Final = frozenset({25, 1043})
 """Types (text, varchar; by OID) whose values stay what they are if the column gets another of them.
@@ -183,8 +187,10 @@ class Reading:
     def changes(self, message: Insert | Update | Delete, layout: Layout) -> tuple[Change, ...]:
         """Return what a message says.  Raises `Stops`: it says too little of the row as it was."""
         match message:
-            case Insert(_, new):
+            case Insert(_, new) if self.key is None:
                 return (Change(_plain(layout.texts(new))),)
+            case Insert(_, new):
+                return (_come(layout.texts(new)),)
             case Delete(_, old, key):
                 if self.key is not None:
                     return (self._gone(layout.texts(old)),)
@@ -247,6 +253,10 @@ def _text(value: Value) -> bytes | None:
 
 def _without_kept(values: tuple[Value, ...]) -> Texts:
     return tuple(map(_text, values))
+
+
+def _come(values: tuple[Value, ...]) -> Change:
+    return Change(_without_kept(values), reason=CAME_AND_KEPT if KEPT in values else "")
 
 
 def _plain(values: tuple[Value, ...]) -> Texts:

@@ -5,9 +5,12 @@ Source: libpq's connection parameters; PostgreSQL's manual, "PostgreSQL Error Co
 
 from __future__ import annotations
 
+import os
 import select
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from socket import SHUT_RDWR, socket
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -28,9 +31,18 @@ WAIT_SECONDS: Final = 0.1
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that waits for a silent server at most ``seconds_max``."""
+    """A connection that waits for a silent server at most ``seconds_max``, and may be closed by any thread.
+
+    One thread at a time uses it.  libpq keeps pointers into a connection while it waits, so a connection that another
+    thread uses is first shut down, which ends the wait, and freed when that thread has left it.
+    """
 
     seconds_max = SECONDS_MAX
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._in_use = threading.RLock()
+        self._closing = threading.Lock()
 
     @property
     def ended(self) -> bool:
@@ -43,7 +55,22 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     def wait(self, gen: PQGen[T], interval: float = WAIT_SECONDS, timeout: float | None = None) -> T:
         """Run one exchange with the server; psycopg calls this for every statement."""
-        return super().wait(gen, interval, self.seconds_max if timeout is None else timeout)
+        with self._in_use:
+            return super().wait(gen, interval, self.seconds_max if timeout is None else timeout)
+
+    def close(self) -> None:
+        """Close it.  What another thread has under way fails."""
+        with self._closing:  # so the socket that is shut down is this connection's still
+            if self.closed:
+                return
+            if not self._in_use.acquire(blocking=False):
+                with socket(fileno=os.dup(self.fileno())) as shared, suppress(OSError):
+                    shared.shutdown(SHUT_RDWR)
+                self._in_use.acquire()
+            try:
+                super().close()
+            finally:
+                self._in_use.release()
 
 
 def parameters(options: PostgresConnection) -> Mapping[str, Any]:
@@ -66,6 +93,7 @@ def parameters(options: PostgresConnection) -> Mapping[str, Any]:
         given["sslrootcert"] = options.sslrootcert
     settings = {
         **SETTINGS,
+        "row_security": "off",  # a policy that hides rows is an error, since their changes come all the same
         "statement_timeout": str(round(SECONDS_MAX * 1000)),
         "idle_in_transaction_session_timeout": "0",
     }

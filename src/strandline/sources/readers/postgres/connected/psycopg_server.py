@@ -79,7 +79,9 @@ class PsycopgServer:
         """See `Server.standing`."""
 
         def look(connection: Connection) -> Standing:
-            query = statements.standing_query(**self._names, only=tables, version=connection.info.server_version)
+            version = connection.info.server_version
+            statements.check_version(version, self._place)
+            query = statements.standing_query(**self._names, only=tables, version=version)
             row = connection.execute(query).fetchone()
             assert row is not None
             return statements.standing(row, self._place)
@@ -178,7 +180,7 @@ class PsycopgServer:
         with suppress(Unavailable):
             find = lambda connection: connection.execute(statements.RUNNING).fetchone()  # noqa: E731
             if found := await self._call("its sessions", find):
-                return f"; the oldest is that of session {found[0]}, for {str(found[1]).partition('.')[0]}"
+                return f"; the oldest is {found[0]}, for {str(found[1]).partition('.')[0]}"
         return ""
 
     def _create_slot(self) -> None:

@@ -91,6 +91,8 @@ _SCHEMAS: Final = """
         FROM upwards JOIN pg_class AS moved ON moved.oid = upwards.oid JOIN pg_type AS type ON type.oid = moved.reltype
             JOIN pg_publication_namespace AS s ON s.pnnspid = moved.relnamespace AND s.pnpubid = pub.oid
 """
+VERSION_MIN: Final = 130000
+"""The first version of a server whose catalogs and functions have what is asked here."""
 _SCHEMAS_SINCE: Final = 150000
 """The first version of a server whose publications may have all tables of a schema."""
 _STANDING: Final = """
@@ -144,9 +146,15 @@ UNSETTLED: Final = """
 """How many transactions a snapshot counts as committed, whose end the server has not noted everywhere yet."""
 
 RUNNING: Final = """
-    SELECT pid, now() - xact_start FROM pg_stat_activity
-        WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1
+    SELECT who, now() - since FROM (
+        SELECT 'that of session ' || pid, xact_start FROM pg_stat_activity
+            WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+        UNION ALL
+        SELECT format('the prepared one %L, which COMMIT PREPARED or ROLLBACK PREPARED ends', gid), prepared
+            FROM pg_prepared_xacts
+    ) AS running (who, since) ORDER BY since LIMIT 1
 """
+"""Which transaction runs for the longest time, in words: a prepared one has no session."""
 BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -161,6 +169,12 @@ def in_order(snapshot: str) -> str:
     """
     least, end, running = snapshot.split(":")
     return f"{least}:{max(int(least), int(end))}:{running}"
+
+
+def check_version(version: int, place: str) -> None:
+    """Raise `SourceError` if a server is too old to be asked."""
+    if version < VERSION_MIN:
+        raise SourceError(f"{place} has version {version // 10_000}: a source needs {VERSION_MIN // 10_000} or later")
 
 
 def standing_query(slot: str, publication: str, only: Collection[Name], version: int) -> sql.Composed:
@@ -265,7 +279,10 @@ def refused(place: str, what: str, state: str, why: str) -> SourceError | Unavai
     """
     match state:
         case "42501":
-            return SourceError(f"{place}: {what}: {why}; the role needs REPLICATION, and SELECT on the tables")
+            return SourceError(
+                f"{place}: {what}: {why}; the role needs REPLICATION, and SELECT on the tables, and BYPASSRLS if they "
+                "have row security"
+            )
         case "42P01" | "3F000":
             return SourceError(f"{place}: {what}: {why}")
         case "42704":
