@@ -10,11 +10,13 @@ import uuid
 from decimal import Decimal
 
 import fastavro
+import pyarrow as pa
 import pytest
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.algebra.undecoded import TAKES_BACK
+from strandline.engine.files.avro_files import AvroFiles
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.frames.rows import dataframe, unwrap
 
@@ -93,6 +95,20 @@ def test_records_of_a_withdrawn_file_are_taken_back(decode):
     rows, errors = decode({"a.avro": avro(WRITTEN, [{"K": 1, "v": "a"}, {"K": 1 << 40}])}, withdrawn=True)
     assert rows == [(1, "a")]
     assert errors[0]["reason"].startswith(TAKES_BACK)
+
+
+def test_a_decimal_keeps_digits_beyond_its_precision(tmp_path):
+    """Damage: 1234.5 that was written under a precision of 3 is read as 1230, without an error."""
+    kind = _logical("bytes", "decimal", precision=3, scale=1)
+    header = avro({"type": "record", "name": "r", "fields": [{"name": "d", "type": kind}]}, [])
+    value = b"\x04" + (12345).to_bytes(2, "big")
+    block = b"\x02\x06" + value  # one record, of three bytes
+    (tmp_path / "a.avro").write_bytes(header + block + header[-16:])
+    files = pa.RecordBatch.from_pylist(
+        [{"path": str(tmp_path / "a.avro"), "name": "a", "prefix": "", TIME: 7, DIFF: 1}]
+    )
+    (rows,) = AvroFiles(Schema((Column("d", "decimal(6,2)"),))).batches([files])
+    assert [(row["d"], row[ERROR]) for row in rows.to_pylist()] == [(Decimal("1234.50"), None)]
 
 
 def test_logical_types_are_what_they_mean(decode):
