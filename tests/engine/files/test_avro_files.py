@@ -10,11 +10,13 @@ import uuid
 from decimal import Decimal
 
 import fastavro
+import pyarrow as pa
 import pytest
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.algebra.undecoded import TAKES_BACK
+from strandline.engine.files.avro_files import AvroFiles
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.frames.rows import dataframe, unwrap
 
@@ -93,6 +95,40 @@ def test_records_of_a_withdrawn_file_are_taken_back(decode):
     rows, errors = decode({"a.avro": avro(WRITTEN, [{"K": 1, "v": "a"}, {"K": 1 << 40}])}, withdrawn=True)
     assert rows == [(1, "a")]
     assert errors[0]["reason"].startswith(TAKES_BACK)
+
+
+def test_a_decimal_keeps_digits_beyond_its_precision(tmp_path):
+    """Damage: 1234.5 that was written under a precision of 3 is read as 1230, without an error."""
+    kind = _logical("bytes", "decimal", precision=3, scale=1)
+    written = {"type": "record", "name": "r", "fields": [{"name": "d", "type": kind}]}
+    by_hand(tmp_path / "a.avro", written, b"\x04" + (12345).to_bytes(2, "big"))
+    assert here(tmp_path / "a.avro", Column("d", "decimal(6,2)")) == [(Decimal("1234.50"), None)]
+
+
+def test_records_that_are_nested_without_end_do_not_end_the_process(tmp_path):
+    """Damage: a file of some kilobytes kills each worker that reads it, and its source stands still."""
+    fields = [{"name": "k", "type": "int"}, {"name": "next", "type": ["null", "r"]}]
+    written = {"type": "record", "name": "r", "fields": fields}
+    by_hand(tmp_path / "a.avro", written, b"\x02\x02\x04\x00", b"\x02\x02" * 100_000)
+    one, other = here(tmp_path / "a.avro", Column("k", "int"))
+    assert one == (1, None)
+    assert json.loads(other[1])["reason"] == "from here on the file is damaged (RecursionError)"
+
+
+def by_hand(path, written, *records):
+    """Write a file with these bytes as its records."""
+    header = avro(written, [])
+    block = io.BytesIO()
+    fastavro.schemaless_writer(block, "long", len(records))
+    fastavro.schemaless_writer(block, "bytes", b"".join(records))
+    path.write_bytes(header + block.getvalue() + header[-16:])
+
+
+def here(path, column):
+    """Decode a file in this process; return the values of a column, and the errors."""
+    files = pa.RecordBatch.from_pylist([{"path": str(path), "name": "a", "prefix": "", TIME: 7, DIFF: 1}])
+    rows = [row for batch in AvroFiles(Schema((column,))).batches([files]) for row in batch.to_pylist()]
+    return [(row[column.name], row[ERROR]) for row in rows]
 
 
 def test_logical_types_are_what_they_mean(decode):

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import fastavro
 import pyarrow as pa
+from fastavro import _read_py as plain
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -25,6 +26,7 @@ from strandline.algebra import types
 from strandline.algebra.formats import DatedFile
 from strandline.algebra.schema import DIFF, ERROR, TIME, Schema
 from strandline.engine.files import avro_logical  # noqa: F401 - decimals with all their digits
+from strandline.engine.files.avro_nesting import nests
 from strandline.engine.files.file_errors import RAW_CHARS_MAX
 from strandline.engine.files.values import Refused, named
 from strandline.engine.frames import inline
@@ -74,7 +76,7 @@ class AvroFiles:
         kinds = {column.name: column.type for column in self.schema}
         converters = [(name, named(name, kind, kinds[name])) for name, kind in types.columns(self.schema)]
         with Path(file[_PATH]).open("rb") as data:
-            records = fastavro.reader(data)
+            records = _records(data)
             written: Any = records.writer_schema
             fields = {field["name"].lower(): field["name"] for field in written["fields"]}
             found = [(name, fields[name.lower()], convert) for name, convert in converters]
@@ -89,6 +91,17 @@ class AvroFiles:
                     yield _error(file, number, f"from here on the file is damaged ({type(error).__name__})", "")
                     return
                 yield _row(file, number, record, found)
+
+
+def _records(data: BinaryIO) -> Any:
+    """Return fastavro's reader of a file: the one in Python where the records may be nested without end."""
+    records = fastavro.reader(data)
+    named: dict[str, Any] = {}
+    fastavro.parse_schema(records.writer_schema or {}, named_schemas=named)
+    if not nests(named):
+        return records
+    data.seek(0)
+    return plain.reader(data)
 
 
 def _row(

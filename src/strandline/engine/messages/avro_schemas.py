@@ -1,18 +1,15 @@
 """Avro schemas as fastavro takes them, with what it leaves to its caller.
 
-*Defaults.*  fastavro gives a field's default as it stands in the schema's JSON, where a date is a number and bytes are
+fastavro gives a field's default as it stands in the schema's JSON, where a date is a number and bytes are
 a text of their code points.  So the defaults of a reader's schema are put in its place as values.
 
-*Nesting.*  A schema may name itself: a value then nests as deep as its writer likes.  fastavro's compiled reader takes
-stack for each level and does not look how much is left, so a message of some kilobytes would end the process.
-
-Source: the Avro specification, "complex types" and "schema resolution".
+Source: the Avro specification, "schema resolution".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +17,13 @@ import fastavro
 from fastavro.schema import SchemaParseException
 
 from strandline.engine.files.avro_logical import meant
+from strandline.engine.files.avro_nesting import nests
 from strandline.errors import DefinitionError
 
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema; ``nests``: its values may hold others of the same type, to any depth."""
+    """A schema; ``nests``: see `strandline.engine.files.avro_nesting`."""
 
     parsed: Any
     nests: bool
@@ -51,7 +49,7 @@ def understood(text: str, *, defaults: bool = False) -> AvroSchema:
                 each["default"] = value
     except (ValueError, SchemaParseException, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise DefinitionError(f"this is no Avro schema ({error}): {text[:200]}") from error
-    return AvroSchema(parsed, any(_reaches(name, name, named, set()) for name in named))
+    return AvroSchema(parsed, nests(named))
 
 
 def _value(given: Any, schema: Any, named: Mapping[str, Any]) -> Any:
@@ -78,31 +76,3 @@ def _value(given: Any, schema: Any, named: Mapping[str, Any]) -> Any:
         case _:
             value = given
     return meant(value, schema)
-
-
-def _reaches(start: str, goal: str, named: Mapping[str, Any], seen: set[str]) -> bool:
-    """Return whether the type ``start`` holds the type ``goal``, in whatever depth."""
-    for name in _held(named[start], named):
-        if name == goal:
-            return True
-        if name not in seen:
-            seen.add(name)
-            if _reaches(name, goal, named, seen):
-                return True
-    return False
-
-
-def _held(schema: Any, named: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the named types that a type holds, but for those inside of these."""
-    if isinstance(schema, list):
-        inner = schema
-    elif isinstance(schema, dict):
-        inner = [*(each["type"] for each in schema.get("fields", ())), schema.get("items"), schema.get("values")]
-    else:
-        inner = []
-    for each in inner:
-        name = each.get("name") if isinstance(each, dict) else each
-        if isinstance(name, str) and name in named:
-            yield name
-        else:
-            yield from _held(each, named)
