@@ -57,7 +57,7 @@ class Watch:
             raise Unavailable(f"replication slot {self._slot!r} was made and is gone; it is made again")
         if not standing.slot.whole:
             raise Unavailable(
-                f"replication slot {self._slot!r} is being made by another session, perhaps of a process that has ended: "
+                f"replication slot {self._slot!r} is being made by another session, perhaps of a process that ended: "
                 "that waits for transactions that run there"
             )
         await self._ledger.write(structs.replace(note, made=True))
