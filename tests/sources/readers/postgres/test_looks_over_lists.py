@@ -18,6 +18,7 @@ from strandline.sources.readers.postgres import kind
 from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.readers.postgres.ledger import SlotNote, TableNote
 from strandline.sources.readers.postgres.reader import PARTITION
+from strandline.sources.readers.postgres.server import SlotStanding
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.system import SystemClock
 
@@ -57,6 +58,30 @@ def test_a_range_counts_as_read_once_the_look_after_its_peek_was_made(place):
             await rows(place, reader, later)
         with pytest.raises(SourceError, match="create it anew"):
             await rows(place, reader, later)
+
+    asyncio.run(body())
+
+
+def test_a_slot_that_is_being_made_still_counts_as_none(place):
+    """Damage: a source that starts anew while its slot waits for a transaction says for good that it was dropped."""
+
+    async def body():
+        database, first, second = place.database, await place.reader(), await place.reader()
+
+        async def waits():
+            database.slot = SlotStanding("pgoutput", "d", 0)  # a server shows it like this until it is made
+            raise Unavailable("the slot waits for transactions")
+
+        first.server.create_slot = waits
+        with pytest.raises(Unavailable, match="waits"):
+            await first.upstream_frontier()
+        for each in (first, second):
+            with pytest.raises(Unavailable, match="the slot waits|slot 's' is being made"):
+                await each.upstream_frontier()
+        database.slot = None  # the session that made it has ended
+        await second.upstream_frontier()
+        assert database.slot.confirmed
+        assert second._ledger.slot.made
 
     asyncio.run(body())
 

@@ -23,14 +23,19 @@ from strandline.sources.readers.postgres.pgoutput import Identity
 class SlotStanding:
     """A replication slot as it stands.
 
-    ``confirmed``: what is before it is no longer sent.  ``lost``: why the server no longer has a log for it, or
-    empty.
+    ``confirmed``: what is before it is no longer sent; 0: it is being made, and goes with the session that makes it.
+    ``lost``: why the server no longer has a log for it, or empty.
     """
 
     plugin: str
     database: str
     confirmed: int
     lost: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is made: it stays until it is dropped."""
+        return bool(self.confirmed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,11 +48,16 @@ class Watch:
         """Make the slot, and note it before and after: one that is there and was not noted is another's."""
         note = SlotNote(self._slot, standing.system, standing.database, made=False)
         await self._ledger.write(note)
-        if standing.slot is None:
+        if standing.slot is None or not standing.slot.whole:
             await self._server.create_slot()
             standing = await self._server.standing()
             slot.check(standing, [], note, self._slot, self._publication)
         if standing.slot is None:
             raise Unavailable(f"replication slot {self._slot!r} was made and is gone; it is made again")
+        if not standing.slot.whole:
+            raise Unavailable(
+                f"replication slot {self._slot!r} is being made by another session, perhaps of a process that ended: "
+                "that waits for transactions that run there"
+            )
         await self._ledger.write(structs.replace(note, made=True))
         return standing
