@@ -268,6 +268,15 @@ def test_a_key_may_be_an_object_or_a_bare_value(decode):
     assert reasons(rows)[0] == "key column `k` is null"
 
 
+def test_a_bare_key_is_one_value_and_nothing_besides(decode):
+    """Damage: a key that is no JSON is read as another row's key."""
+    form = MessageFormat(JSON, Shape.UPSERT, ("k",), JSON)
+    keys = ['1,"k":2', '1,"x":2', "1 2", "1}", "1],[2", ',"k":3', "[1]", " 4 "]
+    rows = decode(['{"v":"a"}'] * len(keys), form=form, keys=keys)
+    assert good(rows, "k", "v") == [(4, "a")]
+    assert reasons(rows)[:6] == ["it is not one JSON value"] * 6
+
+
 def _change(op, before=None, after=None, **more):
     return json.dumps({"op": op, "before": before, "after": after, "source": {"x": {"y": 1}}, **more})
 

@@ -92,7 +92,10 @@ def one_value(line: Column) -> Column:
     """
     trimmed = F.trim(line)
     flat = (F.length(trimmed) - F.length(F.translate(trimmed, "{}", ""))) == _BRACES
-    alone = (F.json_array_length(F.concat(F.lit("["), line, F.lit("]"))) == 1) & (
-        F.json_array_length(F.concat(F.lit("["), line, F.lit(",0]"))) == 2
-    )
-    return F.is_valid_utf8(line) & ((trimmed.endswith("}") & flat) | F.coalesce(alone, F.lit(False)))
+    return F.is_valid_utf8(line) & ((trimmed.endswith("}") & flat) | is_alone(line))
+
+
+def is_alone(text: Column) -> Column:
+    """Return whether a text is one JSON value of any kind, and nothing besides."""
+    first = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+    return F.coalesce(first & (F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]"))) == 2), F.lit(False))

@@ -22,7 +22,7 @@ from strandline.algebra.messages import FRAME_BYTES, MessageEncoding, MessageFor
 from strandline.algebra.schema import Schema, quote
 from strandline.engine.files.file_errors import csv_reason, json_reason, unquoted
 from strandline.engine.files.file_paths import CORRUPT, decoding
-from strandline.engine.files.json_lines import is_whole, value_of, whole
+from strandline.engine.files.json_lines import is_alone, is_whole, value_of, whole
 from strandline.engine.messages.debezium import change_reason, moments, unmoved
 from strandline.engine.messages.parsed import NOT_UTF8, UNLOCATED, Part, as_file, struct, wrong
 
@@ -80,21 +80,28 @@ def _json(part: Part, form: MessageFormat) -> _Parsed:
         bare = F.struct(*(value[name].alias(name) for name in fields.names))
         value = F.when(value[_PAYLOAD].isNotNull(), value[_PAYLOAD]).when(value.isNotNull(), bare)
     sound = is_whole(F.col(_FOUND), F.col(_TEXT))
+    if part.alone:  # what stands behind a bare value could name the field again
+        sound = sound & (_is_named(part) | is_alone(F.col(_TEXT)))
     return found, (value, sound), change_reason(text, part, form) if part.change else _json_reason(text, part, form)
 
 
 def _named(part: Part) -> Column:
     """Return the text as an object, where it is the bare value of the one field."""
     name = json.dumps(part.held.names[0])
-    bare = F.concat(F.lit(f"{{{name}:"), F.col(_TEXT), F.lit("}"))
-    if isinstance(types.columns(part.held)[0][1], types.Struct):
-        return bare
-    return F.when(F.ltrim(F.col(_TEXT)).startswith("{"), F.col(_TEXT)).otherwise(bare)
+    return F.when(_is_named(part), F.col(_TEXT)).otherwise(F.concat(F.lit(f"{{{name}:"), F.col(_TEXT), F.lit("}")))
+
+
+def _is_named(part: Part) -> Column:
+    """Return whether the text is an object that has the one field, and not that field's value."""
+    struct = isinstance(types.columns(part.held)[0][1], types.Struct)
+    return F.lit(False) if struct else F.ltrim(F.col(_TEXT)).startswith("{")
 
 
 def _json_reason(text: Column, part: Part, form: MessageFormat) -> Column:
     decoded = F.from_json(text, f"{part.held.ddl}, {CORRUPT} string", decoding(as_file(form, Encoding.JSON)))
     reason = json_reason(text, lambda name: decoded[name], part.held, "it")
+    if part.alone:
+        reason = F.when(~_is_named(part) & ~is_alone(F.col(_TEXT)), F.lit("it is not one JSON value")).otherwise(reason)
     return F.when(F.trim(F.col(_TEXT)) == "", F.lit("it is empty")).otherwise(reason)
 
 
