@@ -268,6 +268,13 @@ def test_a_key_may_be_an_object_or_a_bare_value(decode):
     assert reasons(rows)[0] == "key column `k` is null"
 
 
+def test_a_text_of_digits_is_no_day(decode):
+    """Damage: 20240101 without its hyphens is a day of the year 57385, and no error."""
+    rows = decode(['{"d":"20240101"}', '{"d":"-5"}', '{"d":"2024-01-01"}'], Schema((Column("d", "date"),)))
+    assert good(rows, "d") == [(dt.date(2024, 1, 1),)]
+    assert reasons(rows) == [f"column `d`: '{text}' is not a valid date" for text in ("20240101", "-5")]
+
+
 def test_a_bare_key_is_one_value_and_nothing_besides(decode):
     """Damage: a key that is no JSON is read as another row's key."""
     form = MessageFormat(JSON, Shape.UPSERT, ("k",), JSON)
