@@ -54,7 +54,7 @@ UPDATED: Final[Mapping[str, tuple[str, ...]]] = {
 KEY_GAPS: Final = (8, 16, 24)
 """Of 32 keys in a row the generator uses the first 8: a new order's key may stand so far behind a used one."""
 BATCH_ROWS: Final = 1 << 17
-"""So many rows are read at a time, and written as a row group."""
+"""So many rows at most are written as a row group, and read at a time."""
 _Keys = npt.NDArray[np.int64]
 _Chosen = Callable[[pa.Table, int], pa.Array | pa.ChunkedArray]
 """Tells of each of some rows, which come after so many others in their table, whether it is chosen."""
@@ -196,11 +196,22 @@ def _generate(directory: Path, scale: float, tables: Sequence[str]) -> None:
 
 
 def _batches(path: Path) -> Iterator[pa.Table]:
-    """Yield the rows of a file, `BATCH_ROWS` at a time."""
+    """Yield the rows of a file, whole row groups of together `BATCH_ROWS` at most, or one that is larger.
+
+    One reader of all row groups (``iter_batches``) would keep the bytes of each until the last has been read.
+    """
     with pq.ParquetFile(path) as file:
-        schema = _schema(file.schema_arrow)
-        for rows in file.iter_batches(BATCH_ROWS):
-            yield pa.Table.from_batches([rows]).cast(schema)
+        schema, metadata = _schema(file.schema_arrow), file.metadata
+        waiting: list[int] = []
+        rows = 0
+        for group in range(metadata.num_row_groups):
+            more = metadata.row_group(group).num_rows
+            if waiting and rows + more > BATCH_ROWS:
+                yield file.read_row_groups(waiting).cast(schema)
+                waiting, rows = [], 0
+            waiting.append(group)
+            rows += more
+        yield file.read_row_groups(waiting).cast(schema)
 
 
 def _schema(stored: pa.Schema) -> pa.Schema:
