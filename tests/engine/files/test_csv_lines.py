@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
-from strandline.algebra.schema import ERROR, Column, Schema
+from strandline.algebra.schema import ERROR, TIME, Column, Schema
 from strandline.engine.files import decoder
 from strandline.engine.files.decoder import SparkFiles
 from strandline.engine.frames.rows import dataframe, unwrap
@@ -68,6 +70,34 @@ def test_a_file_whose_records_span_lines_is_one_error(decode):
     assert reason.startswith(NOT_UTF8)
 
 
+def test_a_file_that_is_not_utf_8_changes_no_row_of_another(spark, tmp_path):
+    """Damage: a file is left out, or read twice, because one that came with it is not UTF-8."""
+    contents = {"a.csv": b"id,v\n1,a\n", "é [1]%.csv": b"id,v\n2,\xe9\n3,b\n", "c.csv": b"id,v\n4,\xc3\xa9\n"}
+    dated = []
+    for number, (name, content) in enumerate(contents.items()):
+        (tmp_path / name).write_bytes(content)
+        dated.append(DatedFile(str(tmp_path / name), name, len(content), number))
+    for locate in (False, True):
+        rows = asyncio.run(SparkFiles(spark).decode(dated, PAIR, FileFormat(Encoding.CSV), locate=locate))
+        found = dataframe(unwrap(rows), spark).toArrow().to_pylist()
+        good = sorted((row["id"], row["v"], row[TIME]) for row in found if row[ERROR] is None)
+        assert good == [(1, "a", 0), (3, "b", 1), (4, "é", 2)]
+        assert [row[TIME] for row in found if row[ERROR] is not None] == [1]
+
+
+@pytest.mark.parametrize(("value", "by_line"), [("é", False), ("\ufffd", False), ("\udce9", True)])
+def test_only_a_file_that_is_not_utf_8_is_parsed_line_by_line(spark, tmp_path, monkeypatch, value, by_line):
+    """Damage: decoding a large file takes twice as long, for bytes that it does not have."""
+    content = f"id,v\n1,{value}\n".encode(errors="surrogateescape")
+    (tmp_path / "a.csv").write_bytes(content)
+    dated = [DatedFile(str(tmp_path / "a.csv"), "a.csv", len(content), 7)]
+    monkeypatch.setattr(decoder, "is_small", lambda files, form: False)
+    rows = asyncio.run(SparkFiles(spark).decode(dated, PAIR, FileFormat(Encoding.CSV), locate=False))
+    with redirect_stdout(StringIO()) as text:
+        dataframe(unwrap(rows), spark).explain(extended=True)
+    assert ("from_csv" in text.getvalue()) == by_line
+
+
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\r"])
 def test_a_job_reads_lines_as_this_process_does(decode, monkeypatch, ending):
     """Damage: what a row is depends on the size of its file."""
@@ -76,3 +106,5 @@ def test_a_job_reads_lines_as_this_process_does(decode, monkeypatch, ending):
     here = decode(content)
     monkeypatch.setattr(decoder, "is_small", lambda files, form: False)
     assert decode(content) == here
+    good, errors = here
+    assert decode(content + b"7,\xe9" + ending) == (good, [*errors, (len(lines) + 1, NOT_UTF8)])

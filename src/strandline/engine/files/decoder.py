@@ -4,7 +4,7 @@ All files of a step are one lazy frame; staging it is the one job.  Small files 
 (`small.py`), to the same rows.  Avro is read by Python (`avro_files.py`).  Text is read by Spark's own parsers, which
 keep the text of a record that they cannot decode beside whatever they could; such a record becomes a row of the err
 half.  Where it stands and what is wrong with it costs more passes over its file (`file_errors.py`), and is found only
-when asked for (``locate``): the ok rows are the same either way, and on good input nothing is read twice.
+when asked for (``locate``): the ok rows are the same either way, and of good input nothing is decoded twice.
 
 A file that cannot be decoded at all (its header lacks a declared column, its Parquet schema has another type) is one
 error, at the line that says so.  Headers and footers are read here, by the driver, before the job is planned: files
@@ -32,8 +32,8 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Schema, quote
 from strandline.engine.files import csv_lines, file_errors, json_lines, small
 from strandline.engine.files.avro_files import AvroFiles
 from strandline.engine.files.file_bytes import S3A, FileBytes
-from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group
-from strandline.engine.files.file_paths import CORRUPT, PATH, decoding, load, paths_table
+from strandline.engine.files.file_layout import Layout, Unusable, damaged_pages, group, line_that_is_not_utf8
+from strandline.engine.files.file_paths import CORRUPT, PATH, load, paths_table, records
 from strandline.engine.files.small import is_small
 from strandline.engine.frames import forms, inline
 from strandline.engine.frames.failures import as_ours
@@ -149,12 +149,12 @@ class SparkFiles:
     def _text(self, layout: Layout, schema: Schema, form: FileFormat, locate: bool) -> list[DataFrame]:
         """Return the layout's rows: good and bad in one frame, or, to locate the bad ones, in two."""
         ddl = _ddl(layout, schema)
-        if not form.multiline:
-            lines = json_lines if form.encoding is Encoding.JSON else csv_lines
-            decoded = lines.decoded(self._session, layout.files, ddl, form)
+        if form.multiline:
+            decoded = records(self._session, layout.files, ddl, form)
+        elif form.encoding is Encoding.JSON:
+            decoded = json_lines.decoded(self._session, layout.files, ddl, form)
         else:
-            reader = self._session.read.schema(f"{ddl}, {CORRUPT} string").options(**decoding(form))
-            decoded = load(reader, form.encoding.value, layout.files)
+            decoded = csv_lines.decoded(self._session, layout.files, ddl, form, self._sound(layout))
         read = self._dated(decoded, layout.files)
         if not locate:
             return [_unlocated(read, schema)]
@@ -163,6 +163,11 @@ class SparkFiles:
         located = file_errors.locate(self._session, read.where(F.col(CORRUPT).isNotNull()), layout, schema, form)
         nulls = [F.lit(None).cast(c.type).alias(c.name) for c in schema]
         return [good, self._dated(located, layout.files).select(*nulls, ERROR, TIME, _long(1).alias(DIFF))]
+
+    def _sound(self, layout: Layout) -> frozenset[DatedFile]:
+        """Return the files that are UTF-8.  Objects are not looked through: each would come here over the network."""
+        here = [file for file in layout.files if not file.path.startswith(S3A)]
+        return frozenset(file for file in here if not line_that_is_not_utf8(file, self._bytes))
 
     def _dated(self, read: DataFrame, files: Sequence[DatedFile]) -> DataFrame:
         """Return the rows with the path, the name, the time and the diff of their files."""

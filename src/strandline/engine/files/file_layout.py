@@ -2,7 +2,7 @@
 
 Reading a head is cheap and needs no job.  It cannot depend on when it is done, because a file's content is pinned by
 its source.  Compressed text is read to its end, because Spark fails the job of all files where a stream is damaged.  So
-is text whose records span lines, because Spark's reader does not say where it is not UTF-8.
+is text whose records span lines, and CSV on this machine, because Spark's reader does not say where it is not UTF-8.
 
 Source: design page "sources" (files).
 """
@@ -102,7 +102,7 @@ def _examine(
     """Return the file's field names and header line; or why it is unusable; None if it holds nothing at all."""
     if form.encoding.text and (damage := _damage(file, of)):
         return Unusable(file, 0, damage, "")
-    if form.multiline and (line := _line_that_is_not_utf8(file, of)):
+    if form.multiline and (line := line_that_is_not_utf8(file, of)):
         return Unusable(file, line, "it is not UTF-8, and where its records begin and end is not known", "")
     match form.encoding:
         case Encoding.CSV if form.header:
@@ -132,7 +132,7 @@ def _damage(file: DatedFile, of: FileBytes) -> str | None:
     return None
 
 
-def _line_that_is_not_utf8(file: DatedFile, of: FileBytes) -> int:
+def line_that_is_not_utf8(file: DatedFile, of: FileBytes) -> int:
     """Return the first line with bytes that are not UTF-8; 0: there is none.
 
     Spark reads such bytes as U+FFFD without an error.

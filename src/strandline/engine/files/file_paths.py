@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name all of Spark's documentation uses
 
 from strandline.algebra.formats import DatedFile, Encoding, FileFormat
 from strandline.engine.files.file_bytes import S3A
@@ -57,6 +58,12 @@ def load(reader: DataFrameReader, format_name: str, files: Sequence[DatedFile]) 
     escaped = ("".join(f"\\{c}" if c in _GLOB else c for c in file.path) for file in files)
     paths = [path if path.startswith(S3A) else f"file://{path}" for path in escaped]
     return reader.format(format_name).load(paths)
+
+
+def records(session: SparkSession, files: Sequence[DatedFile], ddl: str, form: FileFormat) -> DataFrame:
+    """Return the records of text files as Spark's own reader has them: the columns of ``ddl``, `CORRUPT`, `PATH`."""
+    reader = session.read.schema(f"{ddl}, {CORRUPT} string").options(**decoding(form))
+    return load(reader, form.encoding.value, files).select("*", F.col("_metadata.file_path").alias(PATH))
 
 
 def paths_table(session: SparkSession, files: Sequence[DatedFile], columns: Mapping[str, pa.Array]) -> DataFrame:
