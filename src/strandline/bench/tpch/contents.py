@@ -57,7 +57,7 @@ BATCH_ROWS: Final = 1 << 17
 """So many rows at most are written as a row group, and read at a time."""
 _Keys = npt.NDArray[np.int64]
 _Chosen = Callable[[pa.Table, int], pa.Array | pa.ChunkedArray]
-"""Tells of each of some rows, which come after so many others in their table, whether it is chosen."""
+"""Marks those that are chosen of some rows, which come after so many others in their table."""
 
 
 class Spread(Enum):

@@ -58,21 +58,21 @@ async def release(
     async def ask(left: Left) -> None:
         options = on_error.others(left.name, left.options, on_error.SourceOptions)
         command = RunIngestion(left.name, (), left.connector, options, "", left.progress)
+        others = [source.progress for source in catalog.sources_of(left.connector)]
         problem = f"source {left.name!r} was dropped, and upstream was not released: "
         try:
-            others = [source.progress for source in catalog.sources_of(left.connector)]
             kept = await connectors.release(command, others, client, epoch)
         except FencedError:
             raise
         except ConfigError as error:
-            found.kept[left.progress] = f"{problem}{error}"
+            kept = str(error)
         except StrandlineError as error:
             found.unasked[left.progress] = f"{problem}{error}"
+            return
+        if kept:
+            found.kept[left.progress] = f"{problem}{kept}"
         else:
-            if kept:
-                found.kept[left.progress] = f"{problem}{kept}"
-            else:
-                found.gone.add(left.progress)
+            found.gone.add(left.progress)
 
     await together([ask(left) for left in sources])
     return found

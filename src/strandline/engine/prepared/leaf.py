@@ -71,7 +71,8 @@ class Leaves:
         types = from_arrow_schema(schema)
         arrow = to_arrow_schema(types, timezone="UTC")
         batches = self._list()
-        batches.add(_encoded(pa.RecordBatch.from_arrays([pa.array([], f.type) for f in arrow], schema=arrow)))
+        empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in arrow], schema=arrow)
+        batches.add(bytearray(empty.serialize().to_pybytes()))
         iterator, session = self._as_scala(batches.iterator()), self.session._jsparkSession  # noqa: SLF001
         relation = self._frame_of(iterator, types.json(), session).queryExecution().analyzed()
         partitions = relation.rdd().partitions()
@@ -84,21 +85,20 @@ class Leaves:
 
     def exchange(self, rows: Sequence[tuple[Leaf, pa.Table]]) -> None:
         """Let each leaf hold the rows of its table, and no others."""
-        filled = [(leaf, table) for leaf, table in rows if table.num_rows]
-        for leaf, table in rows:
-            if not table.num_rows:
-                self._copy(self._nothing, 0, leaf.partitions, 0, 1)
-        if not filled:
-            return
+        filled = []
         with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".rows") as file:
-            for leaf, table in filled:
+            for leaf, table in rows:
+                if not table.num_rows:
+                    self._copy(self._nothing, 0, leaf.partitions, 0, 1)
+                    continue
+                filled.append(leaf)
                 (batch,) = table.cast(leaf.schema).combine_chunks().to_batches()
                 written = batch.serialize()
                 file.write(struct.pack(">i", written.size))
                 file.write(written)
             file.flush()
-            partitions = self._read(self._context, file.name, len(filled)).rdd().partitions()
-        for position, (leaf, _) in enumerate(filled):
+            partitions = self._read(self._context, file.name, len(filled)).rdd().partitions() if filled else None
+        for position, leaf in enumerate(filled):
             self._copy(partitions, position, leaf.partitions, 0, 1)
 
     def without_exchanges(self, plan: Any) -> Any:
@@ -159,7 +159,3 @@ class Leaf:
 def _instance(package: Any, name: str) -> Any:
     """Return the one instance of a Scala object."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
-
-
-def _encoded(batch: pa.RecordBatch) -> bytearray:
-    return bytearray(batch.serialize().to_pybytes())
