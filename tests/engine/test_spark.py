@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import decimal
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline.algebra.nodes import Filter, Get, Project
+from strandline.algebra.scalar import scalar
 from strandline.algebra.schema import DIFF, TIME, Column, Schema
 from strandline.engine.frames.inline import update_schema
 from strandline.engine.parts.part_store import PartStore
 from strandline.engine.prepared import plans
+from strandline.engine.prepared.plans import Asked, Plans
 from strandline.engine.spark import SparkEngine
 from strandline.errors import CorruptionError, DefinitionError, InvalidUsage
 from strandline.persist.handles.plane import StageRequest
@@ -284,3 +287,39 @@ def test_more_rows_than_the_hint_promised_fall_through_to_spark(
         assert len(updates(await engine.collect(await engine.read(contents(staged))))) == 50
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["run together", "run alone"])
+def test_a_plan_behind_another_reads_what_that_gives_now(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """Damage: what two stages need is computed twice in a tick; or a stage gets rows of an earlier tick."""
+    read: list[int] = []
+    run = Plans.run
+
+    def counted(self: Plans, asked: Sequence[Asked]) -> list[pa.Table | None]:
+        read.extend(table.num_rows for each in asked for table in each.tables.values())
+        return run(self, asked)
+
+    monkeypatch.setattr(Plans, "run", counted)
+    engine = SparkEngine(spark, PartStore(tmp_path))
+    below = Filter(Get("f", (("k", "k"), ("v", "v"))), scalar("`k` % 10 = 0"))
+    above = Project(Get("g", (("k", "k"),)), (("twice", scalar("`k` * 2")),))
+    schema = Schema((Column("twice", "int"),))
+
+    async def body() -> None:
+        for turn in range(3):
+            given = engine.from_arrow(table([(n, "a", 1, 1) for n in range(turn, 40)]), engine_contract.SCHEMA)
+            drafted = await engine.evaluate(below, {"f": given})
+            behind = await engine.derived(above, {"g": (engine_contract.SCHEMA, drafted)})
+            assert behind is not None
+            asked = [(behind, request("inline", schema=schema)), *([(drafted, request("inline"))] if beside else [])]
+            staged = (await engine.stage_many(asked))[0]
+            assert isinstance(staged, Staged)
+            found = await engine.collect(await engine.read(contents(staged, schema=schema)))
+            assert sorted(found["twice"].to_pylist()) == [2 * n for n in (0, 10, 20, 30) if n >= turn]
+            assert read == [40 - turn, *([4 - bool(turn)] if beside else [])]
+            read.clear()
+
+    asyncio.run(body())
+    engine.close()

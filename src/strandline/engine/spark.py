@@ -18,6 +18,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Final, TypeVar
 
@@ -35,7 +36,7 @@ from strandline.engine.frames.derived import derived
 from strandline.engine.frames.failures import as_ours
 from strandline.engine.frames.held import hand_out
 from strandline.engine.frames.narrowed import narrowed
-from strandline.engine.frames.rows import Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
+from strandline.engine.frames.rows import Behind, Distributed, Frame, Local, Planned, dataframe, unwrap, wrap
 from strandline.engine.frames.shared import Shared
 from strandline.engine.parts.arrivals import Arrivals
 from strandline.engine.parts.aside import Aside
@@ -180,9 +181,9 @@ class SparkEngine:
         found = derived(node, {name: (schema, unwrap(rows)) for name, (schema, rows) in drafted.items()})
         if found is None:
             return None
-        whole, tables, origin = found
-        read = {name: wrap(Local(table, plain=False)) for name, table in tables.items()}
-        return await self.evaluate(whole, read, origin=origin)
+        read = {name: wrap(Local(table, plain=False)) for name, table in found.tables.items()}
+        whole = unwrap(await self.evaluate(found.node, read, origin=found.origin))
+        return wrap(replace(whole, behind=found.behind) if isinstance(whole, Planned) else whole)
 
     def aside(self, schema: Schema, *, time: int) -> Aside:
         """See `Engine.aside`."""
@@ -216,19 +217,14 @@ class SparkEngine:
         return staged
 
     async def stage_many(self, asked: Sequence[tuple[Rows, StageRequest]]) -> list[Staged | BaseException]:
-        """See `Engine.stage_many`: plans that are prepared run in one job, and the others each in its own."""
+        """See `Engine.stage_many`: plans that are prepared run together, and the others each in a job of its own."""
         frames = [(unwrap(rows), request) for rows, request in asked]
-        ready = {n: given for n, (rows, each) in enumerate(frames) if (given := _asked(rows, each)) is not None}
-        found = await self._run(partial(self._plans.run, list(ready.values()))) if ready else []
-        tables = {n: table for n, table in zip(ready, found, strict=True) if table is not None}
-        self._plans.note({request.shard for n, (_, request) in enumerate(frames) if n not in ready})
+        tables = await self._run(partial(self._prepared, frames))
 
         def stage(position: int) -> Staged:
             frame, request = frames[position]
             table = tables.get(position)
-            if table is not None and is_whole(table):
-                return self._stager.collected(table, request)
-            return self._stager.stage(frame, request)
+            return self._stager.stage(frame, request) if table is None else self._stager.collected(table, request)
 
         under_way = [self._begun(partial(stage, position)) for position in range(len(frames))]
         outcomes: list[Staged | BaseException] = []
@@ -366,6 +362,25 @@ class SparkEngine:
             case frame:
                 return await self._run(lambda: dataframe(frame, self._session).toArrow())
 
+    def _prepared(self, asked: Sequence[tuple[Frame, StageRequest]]) -> dict[int, pa.Table]:
+        """Return by their positions the rows that prepared plans have for `Stager.collected`.
+
+        Plans behind others run after these, over what they gave.
+        """
+        found: dict[int, pa.Table] = {}
+        given: dict[int, pa.Table] = {}  # by the identity of the plan
+        turns: tuple[list[int], list[int]] = ([], [])
+        for position, (frame, _) in enumerate(asked):
+            turns[isinstance(frame, Planned) and frame.behind is not None].append(position)
+        for turn in turns:
+            wanted = {position: _asked(*asked[position], given) for position in turn}
+            ready = {position: each for position, each in wanted.items() if each is not None}
+            self._plans.note({asked[position][1].shard for position in turn if position not in ready})
+            for position, table in zip(ready, self._plans.run(list(ready.values())) if ready else (), strict=True):
+                if table is not None and is_whole(table):
+                    found[position] = given[id(asked[position][0])] = table
+        return found
+
     def _evaluate(self, node: Node, frames: Mapping[str, Frame], origin: int) -> Distributed:
         views = {name: f"__strandline_{next(self._views)}" for name in frames}
         try:
@@ -500,11 +515,18 @@ def _earliest(frame: Frame) -> int:
             return frame.origin
 
 
-def _asked(frame: Frame, request: StageRequest) -> Asked | None:
-    """Return what a prepared plan is to stage in place of ``frame``; None: a fresh plan is better."""
+def _asked(frame: Frame, request: StageRequest, given: Mapping[int, pa.Table]) -> Asked | None:
+    """Return what a prepared plan is to stage in place of ``frame``; None: a fresh plan is better.
+
+    ``given``: what other plans gave, by the identities of their frames.
+    """
     if not request.small:
         return None
     match frame:
+        case Planned(origin=origin, behind=Behind(node, of)) if all(id(each) in given for each in of.values()):
+            read = stored_columns(node)
+            tables = {name: _with(given[id(each)], read.get(name, frozenset())) for name, each in of.items()}
+            return Asked(node, tables, origin, request, again=True)
         case Planned(node, tables, origin):
             return Asked(node, tables, origin, request, again=True)
         case Local(table, _) if 0 < table.num_rows <= ROWS_MAX:

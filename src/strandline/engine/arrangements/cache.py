@@ -130,16 +130,16 @@ class Arrangements:
         slot = self._slot(old.shard)
         with slot.lock:
             arranged = self._ready(slot, old, tuple(By(tuple(columns), order) for order in orders or (None,)))
-            if arranged is None:
-                found = None
-            elif first is None:
-                found = arranged.lookup(tuple(columns), wanted, names, rows_max=FOUND_ROWS_MAX)
-            else:
-                counts = _counts(columns, wanted, first)
-                found = arranged.first(tuple(columns), orders, wanted, counts, names, rows_max=FOUND_ROWS_MAX)
-                known = slot.arranged  # another slot's need for room may take it away at any moment
-                if found is None and known is not None and known.grown > FOUND_ROWS_MAX // 2:
-                    self._begin(slot, len(known.older), known.merged)  # of rows that are gone, perhaps
+        # It is a value, so that others may look things up in it meanwhile, or bring the slot on.
+        if arranged is None:
+            found = None
+        elif first is None:
+            found = arranged.lookup(tuple(columns), wanted, names, rows_max=FOUND_ROWS_MAX)
+        else:
+            counts = _counts(columns, wanted, first)
+            found = arranged.first(tuple(columns), orders, wanted, counts, names, rows_max=FOUND_ROWS_MAX)
+            if found is None:
+                self._merge_grown(slot)
         self._make_room(slot)
         if found is None or (columns and orders and _collide(columns, keys, found)):
             return None
@@ -159,7 +159,7 @@ class Arrangements:
         names = old.schema.names if read is None else tuple(read)
         with slot.lock:
             arranged = self._ready(slot, old, (By((), Order(column)),))
-            found = None if arranged is None else arranged.between(span, column, names, rows_max=FOUND_ROWS_MAX)
+        found = None if arranged is None else arranged.between(span, column, names, rows_max=FOUND_ROWS_MAX)
         self._make_room(slot)
         return None if found is None else _timed(found, old.advance)
 
@@ -189,6 +189,13 @@ class Arrangements:
             self._take_work(slot)
             known = slot.arranged
         return None if known is None else known.before(old.upper)  # another stage may have taken it further
+
+    def _merge_grown(self, slot: _Slot) -> None:
+        """Let the updates that came since the large run was made be merged, if many: of rows that are gone, perhaps."""
+        with slot.lock:
+            known = slot.arranged  # another slot's need for room may take it away at any moment
+            if known is not None and known.grown > FOUND_ROWS_MAX // 2:
+                self._begin(slot, len(known.older), known.merged)
 
     def _made(self, slot: _Slot, old: Contents, by: Sequence[By]) -> Arrangement | None:
         """Arrange ``old``: here and now if it is small."""

@@ -101,19 +101,16 @@ class Run:
         self.schema = rows.schema
         self.num_rows = rows.num_rows
         self.indexes: dict[By, Index] = {}
-        self._bytes = int(rows.nbytes)
+        self._bytes = self.size = int(rows.nbytes)
+        """Bytes, those of the indexes too."""
         self._batches = rows.to_batches()
         self._ends = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self._bytes + sum(index.size for index in list(self.indexes.values()))
 
     def index(self, by: By) -> Index:
         """Return the index by ``by``."""
         if by not in self.indexes:
             self.indexes[by] = self._indexed(by)
+            self.size = self._bytes + sum(index.size for index in list(self.indexes.values()))
         return self.indexes[by]
 
     def _indexed(self, by: By) -> Index:

@@ -1,8 +1,8 @@
 """Plans over plans: what is made of rows that another plan gives, before these are written anywhere.
 
-The whole is one plan over the tables of the inner ones, so it can be prepared and run beside them.  Rows that are
-written become normal first (`frames.forms`), and rows that go from plan to plan do not.  So rows with floats in them
-are not handed on.
+If the inner plans are run in the same call, the outer one reads what they gave.  Else the whole is one plan over the
+tables of the inner ones.  Rows that are written become normal first (`frames.forms`), and rows inside one plan do not.
+So rows with floats in them are not handed on.
 
 Source: design page "compute" (small windows: finals are fused into what feeds them).
 """
@@ -10,6 +10,7 @@ Source: design page "compute" (small windows: finals are fused into what feeds t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -18,12 +19,23 @@ from strandline.algebra.nodes import Get, Node, Project, rebuilt, with_frames
 from strandline.algebra.scalar import Scalar, column
 from strandline.algebra.schema import Schema
 from strandline.engine.frames import forms
-from strandline.engine.frames.rows import Frame, Planned
+from strandline.engine.frames.rows import Behind, Frame, Planned
 
 
-def derived(node: Node, drafted: Mapping[str, tuple[Schema, Frame]]) -> tuple[Node, dict[str, pa.Table], int] | None:
-    """Return the whole plan, its tables and its origin; None if the rows cannot be handed on."""
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The plan ``node`` over ``tables``, whose times count from ``origin``; and the same ``behind`` the inner plans."""
+
+    node: Node
+    tables: Mapping[str, pa.Table]
+    origin: int
+    behind: Behind
+
+
+def derived(node: Node, drafted: Mapping[str, tuple[Schema, Frame]]) -> Whole | None:
+    """Return the plan of ``node`` over what is drafted; None if the rows cannot be handed on."""
     inner: dict[str, Node] = {}
+    plans: dict[str, Planned] = {}
     tables: dict[str, pa.Table] = {}
     origins: set[int] = set()
     for name, (schema, frame) in drafted.items():
@@ -32,10 +44,11 @@ def derived(node: Node, drafted: Mapping[str, tuple[Schema, Frame]]) -> tuple[No
         own = {each: f"{name}/{each}" for each in frame.tables}  # two of them may read different columns of one frame
         inner[name] = with_frames(frame.node, own.__getitem__)
         tables |= {own[each]: table for each, table in frame.tables.items()}
+        plans[name] = frame
         origins.add(frame.origin)
     if len(origins) != 1:
         return None
-    return _over(node, inner), tables, origins.pop()
+    return Whole(_over(node, inner), tables, origins.pop(), Behind(node, plans))
 
 
 def _over(node: Node, inner: Mapping[str, Node]) -> Node:

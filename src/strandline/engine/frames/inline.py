@@ -31,12 +31,15 @@ _DECIMAL_DIGITS: Final = 38
 _OURS: Final = (pa.field(ERROR, pa.string()), pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64()))
 _TIME_AND_DIFF: Final = frozenset({TIME, DIFF})
 DECODED_PARTS_MAX: Final = 256
+SCHEMAS_REMEMBERED: Final = 1_000
+"""Of how many schemas it is remembered what their updates look like; those that were asked for last."""
 COPIES_MAX: Final = 100_000
 """How many rows `copied` should give: more of them are Spark's to give."""
 NEGATIVE: Final = "a row has the negative count"
 """How the sentence about a negative count begins, by which it is recognised in Spark's message."""
 
 
+@lru_cache(maxsize=SCHEMAS_REMEMBERED)
 def update_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of a collection's updates: its columns, ``__error``, ``__time``, ``__diff``."""
     columns = [pa.field(name, arrow(kind)) for name, kind in types.columns(schema)]

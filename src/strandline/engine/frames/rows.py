@@ -59,13 +59,15 @@ class Distributed:
 class Planned:
     """Rows that a plan gives of small tables in this process, in which no time is before ``origin``.
 
-    The times that ``node`` names count from there.  ``distributed`` has Spark analyse it (it blocks).
+    The times that ``node`` names count from there.  ``distributed`` has Spark analyse it (it blocks).  ``behind``: the
+    same rows, made of what other plans give.
     """
 
     node: Node
     tables: Mapping[str, pa.Table]
     origin: int
     distributed: Callable[[], Distributed]
+    behind: Behind | None = None
 
     plain: ClassVar[bool] = False
 
@@ -73,6 +75,14 @@ class Planned:
     def names(self) -> list[str]:
         """Column names, in order."""
         return [*self.node.names, TIME, DIFF]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What ``node`` gives of the rows of the plans ``of``, by the names of its frames, once these have been run."""
+
+    node: Node
+    of: Mapping[str, Planned]
 
 
 Frame: TypeAlias = Local | Distributed | Planned
