@@ -1,10 +1,12 @@
 """Run the tests stage by stage, cheapest first, and account for every one of them.
 
 A *stage* is a set of tests with pytest processes of its own (mostly one), so that a Spark session, real servers or
-killed processes never disturb anything else.  `stage_of` is a function of a test's path and markers: every test is in
-exactly one stage, by construction.  The runner collects the tests first, so a test that is collected and then neither
-passed, failed nor was skipped makes the run fail: nothing is lost silently, and every skip is printed with its name
-and reason.
+killed processes never disturb anything else.  Two processes run at a time, of one stage or of two; what one of them
+prints is shown when it ends, unless there is only one.
+
+`stage_of` is a function of a test's path and markers: every test is in exactly one stage, by construction.  The runner
+collects the tests first, so a test that is collected and then neither passed, failed nor was skipped makes the run
+fail: nothing is lost silently, and every skip is printed with its name and reason.
 
 A test that its process dies of has failed, by its name; the others of the stage are run again.  How long a test may
 take: `time_limits.py`.
@@ -28,12 +30,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -84,12 +87,9 @@ CHECK_COMMANDS: Final = (
 )
 
 SIDE_BY_SIDE: Final = 2
-"""How many processes share a stage that has several `PARTS`."""
+"""How many processes run at a time."""
 PARTS: Final = {"unit": 4, "simulation": 8, "planted": 4, "spark": 4, "views": 4}
-"""Of a stage whose tests do not keep two processors busy: into how many parts its files are dealt.
-
-Each part is a process of its own.  A process that is done takes the next part, so long parts leave no processor idle.
-"""
+"""Into how many parts the files of a long stage are dealt: each is a process of its own, so no processor is idle."""
 DEALT_BY_TEST: Final = frozenset({"views"})
 """Stages of a few long tests in one file: these are dealt, in place of files."""
 
@@ -215,15 +215,18 @@ class Tally:
         return f"{self.passed} passed, {self.failed} failed, {len(self.skips)} skipped"
 
 
-def run(command: list[str], *, quiet: bool = False, minutes: int = STAGE_MINUTES_MAX) -> int:
-    """Run ``command`` at the root without standard input; return its exit status, or `OUT_OF_TIME`."""
-    out = subprocess.DEVNULL if quiet else None
+def run(command: list[str], *, out: int | IO[bytes] | None = None, minutes: int = STAGE_MINUTES_MAX) -> int:
+    """Run ``command`` at the root without standard input; return its exit status, or `OUT_OF_TIME`.
+
+    ``out``: where its output goes, as for `subprocess`.
+    """
     python_path = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
     with subprocess.Popen(
         command,
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=out,
+        stderr=None if out is None else subprocess.STDOUT,
         env={**os.environ, "PYTHONPATH": python_path},
         start_new_session=True,
     ) as process:
@@ -253,7 +256,7 @@ def take_census(directory: Path) -> tuple[dict[str, dict[str, int]], bool]:
     """Collect all tests once: stage → file (or test) → number of tests, and whether every file could be collected."""
     found = directory / "census.json"
     collect = ("--collect-only", "-qq", "-p", "no:randomly")
-    status = run(call_pytest(*collect, f"--stage-census={found}"), quiet=True)
+    status = run(call_pytest(*collect, f"--stage-census={found}"), out=subprocess.DEVNULL)
     complete = status in {0, PYTEST_NO_TESTS}
     if not complete:
         run(call_pytest(*collect, "--stage=none of them"))  # once more, aloud: only the errors are left to print
@@ -294,21 +297,76 @@ def shares(files: dict[str, int], count: int) -> list[dict[str, int]]:
     return [share for share in found if share]
 
 
-def run_tests(stage: str, files: dict[str, int], directory: Path, *, quiet: bool) -> Tally:
-    """Run the tests of ``stage``, which ``files`` hold, in one pytest process, or in several (`PARTS`)."""
-    own = shares(files, PARTS.get(stage, 1))
-    tally = Tally()
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a stage: the tests of some of its files, for one process.  ``directory`` is for its reports."""
+
+    stage: str
+    number: int
+    of: int
+    files: dict[str, int]
+    directory: Path
+
+    def __str__(self) -> str:
+        return self.stage if self.of == 1 else f"{self.stage} {self.number}/{self.of}"
+
+
+def parts_of(stage: str, files: dict[str, int], directory: Path) -> list[Part]:
+    """Return the parts of a stage; one without tests has one, as it may have commands."""
+    own = shares(files, PARTS.get(stage, 1)) or [{}]
+    return [Part(stage, n, len(own), share, directory / f"{stage}-{n}") for n, share in enumerate(own, 1)]
+
+
+def run_stages(counts: dict[str, dict[str, int]], directory: Path, *, quiet: bool) -> Tally:
+    """Run stages, by their tests in each file; say of each, when its last part has ended, what came of it."""
+    parts = [part for stage, files in counts.items() for part in parts_of(stage, files, directory)]
+    tallies, minutes = {stage: Tally() for stage in counts}, dict.fromkeys(counts, 0.0)
+    left = {part.stage: part.of for part in parts}
+    printing = threading.Lock()
+
+    def run_part(part: Part) -> None:
+        begun = time.monotonic()
+        if not quiet:
+            print(f"=== {part}: {STAGES[part.stage]}", flush=True)
+        part.directory.mkdir()
+        with (part.directory / "output").open("wb+") as output:
+            out = subprocess.DEVNULL if quiet else output if len(parts) > 1 else None
+            found = run_commands(out) if part.stage == "check" else Tally()
+            found.add(run_share(part, out))
+            output.seek(0)
+            printed = output.read()
+        with printing:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(printed)
+            sys.stdout.buffer.flush()
+            tallies[part.stage].add(found)
+            minutes[part.stage] += (time.monotonic() - begun) / 60
+            left[part.stage] -= 1
+            if not left[part.stage] and not quiet:
+                say(part.stage, tallies[part.stage], minutes[part.stage])
+
     with ThreadPoolExecutor(SIDE_BY_SIDE) as runners:
-        for found in runners.map(
-            lambda numbered: run_share(stage, numbered[1], directory / str(numbered[0]), quiet=quiet), enumerate(own)
-        ):
-            tally.add(found)
-    return tally
+        list(runners.map(run_part, parts))
+    total = Tally()
+    for tally in tallies.values():
+        total.add(tally)
+    return total
 
 
-def run_share(stage: str, files: dict[str, int], directory: Path, *, quiet: bool) -> Tally:
-    """Run those tests of ``stage`` that ``files`` hold, in one pytest process with ``directory`` for its reports."""
-    directory.mkdir(exist_ok=True)
+def say(stage: str, tally: Tally, minutes: float) -> None:
+    """Print what came of a stage; ``minutes``: of all of its processes."""
+    print(f"--- {stage}: {tally if tally.counted else '0 tests'} in {minutes:.1f} min", flush=True)
+    for skip in tally.skips:
+        print(f"    skipped {skip}", flush=True)
+    for name, seconds in tally.slowest:
+        print(f"    {seconds:.0f} s: {name}", flush=True)
+
+
+def run_share(part: Part, out: int | IO[bytes] | None) -> Tally:
+    """Run the tests of a part in one pytest process, whose output goes to ``out``."""
+    stage, files, directory = part.stage, part.files, part.directory
+    if not files:
+        return Tally()
     report, running = directory / f"{stage}.xml", directory / f"{stage}.running"
     died: list[str] = []
     while True:
@@ -316,7 +374,7 @@ def run_share(stage: str, files: dict[str, int], directory: Path, *, quiet: bool
         command = call_pytest(
             f"--stage={stage}", f"--junitxml={report}", f"--stage-running={running}", *left_out, *sorted(files)
         )
-        status = run(command, quiet=quiet, minutes=LONG_MINUTES_MAX if stage in NOT_IN_CI else STAGE_MINUTES_MAX)
+        status = run(command, out=out, minutes=LONG_MINUTES_MAX if stage in NOT_IN_CI else STAGE_MINUTES_MAX)
         if not running.exists():
             break
         died.append(running.read_text())
@@ -339,34 +397,15 @@ def run_share(stage: str, files: dict[str, int], directory: Path, *, quiet: bool
     return tally
 
 
-def run_commands() -> Tally:
+def run_commands(out: int | IO[bytes] | None) -> Tally:
     """Run format, lint and types; each counts as one test."""
     tally = Tally()
     for command in CHECK_COMMANDS:
-        if run([sys.executable, "-m", *command]) == 0:
+        if run([sys.executable, "-m", *command], out=out) == 0:
             tally.passed += 1
         else:
             print(f"stages: failed: {' '.join(command)}", flush=True)
             tally.failed += 1
-    return tally
-
-
-def run_stage(stage: str, files: dict[str, int], directory: Path, *, quiet: bool) -> Tally:
-    """Run one stage and say what came of it, in how many minutes."""
-    if not quiet:
-        print(f"\n=== {stage}: {STAGES[stage]}", flush=True)
-    begun = time.monotonic()
-    tally = Tally()
-    if stage == "check":
-        tally.add(run_commands())
-    tally.add(run_tests(stage, files, directory, quiet=quiet))
-    minutes = (time.monotonic() - begun) / 60
-    if not quiet:
-        print(f"--- {stage}: {tally if tally.counted else '0 tests'} in {minutes:.1f} min", flush=True)
-        for skip in tally.skips:
-            print(f"    skipped {skip}", flush=True)
-        for name, seconds in tally.slowest:
-            print(f"    {seconds:.0f} s: {name}", flush=True)
     return tally
 
 
@@ -388,8 +427,7 @@ def main(arguments: list[str]) -> int:
         if not complete:
             print("stages: some tests cannot be collected (see above); the others run all the same", flush=True)
             total.failed += 1
-        for stage in wanted:
-            total.add(run_stage(stage, counts.get(stage, {}), directory, quiet=options.figures))
+        total.add(run_stages({stage: counts.get(stage, {}) for stage in wanted}, directory, quiet=options.figures))
     print(*total.figures, sep="\n", end="\n" if total.figures else "")
     if not options.figures:
         print(f"\ntotal: {(time.monotonic() - begun) / 60:.1f} min", flush=True)

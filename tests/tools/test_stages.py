@@ -103,7 +103,7 @@ def test_no_collected_test_is_lost(
     (tmp_path / "test_it.py").write_text(f"import pytest\n{body}\n")
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_tests("unit", {"test_it.py": 2}, tmp_path, quiet=True)
+    tally = stages.run_stages({"unit": {"test_it.py": 2}}, tmp_path, quiet=True)
     assert (tally.passed, tally.failed) == (passed, failed)
     told = capfd.readouterr().out
     assert [name for name in ("test_a", "test_b") if f"FAILED test_it.py::{name}: its process died" in told] == died
@@ -120,7 +120,7 @@ def test_a_stage_that_dies_of_one_test_after_the_other_is_given_up(
     )
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_tests("unit", {"test_it.py": count}, tmp_path, quiet=True)
+    tally = stages.run_stages({"unit": {"test_it.py": count}}, tmp_path, quiet=True)
     assert (tally.passed, tally.failed) == (0, count)
     assert capfd.readouterr().out.count("its process died") == stages.DEATHS_MAX + 1
 
@@ -137,7 +137,7 @@ def test_the_tests_of_a_stage_that_has_several_processes_run_once_each(
         )
     (tmp_path / "tools").symlink_to(ROOT / "tools")
     monkeypatch.setattr(stages, "ROOT", tmp_path)
-    tally = stages.run_tests("unit", {"test_a.py": 3, "test_b.py": 2, "test_c.py": 2}, tmp_path, quiet=True)
+    tally = stages.run_stages({"unit": {"test_a.py": 3, "test_b.py": 2, "test_c.py": 2}}, tmp_path, quiet=True)
     assert (tally.passed, tally.failed) == (7, 0)
     assert len(list(tmp_path.glob("ran-*"))) == 7
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
+import math
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,7 @@ from strandline.algebra.schema import DIFF, ERROR, TIME, Column, Schema
 from strandline.engine.arrangements import cache, mapped, runs
 from strandline.engine.arrangements.cache import Arrangements
 from strandline.engine.arrangements.keys import family, hashes
+from strandline.engine.arrangements.runs import By
 from strandline.engine.frames import inline
 from strandline.frontier.antichain import Frontier, as_time
 from strandline.persist.handles.plane import Contents
@@ -142,7 +145,7 @@ def key_table(columns: tuple[str, ...], keys: set[tuple[Any, ...]]) -> pa.Table:
 def test_look_ups_find_exactly_what_is_there_at_each_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: after some ticks, a merge of runs, a compaction or a loss a join misses rows, or finds withdrawn ones."""
     rng = random.Random(seed)
-    monkeypatch.setattr(runs, "RUNS_MAX", rng.choice([2, 3, 8]))
+    monkeypatch.setattr(runs, "ALIKE", rng.choice([2, 3, 8]))
     monkeypatch.setattr(runs, "RECENT", rng.choice([1, 2, 5]))
     monkeypatch.setattr(mapped, "MAPPED_BYTES_MIN", rng.choice([0, 1 << 30]))
     monkeypatch.setattr(runs, "MERGED_ROWS", rng.choice([2, 1 << 30]))
@@ -201,6 +204,29 @@ def test_only_what_is_new_is_read() -> None:
         collection.append(1, [((3, "y", 3), 1)])
         found = arranged.lookup(collection.old(2), ("k",), [keys], nulls=False)
         assert looked_up(found, 2) == {(3, "x", 3): 1, (3, "y", 3): 1}
+
+
+def test_after_many_ticks_there_are_few_runs_and_each_row_was_merged_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Damage: a look-up costs more the longer an environment runs; or each tick merges all that came before it."""
+    merged: list[int] = []
+    merge = runs._merged
+    monkeypatch.setattr(runs, "_merged", lambda of: merged.append(sum(run.num_rows for run in of)) or merge(of))
+    schema = pa.schema([("k", pa.int64()), (DIFF, pa.int64())])
+    ticks, most, keys = 400, 0, itertools.count()
+
+    def rows(count: int) -> pa.Table:
+        return pa.table([pa.array(next(keys) for _ in range(count)), pa.array([1] * count)], schema)
+
+    found = runs.arrangement(schema, [rows(100_000)], 1, [By(("k",))])
+    for tick in range(1, ticks + 1):
+        found = found.extended(rows(tick % 7 + 1), tick + 1)
+        most = max(most, len(found.runs))
+    sizes = math.ceil(math.log(ticks, runs.ALIKE))
+    assert most <= 1 + runs.RECENT + runs.ALIKE * sizes
+    assert sum(merged) <= sizes * found.grown
+    assert found.rows == next(keys)
 
 
 def test_what_cannot_be_looked_up_is_left_to_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_numbers_ascend_as_values_do(name: str, descending: bool) -> None:
 def history(seed: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Tell whether all look-ups of a random history give what matters, and nothing that is not there."""
     rng = random.Random(seed)
-    monkeypatch.setattr(runs, "RUNS_MAX", rng.choice([2, 3, 8]))
+    monkeypatch.setattr(runs, "ALIKE", rng.choice([2, 3, 8]))
     monkeypatch.setattr(runs, "RECENT", rng.choice([1, 2, 5]))
     monkeypatch.setattr(runs, "MERGED_ROWS", rng.choice([2, 1 << 30]))
     collection, present, left_out = Collection(), [], 0

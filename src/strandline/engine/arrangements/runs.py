@@ -4,9 +4,9 @@ An arrangement holds what a collection's updates before ``upper`` come to: a row
 several, with diffs that add up to n.  An index has the numbers of the keys of a run's rows, sorted, and where these
 rows are: all keys share the rows.  A look-up is a binary search in each run.  An index may be ordered too: then the
 first rows of a key stand first.  New updates become a run of their own;
-when there are `RUNS_MAX` of them, the small ones become one, and when those are a `FRACTION` of the large one, all do
-(`merged`: that takes long, and may be done beside look-ups).  The newest few always stay apart, because a stage that
-is not as far as others asks for the contents before them.
+`ALIKE` runs of about one size become one, so that there are few of each size, and when the small ones together are a
+`FRACTION` of the large one, all do (`merged`: that takes long, and may be done beside look-ups).  The newest few always
+stay apart, because a stage that is not as far as others asks for the contents before them.
 
 Source: design page "compute" (arrangements; small windows).
 """
@@ -29,8 +29,9 @@ from strandline.engine.arrangements.orders import LAST, order_numbers
 from strandline.engine.arrangements.spans import Span
 from strandline.engine.frames import inline
 
-RUNS_MAX: Final = 32
-RECENT: Final = 8
+ALIKE: Final = 4
+"""So many small runs become one, if the first of them has no more rows than the others together."""
+RECENT: Final = 4
 """So many of the newest runs stay apart."""
 FRACTION: Final = 4
 """The small runs together are at most this part of the large one."""
@@ -268,12 +269,12 @@ class Arrangement:
         return Arrangement(upper, earlier) if earlier and apart else None
 
     def extended(self, rows: pa.Table, upper: int, *, compact: bool = True) -> Arrangement:
-        """Return it with the updates up to ``upper`` added; ``compact``: many small runs become one."""
+        """Return it with the updates up to ``upper`` added; ``compact``: small runs become larger ones."""
         if not rows.num_rows:
             return replace(self, upper=upper)
         runs = (*self.runs, Run(rows.combine_chunks(), self.upper, upper))
-        if compact and len(runs) > RUNS_MAX + RECENT:
-            runs = (runs[0], _merged(runs[1:-RECENT]), *runs[-RECENT:])
+        if compact and len(runs) > 1 + RECENT:
+            runs = (runs[0], *_compacted(runs[1:-RECENT]), *runs[-RECENT:])
         return replace(self, upper=upper, runs=runs)
 
     @property
@@ -306,6 +307,14 @@ class Arrangement:
 def arrangement(schema: pa.Schema, tables: Iterable[pa.Table], upper: int, by: Iterable[By]) -> Arrangement:
     """Return the updates in ``tables`` (columns and ``__diff``) arranged, with these indexes."""
     return Arrangement(upper, (Run(mapped(schema, tables), 0, upper),)).indexed(by)
+
+
+def _compacted(runs: Sequence[Run]) -> Sequence[Run]:
+    """Return the runs; as long as the last `ALIKE` are of about one size, these as one."""
+    first = runs[-ALIKE].num_rows if len(runs) >= ALIKE else None
+    if first is None or first > sum(run.num_rows for run in runs[1 - ALIKE :]):
+        return runs
+    return _compacted((*runs[:-ALIKE], _merged(runs[-ALIKE:])))
 
 
 def _merged(runs: Sequence[Run]) -> Run:
