@@ -29,7 +29,7 @@ from strandline.sources.readers.delta import kind as delta
 from strandline.sources.readers.files import reader as files
 from strandline.sources.readers.generators import auction, bank, counter, tpch
 from strandline.sources.readers.iceberg import kind as iceberg
-from strandline.sources.readers.kafka import reader as kafka
+from strandline.sources.readers.kafka import kind as kafka
 from strandline.sources.readers.postgres import kind as postgres
 from strandline.sources.readers.webhook import reader as webhook
 from strandline.store.clock import Clock

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from strandline.errors import Unavailable
 from strandline.sources.readers.kafka.broker import Ends, Message, OutOfRange, Span, Topic
+
+BATCH: Final = 2
+"""How many offsets a reader is given at once: few, so that what it reads comes in several."""
 
 
 @dataclass
@@ -94,7 +98,9 @@ class MemoryBroker:
             log = self.topic.logs.get(partition, MemoryLog())
             if not (log.low <= span.lower and span.upper <= log.stable):
                 raise OutOfRange(f"partition {partition} has [{log.low}, {log.stable})")
-            yield [log.messages[offset] for offset in range(*span) if offset in log.messages]
+            for begin in range(*span, BATCH):
+                offsets = range(begin, min(begin + BATCH, span.upper))
+                yield [log.messages[offset] for offset in offsets if offset in log.messages]
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
         """See `Broker.commit`."""

@@ -14,6 +14,7 @@ from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
 from strandline.sources.reader import MessageDecoder
+from strandline.sources.readers.kafka import reader as reader_module
 from strandline.sources.readers.kafka.awaited import KEPT_MS, WAIT_MS, WAITS_MS_MAX, AwaitedSchemas
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.options import KafkaOptions
@@ -22,6 +23,7 @@ from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
 from strandline.testing.doubles import CountingIds, HandClock
+from strandline.testing.lists.list_engine import ListEngine
 from strandline.testing.upstreams.memory_broker import MemoryBroker, MemoryTopic
 from strandline.testing.upstreams.number_messages import SCHEMA, NumberDecoder
 
@@ -48,7 +50,15 @@ async def reader_of(
     client = PersistClient(clock, CountingIds(), MemoryBlob(), MemoryConsensus())
     beginnings = await Beginnings.open(await client.records("s-progress", 1), 1)
     return KafkaReader(
-        clock, MemoryBroker(topic), beginnings, Registry(options), decoder, SCHEMA, options, options.decoding
+        clock,
+        MemoryBroker(topic),
+        beginnings,
+        Registry(options),
+        ListEngine(MemoryBlob()),
+        decoder,
+        SCHEMA,
+        options,
+        options.decoding,
     )
 
 
@@ -76,6 +86,30 @@ def test_a_schema_that_comes_within_a_minute_makes_no_error(registry: RegistrySe
         for locate in (False, True):
             await reader.read([whole], table="", locate=locate)
             assert decoder.formats[-1].schemas == {1: '"string"'}
+
+    asyncio.run(body())
+
+
+def test_the_schemas_that_many_bytes_name_are_waited_for_together(
+    registry: RegistryServer, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: each portion of a step waits for a minute of its own, and a step of garbage never ends."""
+    monkeypatch.setattr(reader_module, "HELD_BYTES_MAX", 0)
+
+    async def body() -> None:
+        topic, decoder = MemoryTopic(), NumberDecoder()
+        topic.produce(0, *(framed(1 + n % 4) for n in range(12)))
+        registry.schemas[1] = '"string"'
+        reader = await reader_of(registry, clock, topic, decoder)
+        whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
+        with pytest.raises(Unavailable, match="does not have the schema 2, the schema 3, the schema 4 yet"):
+            await reader.read([whole], table="", locate=False)
+        assert not decoder.raw, "nothing is decoded before all are known"
+        clock.now += WAIT_MS
+        for locate in (False, True):
+            decoder.formats.clear()
+            await reader.read([whole], table="", locate=locate)
+            assert [form.schemas for form in decoder.formats] == [{1: '"string"'}] * 6
 
     asyncio.run(body())
 

@@ -7,7 +7,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
 from strandline.frontier.antichain import meet
@@ -16,6 +18,7 @@ from strandline.persist.client import PersistClient
 from strandline.persist.handles.read import contents
 from strandline.sources import spec
 from strandline.sources.ingest import Ingestion
+from strandline.sources.readers.kafka import reader as reader_module
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Span
 from strandline.sources.readers.kafka.options import KafkaOptions
@@ -52,7 +55,15 @@ class History:
         """Open the source as a fresh process would."""
         beginnings = await Beginnings.open(await self.client.records("progress", 1), 1)
         reader = KafkaReader(
-            self.clock, MemoryBroker(self.topic), beginnings, None, NumberDecoder(), SCHEMA, OPTIONS, OPTIONS.decoding
+            self.clock,
+            MemoryBroker(self.topic),
+            beginnings,
+            None,
+            self.engine,
+            NumberDecoder(),
+            SCHEMA,
+            OPTIONS,
+            OPTIONS.decoding,
         )
         self.remap = await RemapShard.open(await self.client.records("remap", 1), 1)
         self.data = await self.client.writer("data", 1, schema=SCHEMA.ddl)
@@ -140,7 +151,10 @@ class History:
 
 
 def noticed(seed: int) -> str:
-    """Play a history; return what was noticed."""
+    """Play a history; return what was noticed.
+
+    In half of the histories few messages are too many bytes to be kept in memory.
+    """
 
     async def body() -> str:
         history = History(seed)
@@ -159,7 +173,8 @@ def noticed(seed: int) -> str:
                 return wrong
         return "" if seed % 2 else history.ingestion.status.stalled
 
-    return asyncio.run(body())
+    with patch.object(reader_module, "HELD_BYTES_MAX", 300 if seed % 4 < 2 else reader_module.HELD_BYTES_MAX):
+        return asyncio.run(body())
 
 
 def _begins_at_its_end(patch: pytest.MonkeyPatch) -> None:
@@ -228,6 +243,40 @@ def _what_was_fetched_ahead_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryBroker, "fetch", ahead)
 
 
+def _reads_what_fits(patch: pytest.MonkeyPatch) -> None:
+    async def held(self: Any, wanted: Ranges) -> Any:
+        tables, size = [wanted.table()], 0
+        async for fetched in self._fetched(wanted):
+            size += fetched.nbytes
+            if size <= reader_module.HELD_BYTES_MAX:
+                tables.append(fetched)
+        return pa.concat_tables(tables), frozenset()
+
+    patch.setattr(KafkaReader, "_held", held)
+
+
+def _reads_the_rest(patch: pytest.MonkeyPatch) -> None:
+    right = KafkaReader._by_portions
+
+    async def by_portions(self: Any, wanted: Ranges, *given: Any, **more: Any) -> Any:
+        fetched, size = self._fetched, 0
+
+        async def rest(wanted: Ranges) -> Any:
+            nonlocal size
+            async for each in fetched(wanted):
+                size += each.nbytes
+                if size > reader_module.HELD_BYTES_MAX:
+                    yield each
+
+        self._fetched = rest
+        try:
+            return await right(self, wanted, *given, **more)
+        finally:
+            del self._fetched
+
+    patch.setattr(KafkaReader, "_by_portions", by_portions)
+
+
 DEFECTS: Final[dict[str, Plant]] = {
     "a partition that comes later begins behind its first message": _begins_at_its_end,
     "a partition begins at offset 0, though that was deleted": _begins_at_nothing,
@@ -237,6 +286,8 @@ DEFECTS: Final[dict[str, Plant]] = {
     "the first message of a binding gets the time of the one before": _time_of_the_range_before,
     "the last message of a range is left out": _last_message_left_out,
     "what the client has fetched ahead is of the range": _what_was_fetched_ahead_counts,
+    "of a step of many bytes that alone is read which is kept in memory": _reads_what_fits,
+    "of a step of many bytes that alone is read which is not kept in memory": _reads_the_rest,
 }
 
 

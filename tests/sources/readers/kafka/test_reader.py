@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from strandline.algebra.messages import PARTITIONS_MAX
@@ -15,12 +16,15 @@ from strandline.frontier.antichain import Frontier
 from strandline.frontier.gauge import Offsets
 from strandline.options import understood
 from strandline.persist.client import PersistClient
+from strandline.persist.handles.plane import Rows
 from strandline.sources.ingest import Ingestion
 from strandline.sources.reader import Keyed, Plain
+from strandline.sources.readers.kafka import reader as reader_module
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Span, Topic
+from strandline.sources.readers.kafka.kind import KIND
 from strandline.sources.readers.kafka.options import KafkaOptions
-from strandline.sources.readers.kafka.reader import KIND, KafkaReader
+from strandline.sources.readers.kafka.reader import KafkaReader
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.sources.remap import RemapShard
 from strandline.sources.steps import OutputShard
@@ -57,7 +61,15 @@ class Place:
         beginnings = await Beginnings.open(await self._client.records("s-progress", epoch), epoch)
         self.brokers.append(MemoryBroker(self.topic))
         return KafkaReader(
-            self.clock, self.brokers[-1], beginnings, None, self.decoder, SCHEMA, self.options, self.options.decoding
+            self.clock,
+            self.brokers[-1],
+            beginnings,
+            None,
+            self.engine,
+            self.decoder,
+            SCHEMA,
+            self.options,
+            self.options.decoding,
         )
 
     async def produce(self, *, undecodable: bool = False) -> None:
@@ -79,6 +91,16 @@ class TestKafkaReader(ReaderContract):
     @pytest.fixture
     def place(self) -> Place:
         """An empty topic."""
+        return Place()
+
+
+class TestKafkaReaderByPortions(ReaderContract):
+    """The contract, where no message is kept in memory."""
+
+    @pytest.fixture
+    def place(self, monkeypatch: pytest.MonkeyPatch) -> Place:
+        """An empty topic."""
+        monkeypatch.setattr(reader_module, "HELD_BYTES_MAX", 0)
         return Place()
 
 
@@ -394,6 +416,73 @@ def test_a_topic_that_is_made_anew_while_spark_reads_it_gives_no_row(anew: bool)
         await ingestion.catch_up()
         assert ("is not the one that was read so far" in ingestion.status.stalled) == anew
         assert (writer.state.upper, len(decoder.topics)) == (Frontier(0 if anew else 8), 1)
+
+    asyncio.run(body())
+
+
+class Weighing(NumberDecoder):
+    """A decoder that weighs what this process holds of Arrow when it is asked to decode, and keeps nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = pa.total_allocated_bytes()
+        self.most = 0
+
+    async def messages(self, raw: pa.Table, *given: Any, **more: Any) -> Rows:
+        """See `MessageDecoder.messages`."""
+        self.most = max(self.most, pa.total_allocated_bytes() - self.begun)
+        rows = await super().messages(raw, *given, **more)
+        self.raw.clear()
+        return rows
+
+
+def test_few_messages_of_many_bytes_are_not_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: 5 000 messages of a megabyte are in memory at once, because they are few; or a large one never comes."""
+    monkeypatch.setattr(reader_module, "HELD_BYTES_MAX", 50_000)
+
+    async def body() -> None:
+        decoder = Weighing()
+        place = Place(decoder)
+        place.topic.produce(0, *(str(n).rjust(200_000 if n == 33 else 10_000).encode() for n in range(60)))
+        place.topic.skip(0)
+        place.topic.produce(1, b"no number".rjust(10_000))
+        reader = await place.reader()
+        end = await reader.upstream_frontier()
+        middle = Offsets({"0": 20})
+        slices = (Slice(7, NOTHING_READ, middle), Slice(9, middle, end))
+        for locate in (False, True):
+            rows = listed(await reader.read(slices, table="", locate=locate)).rows
+            good = sorted((row["at"], row["n"], row["__time"]) for row in rows if row["__error"] is None)
+            assert good == [(n, n, 7 if n < 20 else 9) for n in range(60)]
+            assert [row["__time"] for row in rows if row["__error"] is not None] == [9]
+        assert not reader.likely_small(slices), "they are not collected either"
+        assert "62 messages in one step" in reader.notices()[0]
+        assert decoder.most <= 50_000 + 250_000, "what is kept, and what comes with the message that is larger"
+        place.topic.produce(0, b"61")
+        after = Slice(11, end, await reader.upstream_frontier())
+        assert await read(reader, after) == [(61, "0", 61)]
+        assert reader.likely_small([after])
+
+    asyncio.run(body())
+
+
+def test_few_messages_of_many_bytes_are_left_to_spark_if_it_can_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: they go through this process and its temporary files, which other machines do not see."""
+    monkeypatch.setattr(reader_module, "HELD_BYTES_MAX", 50_000)
+
+    async def body() -> None:
+        decoder = NumberDecoder(connector=True)
+        place = Place(decoder)
+        place.topic.produce(0, *(str(n).rjust(10_000).encode() for n in range(60)))
+        reader = await place.reader()
+        whole = Slice(7, NOTHING_READ, await reader.upstream_frontier())
+        await reader.read([whole], table="", locate=False)
+        (topic,) = decoder.topics
+        assert (topic.messages, decoder.raw) == (60, [])
+        assert not reader.likely_small([whole])
+        place.topic.make_anew()
+        with pytest.raises(SourceError, match="is not the one that was read"):
+            await reader.confirm()  # Spark reads it later
 
     asyncio.run(body())
 

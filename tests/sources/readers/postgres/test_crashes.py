@@ -41,6 +41,7 @@ def histories(place):
 def test_any_crash_leaves_each_table_with_exactly_its_rows(identity, monkeypatch):
     """Damage: after a crash, a step back of the slot or a lost connection a row is missing or doubled."""
     monkeypatch.setattr("strandline.sources.readers.postgres.log.CHUNK_ROWS", 3)
+    monkeypatch.setattr("strandline.sources.readers.postgres.log.CHUNK_BYTES", 150)
     histories(Place(identity))
 
 
@@ -200,6 +201,11 @@ async def _dropped_unasked(server, note, _, place, *__):
     return ""
 
 
+def _cuts_one(patch):
+    """Let what is pending of one table alone be put aside where all of it should be."""
+    patch.setattr(Log, "_cut_all", lambda self: self._cut(next(iter(self._readings.values()))))
+
+
 PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] = {
     "a table that left its publication and came back is read on": (
         lambda patch: patch.setattr(slot, "followed", lambda note, *_: note),
@@ -229,6 +235,7 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], Callable[[Any], None]]]] =
         _read_unseen,
         looks.test_a_range_counts_as_read_once_the_look_after_its_peek_was_made,
     ),
+    "of a step of many bytes the changes of one table alone are put aside": (_cuts_one, histories),
     "half of what a peek sent stays": (lambda patch: patch.setattr(Log, "abandon", Log.begin), histories),
     "a cancelled peek may still add": (
         lambda patch, right=Log.begin: patch.setattr(Log, "begin", lambda self: (right(self), self._add)[1]),
@@ -262,5 +269,6 @@ def test_a_planted_bug_is_noticed(name, monkeypatch):
     place = Place(Identity.FULL)
     plant(monkeypatch)
     monkeypatch.setattr("strandline.sources.readers.postgres.log.CHUNK_ROWS", 3)
+    monkeypatch.setattr("strandline.sources.readers.postgres.log.CHUNK_BYTES", 150)
     with pytest.raises((AssertionError, KeyError, SourceError, pytest.fail.Exception)):
         law(place)

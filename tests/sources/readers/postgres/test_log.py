@@ -11,6 +11,7 @@ import pytest
 
 from strandline.algebra.schema import Column, Schema
 from strandline.errors import CorruptionError, SourceError, Unavailable
+from strandline.sources.readers.postgres import log as log_module
 from strandline.sources.readers.postgres.log import Log
 from strandline.sources.readers.postgres.pgoutput import DamagedMessage, Identity
 from strandline.sources.readers.postgres.tables import Reading, noted
@@ -123,6 +124,60 @@ def test_files_go_with_what_is_forgotten(database):
     assert len(list(Path(directory).iterdir())) == 1
     log.close()
     assert not Path(directory).exists()
+
+
+def held(log):
+    """How many bytes a log holds in memory: of changes that are no chunk yet, and of chunks."""
+    pending = (text for each in log._pending.values() for change in each.changes for text in change.texts)
+    chunks = (chunk.held for those in log._chunks.values() for chunk in those)
+    return sum(map(len, filter(None, pending))) + sum(each.nbytes for each in chunks if isinstance(each, pa.Table))
+
+
+@pytest.mark.parametrize("tables", [1, 3])
+def test_one_transaction_of_large_rows_is_not_held_in_memory(database, monkeypatch, tables):
+    """Damage: 5 000 rows of a megabyte are in memory at once, because they are fewer than a chunk has."""
+    monkeypatch.setattr(log_module, "CHUNK_BYTES", 4_000)
+    names = [f"t{n}" for n in range(tables)]
+    for name in names:
+        database.create(name, Identity.DEFAULT, id="*integer", v="text")
+    readings = [Reading(f"public.{name}", SCHEMA, noted(name, SCHEMA, database.tables[name])) for name in names]
+    log, start = Log(readings, held_bytes_max=10_000), database.at
+    log.follow(readings, start)
+    rows = [(str(n).encode(), bytes([97 + n % 26]) * (6_000 if n == 77 else 500)) for n in range(200)]
+    database.commit(*(insert(names[n % tables], row) for n, row in enumerate(rows)))
+    take, most = log.begin(), 0
+    for message in messages(database):
+        take([message])
+        most = max(most, held(log))
+    log.finish(database.at)
+    assert 10_000 <= most <= 10_000 + 4_000 + 6_000, "what is kept, what is no chunk yet, and a row that is larger"
+    found = [
+        (str(row["id"]).encode(), row["v"].encode())
+        for name in names
+        for table in log.changes(f"public.{name}", start, database.at)
+        for row in table.to_pylist()
+    ]
+    assert sorted(found) == sorted(rows)
+    assert all(
+        table.nbytes <= 4_000 + 6_000 + 2_000
+        for name in names
+        for table in log.changes(f"public.{name}", start, database.at)
+    )
+    log.close()
+
+
+def test_few_changes_of_many_bytes_have_an_extent_that_says_so(database):
+    """Damage: a few rows of many megabytes are collected in one process, as if they were small."""
+    log, start = log_of(database), database.at
+    database.commit(insert("t", (b"1", b"a" * 5_000)))
+    middle = database.at
+    taken(log, database)
+    database.commit(insert("t", (b"2", b"a")))
+    taken(log, database)
+    changes, size = log.extent(start, database.at)
+    assert (changes, log.extent(middle, database.at)[0]) == (2, 1)
+    assert size > 5_000 > log.extent(middle, database.at)[1]
+    assert log.extent(database.at, database.at + 1) == (0, 0)
 
 
 def test_a_peek_that_was_finished_adds_nothing_afterwards(database):

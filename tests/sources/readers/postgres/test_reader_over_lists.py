@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 
@@ -106,6 +106,42 @@ async def rows(place, reader, *slices, table="public.t"):
     """The records of slices, without what is None."""
     found = listed(await reader.read(slices, table=table, locate=True)).rows
     return [{name: value for name, value in row.items() if value is not None} for row in found]
+
+
+def test_large_rows_are_handed_on_some_at_a_time_and_not_collected(place, monkeypatch):
+    """Damage: a step of few rows of a megabyte each holds all of them in memory, or has one process collect them."""
+    monkeypatch.setattr("strandline.sources.readers.postgres.log.CHUNK_BYTES", 4_000)
+    monkeypatch.setattr("strandline.sources.readers.postgres.reader.SMALL_BYTES_MAX", 20_000)
+    sizes, arrivals = [], place.engine.arrivals
+
+    @contextmanager
+    def weighed(schema, *, keyed):
+        with arrivals(schema, keyed=keyed) as into:
+            add = into.add
+            into.add = lambda table: (sizes.append(table.nbytes), add(table))
+            yield into
+
+    place.engine.arrivals = weighed
+
+    async def body():
+        reader = await place.reader()
+        begun = (await reader.snapshot("public.t")).join(await reader.upstream_frontier())
+        await rows(place, reader, Slice(1, NOTHING_READ, begun))
+        sizes.clear()
+        place.database.commit(*(insert("t", (str(n).encode(), b"1", b"a" * 1_000)) for n in range(1, 101)))
+        whole = Slice(2, begun, await reader.upstream_frontier())
+        found = await rows(place, reader, whole)
+        assert sorted(row["id"] for row in found) == [*range(1, 101)]
+        assert {row["__time"] for row in found} == {2}, "a transaction is whole at one time"
+        assert len(sizes) >= 20
+        assert max(sizes) <= 3 * 4_000
+        assert not reader.likely_small([whole])
+        place.database.commit(insert("t", (b"101", b"1", b"a")))
+        after = Slice(3, whole.upper, await reader.upstream_frontier())
+        assert len(await rows(place, reader, after)) == 1
+        assert reader.likely_small([after])
+
+    asyncio.run(body())
 
 
 def test_a_server_that_is_down_is_asked_again(place):

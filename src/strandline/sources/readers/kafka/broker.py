@@ -22,6 +22,16 @@ class Message(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
+    @property
+    def size(self) -> int:
+        """How many bytes of a producer's it has.
+
+        >>> Message(0, 7, None, b"key", None, (("a", b"1"), ("b", None))).size
+        6
+        """
+        named = sum(len(name) + len(data or b"") for name, data in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + named
+
 
 class Ends(NamedTuple):
     """The first offset that a partition still has, and its last stable one: messages before it are committed."""
@@ -59,6 +69,7 @@ class Broker(Protocol):
     def fetch(self, spans: Mapping[int, Span]) -> AsyncGenerator[Sequence[Message], None]:
         """Yield the messages of these spans, by partition in order; of aborted transactions none.
 
+        They come some at a time, as few as have some megabytes; one that is larger comes all the same.
         Offsets may have no message: a compacted topic has gaps, and transactions leave marks.
 
         Raises `OutOfRange` if a span is not wholly there.  One call at a time.

@@ -32,6 +32,10 @@ CALL_SECONDS_MAX: Final = 2 * ANSWER_SECONDS_MAX
 """After so long its caller waits for a call no longer: some of librdkafka's limits are those of each of its tries."""
 FETCH_MESSAGES: Final = 2_000
 """How many messages are taken over at once."""
+FETCH_BYTES: Final = 4 << 20
+"""After so many bytes no more are taken over; they wait in the client's queue, which is bounded too (64 MiB)."""
+FETCH_STEP: Final = 16
+"""How many are taken over before their bytes are counted."""
 _POLLS_A_SECOND: Final = 100
 _INTERNAL: Final = "__"
 """What the names of Kafka's own topics begin with."""
@@ -179,27 +183,38 @@ class KafkaBroker:
         first = self._fetcher.poll(ANSWER_SECONDS_MAX)
         if first is None:
             raise Unavailable(f"{self._name} has sent nothing for {ANSWER_SECONDS_MAX} s{self._why()}")
-        found: list[Message] = []
-        for message in (first, *self._fetcher.consume(FETCH_MESSAGES, 0)):
-            if (error := message.error()) is not None and error.code() != _EVENT_END:
-                if error.code() in _GONE:
-                    raise OutOfRange(str(error))
-                if error.retriable() or error.code() == kafka.KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - public in C
-                    continue
-                raise self._unavailable(self._fetcher, kafka.KafkaException(error))
-            at, ended = _place(message), error is not None
-            span = left.get(at.partition)
-            if span is None or at.offset < span.lower:
-                continue  # it was fetched ahead, behind what was asked for; or it is of an earlier call
-            if ended and at.offset < span.upper:
-                raise OutOfRange(f"partition {at.partition} ends at {at.offset}")
-            if not ended and at.offset < span.upper:
-                found.append(_message(message, at))
-                left[at.partition] = Span(at.offset + 1, span.upper)
-            if at.offset >= span.upper - (not ended):
-                del left[at.partition]
-                self._fetcher.incremental_unassign([kafka.TopicPartition(self._options.topic, at.partition)])
+        found, size, some = list[Message](), 0, [first]
+        while some:
+            for message in some:
+                if (taken := self._wanted(message, left)) is not None:
+                    found.append(taken)
+                    size += taken.size
+            full = not left or len(found) >= FETCH_MESSAGES or size >= FETCH_BYTES
+            some = [] if full else self._fetcher.consume(FETCH_STEP, 0)
         return found
+
+    def _wanted(self, message: Any, left: dict[int, Span]) -> Message | None:
+        """Return what was polled if it is a message of the spans ``left``, which lose it."""
+        assert self._fetcher is not None, "it was polled"
+        if (error := message.error()) is not None and error.code() != _EVENT_END:
+            if error.code() in _GONE:
+                raise OutOfRange(str(error))
+            if error.retriable() or error.code() == kafka.KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - public in C
+                return None
+            raise self._unavailable(self._fetcher, kafka.KafkaException(error))
+        at, ended = _place(message), error is not None
+        span = left.get(at.partition)
+        if span is None or at.offset < span.lower:
+            return None  # it was fetched ahead, behind what was asked for; or it is of an earlier call
+        if ended and at.offset < span.upper:
+            raise OutOfRange(f"partition {at.partition} ends at {at.offset}")
+        within = not ended and at.offset < span.upper
+        if within:
+            left[at.partition] = Span(at.offset + 1, span.upper)
+        if at.offset >= span.upper - (not ended):
+            del left[at.partition]
+            self._fetcher.incremental_unassign([kafka.TopicPartition(self._options.topic, at.partition)])
+        return _message(message, at) if within else None
 
     def _open_asker(self) -> kafka.Consumer:
         if self._asker is None:

@@ -160,8 +160,8 @@ class KafkaOptions(KafkaConnection, RegistryConnection):
     date_format: str | None = option(ANY_TEXT, "CSV and JSON: Spark's pattern of dates.", default=None)
     small_messages_max: int = option(
         COUNT,
-        "Up to so many messages a step are fetched by this process; more are read by Spark, if it has its Kafka "
-        "connector.",
+        "Up to so many messages a step, and up to 16 MiB, are fetched by this process; more are read by Spark, if it "
+        "has its Kafka connector.",
         default=SMALL_MESSAGES_DEFAULT,
     )
 

@@ -7,9 +7,10 @@ there yet, what they aborted never is.  Partitions that come later are read from
 anything is bound.  A topic that was made anew under the same name is a `SourceError`, as is a partition whose first
 offsets that are still there lie beyond what must be read, or that ends before what was reached: nothing is skipped.
 
-*Reading* is by offsets.  Few messages are fetched by this process; many are read by Spark's own connector, if Spark has
-it, else fetched into a file of this machine.  What a compacted topic has lost before it was read is not seen: the
-newest message of each key is always there.
+*Reading* is by offsets.  Few messages of few bytes are fetched by this process; others are read by Spark's own
+connector, if Spark has it.  Else this process decodes some at a time and puts their rows aside, so that no step holds
+more than `HELD_BYTES_MAX` of messages, and those that have just come.  What a compacted topic has lost before it was
+read is not seen: the newest message of each key is always there.
 
 *Committed* are offsets of the consumer group, for tools that show its lag or delete what is before them.  They are
 never read back: what is durable here says where reading goes on.
@@ -19,34 +20,32 @@ Source: design page "sources" (Kafka frontiers are last-stable offsets; commit p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
-from strandline.algebra import messages
 from strandline.algebra.messages import PARTITIONS_MAX, MessageEncoding, MessageFormat, Range, TopicRanges
 from strandline.algebra.schema import Schema
-from strandline.errors import DefinitionError, SourceError, Unavailable
+from strandline.errors import SourceError, Unavailable
 from strandline.frontier.gauge import Offsets
-from strandline.persist.handles.plane import Rows
-from strandline.sources.kinds import ConnectionKind
-from strandline.sources.reader import Keyed, MessageDecoder, Plain, ReaderKind, Records, Surroundings
+from strandline.persist.handles.plane import Engine, Rows
+from strandline.sources.reader import Keyed, MessageDecoder, Plain, Records
 from strandline.sources.readers.kafka.awaited import AwaitedSchemas
 from strandline.sources.readers.kafka.beginnings import Beginnings
 from strandline.sources.readers.kafka.broker import Broker, Ends, OutOfRange, Topic
-from strandline.sources.readers.kafka.client import KafkaBroker
-from strandline.sources.readers.kafka.discovery import DISCOVERY
-from strandline.sources.readers.kafka.options import KafkaConnection, KafkaOptions, RegistryConnection, Start
+from strandline.sources.readers.kafka.options import KafkaOptions, Start
 from strandline.sources.readers.kafka.raw import Ranges, schema_ids
 from strandline.sources.readers.kafka.registry import Registry
 from strandline.sources.readers.kafka.settings import for_spark
 from strandline.sources.reclock import NOTHING_READ, Slice
 from strandline.store.clock import Clock
 
-GROUP: Final = "strandline-"
-"""What the name of a source's own consumer group begins with; the rest is the id of its record shard."""
+HELD_BYTES_MAX: Final = 16 << 20
+"""Bytes of a step's messages that are kept in memory."""
 _NO_IDS: Final[frozenset[int]] = frozenset()
 
 
@@ -61,6 +60,7 @@ class KafkaReader:
         broker: Broker,
         beginnings: Beginnings,
         registry: Registry | None,
+        engine: Engine,
         decoder: MessageDecoder,
         schema: Schema,
         options: KafkaOptions,
@@ -70,6 +70,7 @@ class KafkaReader:
         self._beginnings = beginnings
         self._registry = registry
         self._awaited = AwaitedSchemas(clock)
+        self._engine = engine
         self._decoder = decoder
         self._schema = schema
         self._options = options
@@ -79,6 +80,8 @@ class KafkaReader:
         self._committed = NOTHING_READ
         self._added: set[int] = set()  # partitions that the topic has got since this reader was opened
         self._lazy = False  # whether Spark reads after the last `read` has returned
+        self._given = ExitStack()  # what holds the rows of the last read
+        self._heavy: tuple[Slice, ...] = ()  # what was read last, if it was more than is kept in memory
         self._long = 0  # the most messages of a step that Spark's connector should have read
 
     def records(self, table: str) -> Records:
@@ -111,19 +114,22 @@ class KafkaReader:
     async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
         """Return the messages of these slices: by this process if they are few, else by Spark."""
         self._refuse_lost()
-        ranges, self._lazy = await self._ranges(slices), False
-        wanted = Ranges(self._options.topic, ranges)
-        if self._decoder.connector and not self.likely_small(slices):
-            return await self._by_spark(wanted, ranges, slices[0].lower, locate=locate)
-        self._long = max(
-            self._long, 0 if self.likely_small(slices) else sum(each.upper - each.lower for each in ranges)
-        )
-        tables, ids = [wanted.table()], _NO_IDS
-        async for fetched in self._fetched(wanted):
-            tables.append(fetched)
-            ids |= self._ids(fetched)
-        form = await self._understood(ids, slices[0].lower)
-        return await self._decoder.messages(pa.concat_tables(tables), self._schema, form, locate=locate)
+        self._given.close()
+        ranges, self._lazy, self._heavy = await self._ranges(slices), False, ()
+        wanted, place, few = Ranges(self._options.topic, ranges), slices[0].lower, self._few(slices)
+        if self._decoder.connector and not few:
+            return await self._by_spark(wanted, ranges, place, locate=locate)
+        held, ids = await self._held(wanted)
+        if held is None:
+            self._heavy = tuple(slices)
+            if self._decoder.connector:
+                return await self._by_spark(wanted, ranges, place, locate=locate)
+        if held is None or not few:
+            self._long = max(self._long, sum(each.upper - each.lower for each in ranges))
+        form = await self._understood(ids, place)
+        if held is None:
+            return await self._by_portions(wanted, form, locate=locate)
+        return await self._decoder.messages(held, self._schema, form, locate=locate)
 
     async def confirm(self) -> None:
         """See `ConfirmsReads`: a topic that is there now was there when Spark read it.
@@ -143,15 +149,18 @@ class KafkaReader:
         self._committed = wanted
 
     def likely_small(self, slices: Sequence[Slice]) -> bool:
-        """Whether so few messages are between these offsets that this process fetches them."""
+        """Whether few messages are between these offsets, which were not too many bytes when they were read."""
+        return self._few(slices) and tuple(slices) != self._heavy
+
+    def _few(self, slices: Sequence[Slice]) -> bool:
         return sum(each.upper.messages_since(each.lower) for each in slices) <= self._options.small_messages_max
 
     def notices(self) -> tuple[str, ...]:
         """Say that Spark's connector was missed, if it was, and that keys may have moved to another partition."""
         found = []
-        if self._long:  # it takes this process' memory and time
+        if self._long:  # it takes this process' time
             missed = f"this process has read {self._long} messages in one step, because Spark has no Kafka connector"
-            found.append(f"{missed}: configure `kafka_jars` to let Spark read such long ranges")
+            found.append(f"{missed}: configure `kafka_jars` to let Spark read so much")
         if self._added and self._form.shape.keyed:
             added = ", ".join(map(str, sorted(self._added)))
             found.append(
@@ -163,6 +172,7 @@ class KafkaReader:
     async def close(self) -> None:
         """See `SourceReader.close`."""
         await self._broker.close()
+        self._given.close()
 
     # --- the topic ----------------------------------------------------------------------------------------------------
     async def _look(self) -> Topic:
@@ -227,11 +237,39 @@ class KafkaReader:
         ranges = (Range(s.time, p, max(s.lower[p], self._beginnings[int(p)]), end) for s, p, end in parts)
         return [each for each in ranges if each.lower < each.upper]
 
+    async def _held(self, wanted: Ranges) -> tuple[pa.Table | None, frozenset[int]]:
+        """Return the raw messages of the ranges, or None if they are too many bytes; and the ids that they begin with.
+
+        All ids are known before one is missed, so that they are waited for together.
+        """
+        tables, ids, size = [wanted.table()], _NO_IDS, 0
+        async with aclosing(self._fetched(wanted)) as arriving:
+            async for fetched in arriving:
+                ids |= self._ids(fetched)
+                size += fetched.nbytes
+                if size <= HELD_BYTES_MAX:
+                    tables.append(fetched)
+                    continue
+                tables.clear()
+                if self._decoder.connector or not self._avro:
+                    break
+        return (pa.concat_tables(tables) if tables else None), ids
+
+    async def _by_portions(self, wanted: Ranges, form: MessageFormat, *, locate: bool) -> Rows:
+        """Return the rows of the ranges, fetched again; those that came last are in memory, the others aside."""
+        into = self._given.enter_context(self._engine.arrivals(self._schema, keyed=form.shape.keyed))
+        async with aclosing(self._fetched(wanted)) as arriving:
+            async for fetched in arriving:
+                decoded = await self._decoder.messages(fetched, self._schema, form, locate=locate)
+                await asyncio.to_thread(into.add, await self._engine.collect(decoded))
+        return into.rows()
+
     async def _fetched(self, wanted: Ranges) -> AsyncGenerator[pa.Table, None]:
         """Yield the raw messages of the ranges, in bounded tables."""
         try:
-            async for fetched in self._broker.fetch(wanted.spans):
-                yield wanted.table(fetched)
+            async with aclosing(self._broker.fetch(wanted.spans)) as arriving:
+                async for messages in arriving:
+                    yield wanted.table(messages)
         except (OutOfRange, Unavailable) as error:
             await self._check(wanted)  # which parts what is definite from what passes
             raise Unavailable(f"topic {self._options.topic!r} cannot be read to where it was seen: {error}") from error
@@ -289,32 +327,3 @@ class KafkaReader:
             schemas |= await self._registry.of_subject(f"{self._options.topic}-{part}")
         self._form = replace(self._form, schemas={**self._form.schemas, **schemas})
         return self._form
-
-
-async def _open(options: KafkaOptions, given: Surroundings) -> KafkaReader:
-    beginnings = await Beginnings.open(await given.progress(), given.epoch)
-    broker = KafkaBroker(options, options.group or GROUP + beginnings.shard)
-    registry = None if options.registry_url is None else Registry(options)
-    form = replace(options.decoding, descriptor=options.descriptor_set())
-    return KafkaReader(given.clock, broker, beginnings, registry, given.messages, given.schema, options, form)
-
-
-def _check(options: KafkaOptions, schema: Schema) -> None:
-    try:
-        form = replace(options.decoding, descriptor=options.descriptor_set())
-    except OSError as error:
-        raise DefinitionError(str(error)) from None
-    messages.check(form, schema)
-
-
-KIND: Final = ReaderKind(
-    "kafka",
-    KafkaOptions,
-    _open,
-    _check,
-    connections={
-        "connection": ConnectionKind("kafka", KafkaConnection),
-        "registry_connection": ConnectionKind("registry", RegistryConnection),
-    },
-    discovery=DISCOVERY,
-)

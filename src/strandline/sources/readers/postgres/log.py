@@ -2,7 +2,8 @@
 
 A peek begins at the slot's position, again and again, and one serves all tables.  What it brings that is known is
 skipped without being decoded; what is new is decoded once, and kept until it is durable and upstream may forget it.
-Beyond `HELD_BYTES_MAX` it lies in files of this machine.
+Beyond `HELD_BYTES_MAX` it lies in files of this machine, also a transaction that has not ended yet: it is taken whole,
+however large it is, and no more of it is in memory than of many small ones.
 
 A transaction is known by where its commit record begins.  The log holds those with ``lower <= commit < upper``.
 
@@ -43,6 +44,8 @@ from strandline.sources.readers.postgres.tables import Change, Layout, Reading, 
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """Bytes of decoded changes that are kept in memory."""
 CHUNK_ROWS: Final = 10_000
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+"""So many bytes of messages, of all tables, are decoded and not a chunk yet; so a chunk has about as many at most."""
 _COMMIT, _RELATION, _BEGIN = b"CRB"
 TRUNCATED: Final = (
     "all its rows were removed by TRUNCATE, which does not say which they were; drop the table here and create it "
@@ -57,6 +60,7 @@ class _Chunk:
     first: int
     last: int
     rows: int
+    bytes: int
     held: pa.Table | Path
 
     def table(self) -> pa.Table:
@@ -73,6 +77,7 @@ class _Pending:
         self.changes: list[Change] = []
         self.lsns: list[int] = []
         self.orders: list[int] = []
+        self.bytes = 0
 
 
 class Log:
@@ -116,6 +121,7 @@ class Log:
         with self._guard:
             self._generation += 1
             self._pending: dict[str, _Pending] = {reference: _Pending() for reference in self._chunks}
+            self._pending_bytes = 0
             self._marks = {
                 reference: (len(chunks), len(self._stops[reference])) for reference, chunks in self._chunks.items()
             }
@@ -155,7 +161,7 @@ class Log:
                 case Relation() as relation:
                     self._described(relation)
                 case Insert() | Update() | Delete() as message:
-                    self._changed(message)
+                    self._changed(message, len(data))
                 case Truncate(oids):
                     for oid in oids:
                         if (known := self._layouts.get(oid)) is not None:
@@ -168,8 +174,7 @@ class Log:
         """
         with self._guard:
             try:
-                for reading in self._readings.values():
-                    self._cut(reading)
+                self._cut_all()
             except BaseException:
                 self.abandon()
                 raise
@@ -197,7 +202,7 @@ class Log:
         except Stops as why:
             self._layouts[relation.oid] = reading, str(why)
 
-    def _changed(self, message: Insert | Update | Delete) -> None:
+    def _changed(self, message: Insert | Update | Delete, size: int) -> None:
         known = self._layouts.get(message.oid)
         if known is None:
             return
@@ -217,7 +222,11 @@ class Log:
             pending.changes.append(change)
             pending.lsns.append(self._commit)
             pending.orders.append(self._order)
-        if len(pending.changes) >= CHUNK_ROWS:
+        pending.bytes += size
+        self._pending_bytes += size
+        if self._pending_bytes >= CHUNK_BYTES:
+            self._cut_all()
+        elif len(pending.changes) >= CHUNK_ROWS:
             self._cut(reading)
 
     def _stop(self, reading: Reading, why: str) -> None:
@@ -226,6 +235,10 @@ class Log:
         if not stops or stops[-1] != (self._commit, why):
             stops.append((self._commit, why))
 
+    def _cut_all(self) -> None:
+        for reading in self._readings.values():
+            self._cut(reading)
+
     def _cut(self, reading: Reading) -> None:
         """Make what is pending a chunk."""
         pending = self._pending[reading.reference]
@@ -233,9 +246,10 @@ class Log:
             return
         table = table_of(reading, pending.changes, pending.lsns, pending.orders)
         self._pending[reading.reference] = _Pending()
-        chunk = _Chunk(pending.lsns[0], pending.lsns[-1], table.num_rows, table)
+        self._pending_bytes -= pending.bytes
+        chunk = _Chunk(pending.lsns[0], pending.lsns[-1], table.num_rows, table.nbytes, table)
         self._chunks[reading.reference].append(chunk)
-        self._bytes += table.nbytes
+        self._bytes += chunk.bytes
         if self._bytes > self._held_bytes_max:
             self._spill()
 
@@ -281,10 +295,11 @@ class Log:
         """How many messages a peek begins with that are known."""
         return sum(size for _, size in self._sizes)
 
-    def count(self, lower: int, upper: int) -> int:
-        """Return about how many changes there are in a range, of all tables."""
+    def extent(self, lower: int, upper: int) -> tuple[int, int]:
+        """Return about how many changes there are in a range, of all tables, and about how many bytes they have."""
         every = (chunk for chunks in self._chunks.values() for chunk in chunks)
-        return sum(chunk.rows for chunk in every if chunk.last >= lower and chunk.first < upper)
+        within = [chunk for chunk in every if chunk.last >= lower and chunk.first < upper]
+        return sum(chunk.rows for chunk in within), sum(chunk.bytes for chunk in within)
 
     def forget(self, position: int) -> None:
         """Forget what lies before ``position``."""
@@ -302,7 +317,7 @@ class Log:
         if isinstance(chunk.held, Path):
             chunk.held.unlink(missing_ok=True)
         else:
-            self._bytes -= chunk.held.nbytes
+            self._bytes -= chunk.bytes
 
     def close(self) -> None:
         """Forget everything; the files go."""

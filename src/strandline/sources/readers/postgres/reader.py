@@ -49,6 +49,8 @@ from strandline.sources.reclock import NOTHING_READ, Slice
 PARTITION: Final = ""
 """The log is one partition."""
 SMALL_CHANGES_MAX: Final = 5_000
+SMALL_BYTES_MAX: Final = 16 << 20
+"""More bytes are not collected in one process, however few changes have them."""
 
 
 class PostgresReader:
@@ -158,7 +160,8 @@ class PostgresReader:
     def likely_small(self, slices: Sequence[Slice]) -> bool:
         """See `SourceReader.likely_small`."""
         lower, upper = slices[0].lower[PARTITION], slices[-1].upper[PARTITION]
-        return bool(lower) and self._log.count(lower, upper) <= SMALL_CHANGES_MAX
+        changes, size = self._log.extent(lower, upper)
+        return bool(lower) and changes <= SMALL_CHANGES_MAX and size <= SMALL_BYTES_MAX
 
     def notices(self) -> tuple[str, ...]:
         """See `SourceReader.notices`."""

@@ -133,7 +133,7 @@ class SlotInUse(Unavailable):
 
 
 Take = Callable[[Sequence[bytes]], None]
-"""What is given messages, or rows, some at a time.  Called in another thread, one call at a time."""
+"""What is given messages, or rows, a few megabytes at a time.  Called in another thread, one call at a time."""
 
 
 class Snapshot(Protocol):

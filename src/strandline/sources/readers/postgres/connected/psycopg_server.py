@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import psycopg
 from psycopg import sql
@@ -40,6 +40,7 @@ from strandline.sources.readers.postgres.connected.bounded import (
     parameters,
     published,
 )
+from strandline.sources.readers.postgres.connected.portions import portions
 from strandline.sources.readers.postgres.connected.psycopg_snapshot import PsycopgSnapshot
 from strandline.sources.readers.postgres.options import PostgresConnection
 from strandline.sources.readers.postgres.pgoutput import lsn_number, lsn_text
@@ -55,7 +56,6 @@ MAKE_SECONDS_MAX: Final = 24 * 3600.0
 PATIENCE_SECONDS: Final = 5.0
 """How long a call waits for what may take long, before it says so."""
 LOCK_SECONDS_MAX: Final = 10.0
-FETCH_ROWS: Final = 5_000
 assert LOCK_SECONDS_MAX < SECONDS_MAX < READ_SECONDS_MAX < MAKE_SECONDS_MAX
 
 
@@ -107,11 +107,10 @@ class PsycopgServer:
 
         def read(connection: Connection) -> int:
             count = 0
-            with self._locked(connection, READ_SECONDS_MAX), connection.cursor("strandline_changes") as cursor:
-                cursor.execute(statements.PEEK, values, binary=True)
-                while rows := cursor.fetchmany(FETCH_ROWS):
-                    take([data for (data,) in rows])
-                    count += len(rows)
+            with self._locked(connection, READ_SECONDS_MAX), connection.cursor(statements.CHANGES) as cursor:
+                cursor.execute(statements.PEEK, values)
+                while fetched := _fetched(connection, take):
+                    count += fetched
             return count
 
         return await self._call("its changes", read)
@@ -260,6 +259,21 @@ class PsycopgServer:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _fetched(connection: Connection, take: Take) -> int:
+    """Give ``take`` the next messages of the cursor; return how many.
+
+    They come one by one, and not as a result that this process would have to hold: a message may have any size.
+    """
+    count = 0
+    with connection.cursor() as cursor:
+        rows = cast("Generator[tuple[bytes]]", cursor.stream(statements.FETCH, binary=True))
+        with closing(rows):  # given up, it ends the statement: no other can be sent before
+            for messages in portions(data for (data,) in rows):
+                take(messages)
+                count += len(messages)
+    return count
 
 
 def _number(text: str) -> int:

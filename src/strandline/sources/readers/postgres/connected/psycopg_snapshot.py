@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from strandline.sources.readers.postgres.connected import statements
 from strandline.sources.readers.postgres.connected.bounded import BoundedConnection, failing, published
+from strandline.sources.readers.postgres.connected.portions import portions
 from strandline.sources.readers.postgres.server import Name, Take, UpstreamTable
 
 T = TypeVar("T")
-
-COPY_ROWS: Final = 5_000
 
 
 class PsycopgSnapshot:
@@ -37,14 +36,9 @@ class PsycopgSnapshot:
         """See `Snapshot.copy`."""
 
         def read(connection: BoundedConnection) -> None:
-            rows: list[bytes] = []
             with connection.cursor() as cursor, cursor.copy(statements.copy(table, columns)) as copying:
-                for row in copying:
-                    rows.append(bytes(row))
-                    if len(rows) == COPY_ROWS:
-                        take(rows)
-                        rows = []
-            take(rows)
+                for rows in portions(map(bytes, copying)):
+                    take(rows)
 
         await self._call(read)
 

@@ -119,6 +119,10 @@ PEEK: Final = """
     SELECT data FROM pg_logical_slot_peek_binary_changes(%(slot)s, %(upto)s::pg_lsn, %(changes)s::int,
         'proto_version', '1', 'publication_names', %(publication)s)
 """
+CHANGES: Final = "strandline_changes"
+"""The cursor of `PEEK`."""
+FETCH: Final = "FETCH FORWARD 1000 FROM strandline_changes"
+"""The time limit of a statement counts for so many messages, also while this process decodes them."""
 LOCK: Final = "SELECT pg_advisory_xact_lock(%(number)s)"
 LIMITS: Final = """
     SELECT set_config('lock_timeout', %(lock_ms)s, true), set_config('statement_timeout', %(statement_ms)s, true)
