@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -14,8 +15,11 @@ from strandline.controller.language.statements import parse
 from strandline.controller.location.config import Config, Mode
 from strandline.errors import Unavailable
 from strandline.instance.beginnings import Beginning
+from strandline.persist.handles.plane import Rows
 from strandline.sources.kinds import SnapshotProgress
+from strandline.sources.reclock import Slice
 from strandline.store.memory import MemoryBlob, MemoryConsensus
+from strandline.testing import kinds
 from strandline.testing.doubles import CountingIds, HandClock
 from strandline.testing.kinds import Kinds, TablesReader
 from strandline.testing.lists.list_assembly import list_assembly
@@ -46,8 +50,17 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def core(upstream: Upstream, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> Core:
+def reader_class() -> type[TablesReader]:
+    """Return the class of the source's reader."""
+    return TablesReader
+
+
+@pytest.fixture
+def core(
+    upstream: Upstream, clock: HandClock, reader_class: type[TablesReader], monkeypatch: pytest.MonkeyPatch
+) -> Core:
     """Return an environment with a source of tables, a view over one of them, and a table."""
+    monkeypatch.setattr(kinds, "TablesReader", reader_class)
     Kinds({"one": upstream}).install(monkeypatch.setitem)
     assembly = list_assembly(clock, CountingIds("p"), MemoryBlob(), MemoryConsensus())
     nothing = cast("Any", None)
@@ -95,16 +108,26 @@ def test_lag_is_in_time_and_in_rows(core: Core, upstream: Upstream, clock: HandC
     assert found(core, "accounts")["durable_records"] == 3
 
 
+class Reporting(TablesReader):
+    """A reader in the middle of a snapshot.  Not a patched `TablesReader`: Python remembers what a class can do."""
+
+    meanwhile: ClassVar[Callable[[], object]]
+
+    def snapshots(self) -> tuple[SnapshotProgress, ...]:
+        """See `ReportsSnapshots`."""
+        return (SnapshotProgress("a", 7, 10),)
+
+    async def read(self, slices: Sequence[Slice], *, table: str, locate: bool) -> Rows:
+        """See `SourceReader.read`."""
+        type(self).meanwhile()
+        raise Unavailable("not yet")
+
+
+@pytest.mark.parametrize("reader_class", [Reporting])
 def test_a_reader_says_how_far_its_snapshot_is(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage: a snapshot of a day shows no sign of life."""
     seen: list[Beginning] = []
-
-    async def interrupted(self: TablesReader, *_: object, **__: object) -> object:
-        seen.extend(core.beginnings())
-        raise Unavailable("not yet")
-
-    monkeypatch.setattr(TablesReader, "snapshots", lambda _: [SnapshotProgress("a", 7, 10)], raising=False)
-    monkeypatch.setattr(TablesReader, "read", interrupted)
+    monkeypatch.setattr(Reporting, "meanwhile", lambda: seen.extend(core.beginnings()), raising=False)
     run_sync(core.tick())
     (accounts,) = [each for each in seen if each.name == "accounts"]
     assert (accounts.verb, accounts.rows, accounts.about) == ("snapshotting", 7, 10)
