@@ -8,7 +8,7 @@ import pytest
 from tests.controller.conftest import Place
 
 from strandline.client import Environment
-from strandline.compute import sides, step
+from strandline.compute import costs, sides, step
 
 pytestmark = pytest.mark.views
 
@@ -60,3 +60,31 @@ def test_a_large_window_whose_keys_lie_together_reads_parts_of_its_inputs(
             for name in SQL:
                 assert env.verify(name).ok, (change, str(env.verify(name)))
         assert "prune" in seen
+
+
+def test_a_large_window_that_is_computed_anew_is_exact_at_each_of_its_times(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: what was computed anew at the window's end stands for all of its times, or beside what was stored."""
+    monkeypatch.setattr(step, "SMALL_ROWS_MAX", 0)
+    with place.open_interpreted() as env:
+        for table, lines in (("orders", 1), ("lines", LINES)):
+            env.execute(f"CREATE TABLE {table} (id INT, line INT, amount INT)")
+            env.insert(table, _rows(0, 200, lines))
+        for name, sql in SQL.items():
+            env.execute(f"CREATE MATERIALIZED VIEW {name} AS {sql}")
+        env.tick()
+        monkeypatch.setattr(costs, "ROWS_MIN", 0)
+        monkeypatch.setattr(costs, "SHARE_MAX", 0.0)
+        times = [env.execute(change) for change in CHANGES]
+        env.tick()
+        assert _windows(env) == {step.ANEW}
+        for time in times:
+            for name in SQL:
+                found = env.verify(name, as_of=time)
+                assert found.ok, str(found)
+
+
+def _windows(env: Environment) -> set[str]:
+    steps = [stage["last_step"] for view in SQL for stage in env.explain(view).stages]
+    return {last["window"] for last in steps if last is not None}

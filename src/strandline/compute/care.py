@@ -67,17 +67,18 @@ _ON: Final = {
 _REBUILT: Final = {Care.PLAIN: _ANEW, Care.ROWS: _ANEW[1:], Care.WHOLE: _ANEW}
 
 
-def ways(care: Care, *, rebuild: bool = False) -> tuple[Way, ...]:
+def ways(care: Care, *, rebuild: bool = False, anew: bool = False) -> tuple[Way, ...]:
     """Return the ways to bring on a stage in ``care``, each for when those before it fail; the last cannot.
 
-    ``rebuild``: it is computed anew in any case.
+    ``rebuild``: it is computed anew in any case.  ``anew``: it better is, at the first time of change.
 
     >>> [way.care.name for way in ways(Care.PLAIN)]
     ['PLAIN', 'PLAIN', 'ROWS', 'WHOLE']
     >>> [way.anew for way in ways(Care.ROWS)]
     [False, True]
     """
-    return (_REBUILT if rebuild else _ON)[care]
+    first = _ANEW[:1] if anew and care is Care.PLAIN and not rebuild else ()
+    return first + (_REBUILT if rebuild else _ON)[care]
 
 
 def care_of(own: Errors) -> Care:

@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from strandline.compute.care import Care, Way, care_of, ways, whole_error
+from strandline.compute.costs import Costs
 from strandline.compute.lookups import Access
 from strandline.compute.rules.phase import Phase, Window, frame, source
 from strandline.compute.sides import Bounds, Sides
@@ -38,8 +39,10 @@ from strandline.persist.handles.plane import Contents, Engine, Half, Rows
 from strandline.persist.handles.read import ReadHandle, contents, erring
 from strandline.persist.shard.batch import Staged
 
-SMALL_ROWS_MAX: Final = 40_000
+SMALL_ROWS_MAX: Final = 200_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
+ANEW: Final = "anew"
+"""How a step is called that computed all anew."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +103,8 @@ class StageRun:
         self._counted: _Seen | None = None  # the last window that was looked at
         self._looked_up: int | None = None  # where the last window began for which something was looked up
         self._how = Done(0)  # what is known of the step under way
+        self.costs = Costs()
+        """What its steps took."""
         self.last: Done | None = None
         """What the last step did."""
         self.stepping_ms: int | None = None
@@ -184,7 +189,7 @@ class StageRun:
             if begin is None or begin.rebuild or await self._care() is not Care.PLAIN:
                 return None
             way, lower, end = ways(Care.PLAIN)[0], begin.time, as_time(upper)
-            if (await self._seen(lower, end)).rows > SMALL_ROWS_MAX:
+            if (await self._seen(lower, end)).rows > SMALL_ROWS_MAX or await self._prefers_anew(lower, end):
                 return None
             delta, rows_read = await self._changed(way, lower, end)
             alone = len(delta.ok) == 1 and not delta.err and not self.sink.owes
@@ -265,13 +270,15 @@ class StageRun:
     async def _bring(self, upper: Frontier, drafted: tuple[Draft, Staged | BaseException | None] | None) -> Done | None:
         failed: set[Way] = set()
         done: Done | None = None
+        how: Done | None = None
         if drafted is not None:
             done = await self._finished(*drafted)
             if done is None:
                 failed.add(drafted[0].way)
         while (begin := await self._begin(upper)) is not None:
             care = await self._care()
-            possible = ways(care, rebuild=begin.rebuild)
+            anew = care is Care.PLAIN and not begin.rebuild and await self._prefers_anew(begin.time, as_time(upper))
+            possible = ways(care, rebuild=begin.rebuild, anew=anew)
             way = next((way for way in possible if way not in failed), possible[-1])
             if failed or care is not Care.PLAIN:
                 self._failed = as_time(upper)
@@ -283,11 +290,12 @@ class StageRun:
                 failed.add(way)
                 await self._recover()
             else:
+                how = self._how if rows_read or how is None else how  # where a window ends, nothing may have changed
                 done = Done(rows_read + (0 if done is None else done.rows_read))
                 failed = {way for way in failed if way.wide}  # a shorter window holds, most likely, what failed
         if done is not None:
             plan = self._engine.planned(self.sink.writer.shard)
-            done = dataclasses.replace(self._how, rows_read=done.rows_read, plan=plan, draft=done.draft)
+            done = dataclasses.replace(how or self._how, rows_read=done.rows_read, plan=plan, draft=done.draft)
         return done
 
     async def _finished(self, draft: Draft, staged: Staged | BaseException | None) -> Done | None:
@@ -355,10 +363,13 @@ class StageRun:
         """Make the contents at ``time`` what they are by the inputs' contents at it."""
         wanted = {name: await reader.snapshot(time, timeout_s=0) for name, reader in self._inputs.items()}
         rows_read = sum(each.rows for each in wanted.values())
-        self._how = Done(rows_read, "anew")
+        self._how = Done(rows_read, ANEW)
+        self._looked_up = None
         desired = await self._computed(care, wanted, time)
+        stored = 0 if self.sink.fresh else sum(batch.rows for batch in self.sink.writer.state.batches)
+        small = rows_read <= SMALL_ROWS_MAX or 0 < stored <= SMALL_ROWS_MAX  # most of what is stored stays as it is
         await self.sink.replace(desired)
-        await self.sink.advance(Updates(), Frontier(time + 1), small=rows_read <= SMALL_ROWS_MAX)
+        await self.sink.advance(Updates(), Frontier(time + 1), small=small)
         return rows_read
 
     async def _computed(self, care: Care, wanted: Mapping[str, Contents], time: int) -> Updates:
@@ -398,6 +409,11 @@ class StageRun:
         self._how = Done(seen.rows, "small" if window.small else "large", sides.access)
         read = {name: await sides.rows(name) for name in plans.frames}
         return await self._evaluated(plans, read, origin, await self._inherited(self._changes(lower, upper))), seen.rows
+
+    async def _prefers_anew(self, lower: int, upper: int) -> bool:
+        seen = await self._seen(lower, upper)
+        small = seen.rows <= SMALL_ROWS_MAX
+        return self.costs.prefer_anew(seen.rows, self.input_updates, times=seen.times, small=small)
 
     async def _seen(self, lower: int, upper: int) -> _Seen:
         """Return how many updates of the inputs the window has; it is asked for twice."""
@@ -457,6 +473,11 @@ class _Seen:
     def rows(self) -> int:
         """How many updates there are."""
         return sum(sum(counts.values()) for counts in self.counts.values())
+
+    @property
+    def times(self) -> int:
+        """At how many times there are some."""
+        return len({time for counts in self.counts.values() for time in counts})
 
 
 @dataclass(frozen=True, slots=True)

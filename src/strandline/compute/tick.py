@@ -23,7 +23,7 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from strandline.compute.step import Done, Draft, StageRun
+from strandline.compute.step import ANEW, Done, Draft, StageRun
 from strandline.errors import FencedError, StrandlineError, reason
 from strandline.frontier.antichain import Frontier
 from strandline.persist.client import PersistClient
@@ -111,6 +111,8 @@ class _Wave:
     drafts: dict[str, Draft] = field(default_factory=dict)
     staged: dict[str, Staged | BaseException] = field(default_factory=dict)
     appended: list[Draft] = field(default_factory=list)
+    took: dict[str, float] = field(default_factory=dict)
+    """Milliseconds for each stage, without those in which it waited for others."""
 
     async def step(self) -> None:
         begun = list(self.runs)
@@ -122,6 +124,7 @@ class _Wave:
             await self._stage()
             await self._each([run for run in self.runs if run.name not in self.report.failed], self._step)
             await self._each([run for run in following if run.name in self.drafts], self._step_behind)
+            self._learn(begun)
         except BaseException:
             for run in begun:
                 run.sink.forget()
@@ -134,7 +137,28 @@ class _Wave:
         for run in runs:
             run.stepping_ms = run.stepping_ms or self.client.clock.now_ms()
         if runs:
-            await self.together([_alone(run, do, self.report) for run in runs])
+            await self.together([self._alone(run, do) for run in runs])
+
+    async def _alone(self, run: StageRun, do: Callable[[StageRun], Awaitable[None]]) -> None:
+        """Do something with one stage; what it raises is the stage's own problem."""
+        begun = self.client.clock.now_ms()
+        try:
+            await do(run)
+        except FencedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this stage's problem and no other's
+            self.report.failed[run.name] = error
+        self._count(run.name, self.client.clock.now_ms() - begun)
+
+    def _count(self, name: str, ms: float) -> None:
+        self.took[name] = self.took.get(name, 0) + ms
+
+    def _learn(self, begun: Sequence[StageRun]) -> None:
+        """Let each stage know what its step took."""
+        for run in begun:
+            done = self.report.stepped.get(run.name)
+            if done is not None and done.window:
+                run.costs.note(anew=done.window == ANEW, rows=done.rows_read, ms=self.took[run.name])
 
     async def _draft(self, run: StageRun) -> None:
         if (found := await run.draft(self.upper)) is not None:
@@ -148,7 +172,11 @@ class _Wave:
         asked = {name: each.writing for name, each in self.drafts.items() if each.writing.rows is not None}
         if asked:
             wanted = [(writing.rows, writing.request) for writing in asked.values() if writing.rows is not None]
+            begun = self.client.clock.now_ms()
             self.staged |= zip(asked, await _staged(self.engine, wanted), strict=True)
+            took, rows = self.client.clock.now_ms() - begun, sum(self.drafts[name].rows_read for name in asked)
+            for name in asked:
+                self._count(name, took * self.drafts[name].rows_read / max(1, rows))
 
     async def _step(self, run: StageRun) -> None:
         draft = self.drafts.get(run.name)
@@ -174,16 +202,6 @@ async def _staged(engine: Engine, asked: Sequence[tuple[Rows, StageRequest]]) ->
         return await engine.stage_many(asked)
     except Exception as error:  # noqa: BLE001 - no stage has its rows: it is a problem of each of them
         return [error] * len(asked)
-
-
-async def _alone(run: StageRun, do: Callable[[StageRun], Awaitable[None]], report: TickReport) -> None:
-    """Do something with one stage; what it raises is the stage's own problem."""
-    try:
-        await do(run)
-    except FencedError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this stage's problem and no other's
-        report.failed[run.name] = error
 
 
 async def _move(client: PersistClient, waiting: dict[str, StageRun], upper: Frontier, report: TickReport) -> None:

@@ -46,7 +46,7 @@ from strandline.engine.parts.part_store import Parts
 from strandline.engine.parts.prune import reach
 from strandline.engine.parts.scan import Scanner
 from strandline.engine.parts.staging import Stager, is_whole
-from strandline.engine.prepared.plans import ROWS_MAX, Asked, Plans
+from strandline.engine.prepared.plans import Asked, Plans, are_few
 from strandline.engine.sql import answers, edits, error_half
 from strandline.engine.sql.edits import Edit
 from strandline.engine.sql.rendering import render
@@ -172,7 +172,7 @@ class SparkEngine:
         read = {name: unwrap(rows) for name, rows in frames.items()}
         columns = stored_columns(node)
         tables = {n: _with(f.table, columns.get(n, frozenset())) for n, f in read.items() if isinstance(f, Local)}
-        if len(tables) == len(read) and sum(table.num_rows for table in tables.values()) <= ROWS_MAX:
+        if len(tables) == len(read) and are_few(tables.values()):
             return wrap(Planned(node, tables, origin, partial(self._evaluate, node, read, origin)))
         return wrap(await self._run(partial(self._evaluate, node, read, origin)))
 
@@ -345,7 +345,7 @@ class SparkEngine:
         frame = newest.without_idle(unwrap(records))
         given = {newest.RECORDS: wrap(frame), newest.HELD: held, newest.ERRORS: errors}
         there = {name: rows for name, rows in given.items() if rows is not None}
-        few = isinstance(frame, Local) and frame.table.num_rows <= ROWS_MAX
+        few = isinstance(frame, Local) and are_few([frame.table])
         once = few and newest.is_once(frame, key)
         node = newest.plan(frame.names, schema, key, held=held is not None, errors=errors is not None, once=once)
         return await self.evaluate(node, there, origin=_earliest(frame))
@@ -529,7 +529,7 @@ def _asked(frame: Frame, request: StageRequest, given: Mapping[int, pa.Table]) -
             return Asked(node, tables, origin, request, again=True)
         case Planned(node, tables, origin):
             return Asked(node, tables, origin, request, again=True)
-        case Local(table, _) if 0 < table.num_rows <= ROWS_MAX:
+        case Local(table, _) if table.num_rows and are_few([table]):
             names = [name for name in table.column_names if name not in (TIME, DIFF)]
             return Asked(Get(_GIVEN, tuple((name, name) for name in names)), {_GIVEN: table}, 0, request)
         case _:

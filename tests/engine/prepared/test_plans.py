@@ -254,6 +254,33 @@ def test_a_prepared_plan_gives_what_a_fresh_one_gives_whatever_it_gave_before(
     assert (prepared.counters.made, prepared.counters.shares, prepared.counters.failed) == (1, 8, 0)
 
 
+def test_many_rows_leave_the_session_when_their_plan_has_run(
+    prepared: Plans, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage: each of some hundred plans holds the rows of its largest window in the JVM, until that has no room."""
+    monkeypatch.setattr(plans, "KEPT_BYTES_MAX", 0)
+    cleared: list[Leaf] = []
+    clear = Leaves.clear
+    monkeypatch.setattr(Leaves, "clear", lambda self, leaves: clear(self, [cleared.append(x) or x for x in leaves]))
+    rng = random.Random(4)
+    for _ in range(3):
+        given = asked(rng, "join")
+        cleared.clear()
+        (found,) = prepared.run([given])
+        assert found is not None
+        assert in_order(found) == afresh(spark, given)
+        assert len(set(map(id, cleared))) == len(given.tables)
+
+
+def test_wide_rows_are_not_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage: a window of a few thousand documents takes all the room that the JVM has."""
+    monkeypatch.setattr(plans, "BYTES_MAX", 1_000)
+    narrow, wide = pa.table({"s": ["x"]}), pa.table({"s": ["x" * 600]})
+    assert plans.are_few([narrow, wide])
+    assert not plans.are_few([wide, wide])
+    assert not plans.are_few([pa.table({"s": pa.nulls(plans.ROWS_MAX + 1)})])
+
+
 def test_all_plans_of_a_wave_run_in_two_threads_and_each_keeps_its_rows(prepared: Plans, spark: SparkSession) -> None:
     """Damage: the results of a thread are handed out in another order than the plans."""
     rng = random.Random(1)

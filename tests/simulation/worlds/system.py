@@ -17,6 +17,7 @@ from unittest import mock
 from laws.broken import judged, require
 from laws.logs import WatchedConsensus
 from laws.views import Attempt, Observer
+from strandline.compute import costs, step
 from strandline.controller import core as core_module
 from strandline.controller import retention
 from strandline.controller.assembly import Assembly
@@ -71,6 +72,8 @@ TICKS_BETWEEN: Final = (16, 1, 3)
 INLINE_BYTES: Final = (100, 200_000)
 LARGE_UPDATES: Final = (100_000, 100_000, 3, 0)
 """Above how many updates a merge is carried out beside ticks."""
+WINDOWS: Final = ((200_000, 20_000), (200_000, 20_000), (0, 20_000), (0, 1))
+"""How many updates a small window has at most, and how many at least one that may be computed anew."""
 LONG_S: Final = 0.03
 """How long a tick runs until it is said what it waits for."""
 RESUME_MS: Final = 5
@@ -160,6 +163,7 @@ class World:
         self.fan = FANS[-1]
         self.inline_bytes = INLINE_BYTES[-1]
         self.large_updates = LARGE_UPDATES[0]
+        self.small_rows, self.anew_rows = WINDOWS[0]
         self.keep_history = KEEP_HISTORY[0]
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
@@ -224,6 +228,7 @@ class World:
         self.keep_history = self.one_of("history", KEEP_HISTORY)
         self.ticks_between = self.one_of("letting go", TICKS_BETWEEN)
         self.skewed = self.choose("clocks", 4) == 0
+        self.small_rows, self.anew_rows = self.one_of("windows", WINDOWS)
 
     @contextmanager
     def constants(self) -> Iterator[None]:
@@ -235,6 +240,8 @@ class World:
             mock.patch.object(trace, "FAN", self.fan),
             mock.patch.object(trace, "INLINE_BYTES_FULL", self.inline_bytes),
             mock.patch.object(trace, "LARGE_UPDATES", self.large_updates),
+            mock.patch.object(step, "SMALL_ROWS_MAX", self.small_rows),
+            mock.patch.object(costs, "ROWS_MIN", self.anew_rows),
             mock.patch.object(retention, "TICKS_BETWEEN", self.ticks_between),
             mock.patch.object(problems, "LONG_S", LONG_S),
             mock.patch.object(resume, "PERIOD_MS", RESUME_MS),

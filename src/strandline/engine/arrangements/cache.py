@@ -39,8 +39,10 @@ BUDGET_SHARE: Final = 4
 """All arrangements of an engine take at most this part of the machine's memory; most of it is page cache."""
 STORED_FACTOR: Final = 6
 """Updates take so many times the bytes of the parts that they are stored in, about."""
-FOUND_ROWS_MAX: Final = 50_000
+FOUND_ROWS_MAX: Final = 300_000
 """A look-up that may find more rows than this is left to a scan: handing them over takes longer than Spark's join."""
+FOUND_BYTES_MAX: Final = 128 << 20
+"""The same for rows that are wide."""
 HERE_ROWS_MAX: Final = 100_000
 """Arranging, indexing and merging of more rows is done beside the look-ups, which are left to scans until then."""
 PAUSE: Final = 16
@@ -134,10 +136,10 @@ class Arrangements:
         if arranged is None:
             found = None
         elif first is None:
-            found = arranged.lookup(tuple(columns), wanted, names, rows_max=FOUND_ROWS_MAX)
+            found = arranged.lookup(tuple(columns), wanted, names, rows_max=_found_max(arranged))
         else:
             counts = _counts(columns, wanted, first)
-            found = arranged.first(tuple(columns), orders, wanted, counts, names, rows_max=FOUND_ROWS_MAX)
+            found = arranged.first(tuple(columns), orders, wanted, counts, names, rows_max=_found_max(arranged))
             if found is None:
                 self._merge_grown(slot)
         self._make_room(slot)
@@ -159,7 +161,7 @@ class Arrangements:
         names = old.schema.names if read is None else tuple(read)
         with slot.lock:
             arranged = self._ready(slot, old, (By((), Order(column)),))
-        found = None if arranged is None else arranged.between(span, column, names, rows_max=FOUND_ROWS_MAX)
+        found = None if arranged is None else arranged.between(span, column, names, rows_max=_found_max(arranged))
         self._make_room(slot)
         return None if found is None else _timed(found, old.advance)
 
@@ -259,6 +261,11 @@ class Arrangements:
                 slot.forget()
                 if slot is just:
                     slot.refused_rows = arranged.rows
+
+
+def _found_max(arranged: Arrangement) -> int:
+    """Return how many rows a look-up may find, which are taken to be as wide as all are on the average."""
+    return min(FOUND_ROWS_MAX, FOUND_BYTES_MAX * arranged.rows // max(1, arranged.size))
 
 
 def _timed(found: pa.Table, time: int) -> pa.Table:

@@ -30,10 +30,12 @@ from strandline.errors import CorruptionError
 from strandline.persist.handles.plane import Contents, Half
 from strandline.persist.shard.batch import BlobPart, InlinePart, Part, Window
 
-HERE_ROWS_MAX: Final = 50_000
+HERE_ROWS_MAX: Final = 300_000
 """More updates than this are not brought into this process, even if they are asked for here."""
-HERE_BYTES_MAX: Final = 8 << 20
-"""The few updates of a window may be in parts of so many bytes, which compaction has merged."""
+HERE_BYTES_MAX: Final = 64 << 20
+"""Nor are parts of more bytes, as they are stored."""
+MERGED_BYTES_MAX: Final = 8 << 20
+"""The few updates of a window may be among many in parts of so many bytes, which compaction has merged."""
 _OPTIONS: Final = {"parquet.page.verify-checksum.enabled": "true"}
 
 
@@ -190,9 +192,10 @@ def _decoded(contents: Contents) -> pa.Table:
 
 def _may_be_few(contents: Contents, parts: Sequence[BlobPart]) -> bool:
     """Tell whether ``contents`` may have few updates in ``parts``, and reading these takes little."""
+    size = sum(part.size for part in parts)
     if sum(part.rows for part in parts) <= HERE_ROWS_MAX:
-        return True
-    return contents.lower > 0 and sum(part.size for part in parts) <= HERE_BYTES_MAX
+        return size <= HERE_BYTES_MAX
+    return contents.lower > 0 and size <= MERGED_BYTES_MAX
 
 
 def _counted(updates: pa.Table) -> Counter[int]:

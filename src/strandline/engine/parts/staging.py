@@ -35,7 +35,7 @@ from strandline.frontier.antichain import TIME_MAX, Frontier
 from strandline.persist.handles.plane import StageRequest
 from strandline.persist.shard.batch import INLINE_PART_BYTES_MAX, NOTHING, Digest, InlinePart, Part, Staged
 
-SMALL_ROWS_MAX: Final = 50_000
+SMALL_ROWS_MAX: Final = 200_000
 """More rows than this are not collected: writing them costs more than a Spark job's overhead."""
 DRIVER_PART: Final = "part-driver.zstd.parquet"
 WRITE_OPTIONS: Final = {

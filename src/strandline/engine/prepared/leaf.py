@@ -21,7 +21,7 @@ import itertools
 import json
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -89,7 +89,7 @@ class Leaves:
         with tempfile.NamedTemporaryFile(prefix="strandline-", suffix=".rows") as file:
             for leaf, table in rows:
                 if not table.num_rows:
-                    self._copy(self._nothing, 0, leaf.partitions, 0, 1)
+                    self.clear([leaf])
                     continue
                 filled.append(leaf)
                 (batch,) = table.cast(leaf.schema).combine_chunks().to_batches()
@@ -100,6 +100,11 @@ class Leaves:
             partitions = self._read(self._context, file.name, len(filled)).rdd().partitions() if filled else None
         for position, leaf in enumerate(filled):
             self._copy(partitions, position, leaf.partitions, 0, 1)
+
+    def clear(self, leaves: Iterable[Leaf]) -> None:
+        """Let leaves hold no rows."""
+        for leaf in leaves:
+            self._copy(self._nothing, 0, leaf.partitions, 0, 1)
 
     def without_exchanges(self, plan: Any) -> Any:
         """Return a physical plan without those exchanges that make one partition of one: they keep their rows.

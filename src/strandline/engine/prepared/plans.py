@@ -30,8 +30,10 @@ from strandline.engine.prepared.plan import Prepared, prepare
 from strandline.engine.session import start
 from strandline.persist.handles.plane import StageRequest
 
-ROWS_MAX: Final = 100_000
+ROWS_MAX: Final = 1_000_000
 """More rows than this are better planned for what they are, in as many partitions as there are cores."""
+BYTES_MAX: Final = 256 << 20
+"""The same for rows that are wide: all of them are in the JVM while the plan runs."""
 ASKED_MIN: Final = 2
 """A plan is prepared when it is asked for as often as this; one that is sure to come again counts for two."""
 PLANS_MAX: Final = 300
@@ -52,6 +54,8 @@ CONF: Final[Mapping[str, str]] = {
     AS_RDD: "0",
 }
 
+KEPT_BYTES_MAX: Final = 1 << 20
+"""Rows of more bytes leave the JVM when a plan has run, fewer when their leaf is filled again."""
 THREADS: Final = 2
 """So many threads run plans, or prepare them."""
 RUNS_MIN: Final = 4
@@ -206,11 +210,24 @@ class Plans:
         lists = self._workers.map(lambda share: leaves.run([run.plan.batches for run in share]), shares)
         for share, batches in zip(shares, lists, strict=True):
             found |= dict(zip((run.position for run in share), batches, strict=True))
+        leaves.clear([run.plan.leaves[name] for run in runs for name, rows in run.tables.items() if _are_many(rows)])
         return [run.plan.table(found[run.position]) for run in runs]
 
     def _failed(self, error: Exception) -> None:
         self.counters.failed += 1
         _log.info("prepared plans failed; fresh ones take their place: %s", error)
+
+
+def are_few(tables: Iterable[pa.Table]) -> bool:
+    """Return whether a prepared plan may read all of ``tables``."""
+    read = tuple(tables)
+    rows, size = sum(each.num_rows for each in read), sum(each.nbytes for each in read)
+    return bool(rows <= ROWS_MAX and size <= BYTES_MAX)
+
+
+def _are_many(rows: pa.Table) -> bool:
+    """Return whether ``rows`` take room that a leaf should not keep until it is used again."""
+    return bool(rows.nbytes > KEPT_BYTES_MAX)
 
 
 def _told(kept: Prepared | str | int) -> str:
