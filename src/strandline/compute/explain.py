@@ -14,7 +14,7 @@ from strandline.compute.lookups import described, planned
 from strandline.compute.plan.view import PlannedView
 from strandline.compute.rules.phase import Window, source
 from strandline.compute.stage import Stage, delta_plan, full_plan
-from strandline.compute.step import Done
+from strandline.compute.step import ANEW, Done
 from strandline.engine.sql.rendering import render
 
 _WRITE: Final = "; write "
@@ -94,7 +94,7 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
     if told["looks_up"]:
         yield f"  looks up {'; '.join(told['looks_up'])}"
     if (last := told["last_step"]) is not None:
-        how = {"anew": "computed anew"}.get(last["window"], f"a {last['window']} window")
+        how = "computed anew" if last["window"] == ANEW else f"a {last['window']} window"
         done = [how, *(["plan " + last["plan"]] if last["plan"] else [])]
         done += [f"{what}: {access}" for what, access in last["access"].items()]
         yield f"  last step: {last['rows_read']} rows read, {last['ms']} ms; {'; '.join(done)}"
