@@ -38,7 +38,7 @@ from strandline.persist.handles.register import Register
 from strandline.testing.lists.list_engine import updates
 from strandline.testing.simulation.kernel import SideBySide, SimClock
 from worlds.meanings import TABLE, Row
-from worlds.system import LARGE_UPDATES, LONG_S, World
+from worlds.system import LARGE, LONG_S, World
 
 T = TypeVar("T")
 
@@ -192,7 +192,7 @@ class Instance:
     @property
     def _merging(self) -> bool:
         """Whether large merges run beside ticks: with the patience of this world they may fail a tick, as faults do."""
-        return self.world.large_updates < LARGE_UPDATES[0] and not self.world.simulation.calm
+        return self.world.large_updates < LARGE[0][0] and not self.world.simulation.calm
 
     async def _beside_merges(self, core: Core, tick: Coroutine[Any, Any, T]) -> T:
         """Return what the tick returns; the large merges are carried out meanwhile, as in every environment."""

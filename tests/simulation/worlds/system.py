@@ -70,10 +70,13 @@ KEEP_HISTORY: Final = ("1 hour", "100 milliseconds", "0 seconds")
 TICKS_BETWEEN: Final = (16, 1, 3)
 """How often holds are moved."""
 INLINE_BYTES: Final = (100, 200_000)
-LARGE_UPDATES: Final = (100_000, 100_000, 3, 0)
-"""Above how many updates a merge is carried out beside ticks."""
-WINDOWS: Final = ((200_000, 20_000), (200_000, 20_000), (0, 20_000), (0, 1))
-"""How many updates a small window has at most, and how many at least one that may be computed anew."""
+_SMALL, _ANEW = step.SMALL_ROWS_MAX, costs.ROWS_MIN
+LARGE: Final = ((100_000, _SMALL, _ANEW), (100_000, 0, 1), (3, 0, _ANEW), (0, _SMALL, _ANEW))
+"""Above how many updates a merge is carried out beside ticks; how many a small window has at most, and how many at
+least a window that may be computed anew.
+
+One choice for all three: a history makes as many choices as it did when there was only the first.
+"""
 LONG_S: Final = 0.03
 """How long a tick runs until it is said what it waits for."""
 RESUME_MS: Final = 5
@@ -162,8 +165,7 @@ class World:
         self.rollup_every = ROLLUPS_EVERY[0]
         self.fan = FANS[-1]
         self.inline_bytes = INLINE_BYTES[-1]
-        self.large_updates = LARGE_UPDATES[0]
-        self.small_rows, self.anew_rows = WINDOWS[0]
+        self.large_updates, self.small_rows, self.anew_rows = LARGE[0]
         self.keep_history = KEEP_HISTORY[0]
         self.ticks_between = TICKS_BETWEEN[0]
         self.skewed = False
@@ -224,11 +226,10 @@ class World:
         self.rollup_every = self.one_of("rollups", ROLLUPS_EVERY)
         self.fan = self.one_of("fan", FANS)
         self.inline_bytes = self.one_of("inline", INLINE_BYTES)
-        self.large_updates = self.one_of("large", LARGE_UPDATES)
+        self.large_updates, self.small_rows, self.anew_rows = self.one_of("large", LARGE)
         self.keep_history = self.one_of("history", KEEP_HISTORY)
         self.ticks_between = self.one_of("letting go", TICKS_BETWEEN)
         self.skewed = self.choose("clocks", 4) == 0
-        self.small_rows, self.anew_rows = self.one_of("windows", WINDOWS)
 
     @contextmanager
     def constants(self) -> Iterator[None]:
