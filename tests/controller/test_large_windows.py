@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -33,9 +35,9 @@ def _rows(start: int, stop: int, lines: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int32(), mask=ids == 7), **numbers})
 
 
-def _access(env: Environment) -> set[str]:
+def _last_steps(env: Environment) -> list[dict[str, Any]]:
     steps = [stage["last_step"] for view in SQL for stage in env.explain(view).stages]
-    return {access for last in steps if last is not None for access in last["access"].values()}
+    return [last for last in steps if last is not None]
 
 
 def test_a_large_window_whose_keys_lie_together_reads_parts_of_its_inputs(
@@ -56,7 +58,7 @@ def test_a_large_window_whose_keys_lie_together_reads_parts_of_its_inputs(
         for change in CHANGES:
             env.execute(change)
             env.tick()
-            seen |= _access(env)
+            seen |= {access for last in _last_steps(env) for access in last["access"].values()}
             for name in SQL:
                 assert env.verify(name).ok, (change, str(env.verify(name)))
         assert "prune" in seen
@@ -78,13 +80,8 @@ def test_a_large_window_that_is_computed_anew_is_exact_at_each_of_its_times(
         monkeypatch.setattr(costs, "SHARE_MAX", 0.0)
         times = [env.execute(change) for change in CHANGES]
         env.tick()
-        assert _windows(env) == {step.ANEW}
+        assert {last["window"] for last in _last_steps(env)} == {step.ANEW}
         for time in times:
             for name in SQL:
                 found = env.verify(name, as_of=time)
                 assert found.ok, str(found)
-
-
-def _windows(env: Environment) -> set[str]:
-    steps = [stage["last_step"] for view in SQL for stage in env.explain(view).stages]
-    return {last["window"] for last in steps if last is not None}

@@ -70,15 +70,15 @@ _REBUILT: Final = {Care.PLAIN: _ANEW, Care.ROWS: _ANEW[1:], Care.WHOLE: _ANEW}
 def ways(care: Care, *, rebuild: bool = False, anew: bool = False) -> tuple[Way, ...]:
     """Return the ways to bring on a stage in ``care``, each for when those before it fail; the last cannot.
 
-    ``rebuild``: it is computed anew in any case.  ``anew``: it better is, at the first time of change.
+    ``rebuild``: it is computed anew in any case.  ``anew``: to compute it anew is
+    cheaper, so this comes first (in plain care).
 
     >>> [way.care.name for way in ways(Care.PLAIN)]
     ['PLAIN', 'PLAIN', 'ROWS', 'WHOLE']
     >>> [way.anew for way in ways(Care.ROWS)]
     [False, True]
     """
-    first = _ANEW[:1] if anew and care is Care.PLAIN and not rebuild else ()
-    return first + (_REBUILT if rebuild else _ON)[care]
+    return (_ANEW[:1] if anew else ()) + (_REBUILT if rebuild else _ON)[care]
 
 
 def care_of(own: Errors) -> Care:

@@ -1,9 +1,9 @@
-"""What it takes to bring a stage on, by what its inputs' changes come to or anew from all that they hold.
+"""The cost of a stage's step: by its inputs' changes, or anew from all that its inputs hold.
 
 Which of the two is cheaper depends on the query, the rows and the machine, so it is measured.  Both are exact at every
 time, so a wrong guess costs time and no answer.
 
-A measurement ages whenever the other way is taken: what was dear once is tried again in time.
+A measurement ages whenever the other way is taken, so that a way that was dear once is tried again in time.
 
 Source: design page "compute" (large windows: measured cost decides).
 """
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 ROWS_MIN: Final = 20_000
-"""Fewer rows than this are taken to cost as much as so many: most of that is not theirs."""
+"""Fewer rows than this count as this many: most of such a step's time does not depend on them."""
 KNOWN_MIN: Final = 3
-"""So many steps tell what small windows cost.  The first ones prepare plans and arrange."""
+"""The cost of small windows is known after this many steps.  The first ones prepare plans and arrange."""
 AGED: Final = 0.95
 """What is left of a measurement each time that the other way is taken."""
 COLD: Final = 4
-"""The first computation of a stage, which plans and compiles, takes at least so many times what a later one does."""
+"""The first computation of a stage plans and compiles: it takes at least this many times as long as a later one."""
 SHARE_MAX: Final = 0.05
 """Where nothing is known, a large window with a greater share of the inputs' updates is computed anew."""
 

@@ -42,7 +42,7 @@ from strandline.persist.shard.batch import Staged
 SMALL_ROWS_MAX: Final = 200_000
 """A window with fewer input updates than this is likely to give a result that fits in one small part."""
 ANEW: Final = "anew"
-"""How a step is called that computed all anew."""
+"""What `Done.window` says of a step that computed the stage anew."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +189,7 @@ class StageRun:
             if begin is None or begin.rebuild or await self._care() is not Care.PLAIN:
                 return None
             way, lower, end = ways(Care.PLAIN)[0], begin.time, as_time(upper)
-            if (await self._seen(lower, end)).rows > SMALL_ROWS_MAX or await self._prefers_anew(lower, end):
+            if not (await self._seen(lower, end)).small or await self._prefers_anew(lower, end):
                 return None
             delta, rows_read = await self._changed(way, lower, end)
             alone = len(delta.ok) == 1 and not delta.err and not self.sink.owes
@@ -366,7 +366,7 @@ class StageRun:
         self._how = Done(rows_read, ANEW)
         self._looked_up = None
         desired = await self._computed(care, wanted, time)
-        stored = 0 if self.sink.fresh else sum(batch.rows for batch in self.sink.writer.state.batches)
+        stored = sum(batch.rows for batch in self.sink.writer.state.batches)
         small = rows_read <= SMALL_ROWS_MAX or 0 < stored <= SMALL_ROWS_MAX  # most of what is stored stays as it is
         await self.sink.replace(desired)
         await self.sink.advance(Updates(), Frontier(time + 1), small=small)
@@ -397,7 +397,7 @@ class StageRun:
         changed = frozenset(name for name, counts in seen.counts.items() if counts)
         times = sorted({time for counts in seen.counts.values() for time in counts})
         origin = times[0] if times else lower
-        window = Window(changed, tuple(time - origin for time in times), small=seen.rows <= SMALL_ROWS_MAX)
+        window = Window(changed, tuple(time - origin for time in times), small=seen.small)
         plans = self._plans.of(way.care, window)
         bounds = Bounds(lower, upper, origin)
         how = {"here": window.small, "net": way.narrow, "wary": self._wary}
@@ -412,11 +412,10 @@ class StageRun:
 
     async def _prefers_anew(self, lower: int, upper: int) -> bool:
         seen = await self._seen(lower, upper)
-        small = seen.rows <= SMALL_ROWS_MAX
-        return self.costs.prefer_anew(seen.rows, self.input_updates, times=seen.times, small=small)
+        return self.costs.prefer_anew(seen.rows, self.input_updates, times=seen.times, small=seen.small)
 
     async def _seen(self, lower: int, upper: int) -> _Seen:
-        """Return how many updates of the inputs the window has; it is asked for twice."""
+        """Return how many updates of the inputs the window has; a step asks for it several times."""
         if self._counted is None or self._counted.window != (lower, upper):
             changes = sorted(self._changes(lower, upper).items())
             counts = {name: await self._engine.times(each) for name, each in changes if each.rows}
@@ -473,6 +472,11 @@ class _Seen:
     def rows(self) -> int:
         """How many updates there are."""
         return sum(sum(counts.values()) for counts in self.counts.values())
+
+    @property
+    def small(self) -> bool:
+        """Whether the window is a small one."""
+        return self.rows <= SMALL_ROWS_MAX
 
     @property
     def times(self) -> int:

@@ -146,7 +146,7 @@ class _Wave:
             await do(run)
         except FencedError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this stage's problem and no other's
+        except Exception as error:  # noqa: BLE001 - any error, a bug included, is the problem of this stage alone
             self.report.failed[run.name] = error
         self._count(run.name, self.client.clock.now_ms() - begun)
 
